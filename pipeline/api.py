@@ -21,6 +21,7 @@ from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
+from stages.settings.places import regular_file, regular_folder
 from stages.settings.strategy import StrategySettings
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Run:
     @cached_property
     def config(self) -> DictConfig:
         """The whole configuration, without secrets."""
-        document = OmegaConf.load(self.folder / "config.yaml")
+        document = OmegaConf.load(regular_file(self.folder / "config.yaml"))
         assert isinstance(document, DictConfig)
         return document
 
@@ -92,8 +93,8 @@ class Run:
                 f"python -m pipeline from=export run={self.folder} export={kind}",
             )
         if kind == "keras":
-            return import_module("keras").models.load_model(path)  # the framework itself imports no TensorFlow
-        return import_module("tensorflow").saved_model.load(str(path))
+            return import_module("keras").models.load_model(regular_file(path))  # the framework imports no TensorFlow
+        return import_module("tensorflow").saved_model.load(str(regular_folder(path)))
 
 
 def compose(overrides: Iterable[str] = ()) -> Experiment:

@@ -15,6 +15,7 @@ from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
 from stages.errors import UserError
+from stages.settings.places import regular_file
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -94,7 +95,7 @@ def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[
         contents: list[tuple[Path, bytes]] = []
         for file in files[start : start + BATCH]:
             try:
-                contents.append((file, file.read_bytes()))
+                contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
         answers = scores(classify, [content for _, content in contents]) if contents else []

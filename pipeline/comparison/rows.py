@@ -17,6 +17,7 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
 from pipeline.run_folder.summary import PRUNED, Summary, best_metric
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
+from stages.settings.places import regular_file
 
 Value = TypeVar("Value")
 
@@ -91,7 +92,7 @@ class ComparedRun:
     def _recorded(self) -> Mapping[str, str]:
         """Every value of the recorded configuration, by its dotted name."""
         try:
-            values = flatten(yaml.load((self.folder / "config.yaml").read_bytes(), _Loader))
+            values = flatten(yaml.load(regular_file(self.folder / "config.yaml").read_bytes(), _Loader))
             texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
             return {}
@@ -108,7 +109,7 @@ class ComparedRun:
 
         path = (self.tested_in or self.folder) / PREDICTIONS
         try:  # `read_table` looks for a data set of many files first
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(regular_file(path)) as file:
                 table = file.read(columns=["label", "predicted"], use_threads=False)
             labels, predicted = (np.from_dlpack(table[name].combine_chunks()) for name in ("label", "predicted"))
             return labels == predicted  # pyarrow's `to_numpy` would import pandas, which takes half a second

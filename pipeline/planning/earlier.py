@@ -31,6 +31,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.models import RESULTS
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.settings.results import EvaluateSettings
 
 RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
@@ -249,7 +250,7 @@ def other_run(experiment: Experiment) -> Path | None:
 
 def _both(run: Summary, experiment: Experiment, ignored: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run and of this one by their dotted names, but those that are `ignored`."""
-    before = OmegaConf.to_container(OmegaConf.load(Path(run.folder) / "config.yaml"))
+    before = OmegaConf.to_container(OmegaConf.load(regular_file(Path(run.folder) / "config.yaml")))
     return relevant_settings(before, ignored), settings_of(experiment, tuple(ignored))
 
 

@@ -18,6 +18,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.versions import versions
 from pipeline.targets import find_package
+from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "code.json"
@@ -114,7 +115,7 @@ def _contents(root: Path, results: set[Path], prefix: str) -> Iterator[tuple[str
     """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
     for path in _files(root, results):
         try:
-            digest = _hex(path.read_bytes())
+            digest = _hex(regular_file(path).read_bytes())
         except OSError as error:  # deleted in the meantime, or a broken link
             digest = f"unreadable ({error.strerror})"
         yield f"{prefix}{path.relative_to(root.parent).as_posix()}", digest

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.redaction import redact
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
@@ -111,7 +112,7 @@ class Summary:
             ValueError: where it is damaged, or of another version.
         """
         try:
-            values = json.loads((folder / NAME).read_text())
+            values = json.loads(regular_file(folder / NAME).read_text())
             values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
             values["metrics"] = {
                 name: math.nan if value is None else float(value) for name, value in values["metrics"].items()

@@ -13,6 +13,7 @@ from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
 from stages.data.convert import decode_each
 from stages.errors import UserError
+from stages.settings.places import regular_folder
 
 BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
@@ -45,7 +46,7 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     place = next((place for place in places if (place / "mlflow.db").is_file()), None)
     if settings.kind == "local" and place is None:
         raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
-    return model_folder(address, Store(settings, place or outputs), "MODEL", fix)
+    return regular_folder(model_folder(address, Store(settings, place or outputs), "MODEL", fix))
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
@@ -74,7 +75,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
 def load(folder: Path) -> Any:
     """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
     with quiet_stderr():
-        return import_module("tensorflow").saved_model.load(str(folder))
+        return import_module("tensorflow").saved_model.load(str(regular_folder(folder)))
 
 
 def encoded_function(loaded: Any) -> Any:

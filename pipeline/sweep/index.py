@@ -10,7 +10,7 @@ from pipeline.comparison.rows import read_job
 from pipeline.paths import shorter
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import regular_file, resolved
 from stages.storage.atomic import atomic_write
 
 INDEX = "sweep.json"
@@ -43,7 +43,7 @@ def read_index(folder: Path) -> Index:
         UserError: where it cannot be read.
     """
     try:
-        facts = json.loads((folder / INDEX).read_bytes())
+        facts = json.loads(regular_file(folder / INDEX).read_bytes())
         status, listed = facts.pop("status"), facts.pop("jobs")
         jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed]
         if status not in STATUSES:

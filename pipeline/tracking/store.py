@@ -19,6 +19,7 @@ from pipeline.paths import shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
 from stages.errors import UserError
+from stages.settings.places import regular_file
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
     from mlflow import MlflowClient
@@ -70,6 +71,7 @@ class Store:
                     _disconnect(self.uri)
                 if not file.exists():
                     _make_store(file)
+                regular_file(file)  # MLflow tries for minutes to open another one
                 client = MlflowClient(tracking_uri=self.uri)
                 client.search_experiments(max_results=1)
                 _opened.add(self.uri)

@@ -13,6 +13,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
+from stages.settings.places import regular_file
 
 TRAINED = Path("results", "train", "trained.npz")
 """The result of a training, in its run's folder."""
@@ -124,7 +125,7 @@ def digests_of_run(weights: Path) -> np.ndarray | None:
     """
     for folder in list(weights.resolve().parents)[:3]:
         try:
-            with np.load(folder / TRAINED, allow_pickle=False) as arrays:
+            with np.load(regular_file(folder / TRAINED), allow_pickle=False) as arrays:
                 return np.asarray(arrays[DIGESTS]) if DIGESTS in arrays.files else None
         except (OSError, ValueError):
             continue

@@ -16,6 +16,7 @@ from stages.errors import UserError
 from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, points
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
+from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:  # readers import no TensorFlow
@@ -212,7 +213,7 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
 
 def metadata_of(folder: Path) -> dict[str, str]:
     """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
-    metadata = pq.read_schema(folder / NAME).metadata or {}
+    metadata = pq.read_schema(regular_file(folder / NAME)).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
 
 

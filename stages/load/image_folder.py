@@ -16,6 +16,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
+from stages.settings.places import regular_file
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Folders that are splits, in any case, where all folders have such names."""
@@ -68,7 +69,7 @@ class ImageFolderSource(EncodedSource):
     def _encoded(self, number: int) -> Encoded | Invalid:
         path = self._files[number]
         try:
-            return Encoded(str(path), path.read_bytes(), self._labels[number])
+            return Encoded(str(path), regular_file(path).read_bytes(), self._labels[number])
         except OSError as error:
             return Invalid(str(path), error.strerror or str(error))
 

@@ -19,6 +19,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
+from stages.settings.places import regular_folder
 
 
 def tfds(
@@ -161,7 +162,7 @@ def _prepared(settings: TfdsSettings) -> Any:
         )
     place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
     try:
-        return tensorflow_datasets.builder_from_directory(place)
+        return tensorflow_datasets.builder_from_directory(regular_folder(place))
     except Exception as error:  # what TFDS raises for damage has no common class
         raise _broken(str(place), str(error).partition("\n")[0]) from error
 

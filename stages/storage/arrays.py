@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from stages.settings.places import regular_file
+
 FACTS = "facts.json"
 HEADER_BYTES = 128
 """Of an .npy file, which its dtype and up to four dimensions fill."""
@@ -59,7 +61,7 @@ def read_arrays(folder: Path) -> ArrayFolder:
     """
     folder.lstat()
     try:
-        content = json.loads((folder / FACTS).read_bytes())
+        content = json.loads(regular_file(folder / FACTS).read_bytes())
         if content.pop("checksum") != _checksum(content):
             raise DamagedError(f"the checksum of {FACTS} does not fit")
         arrays = {key: _array(folder / f"{key}.npy", *facts) for key, facts in content["files"].items()}
@@ -78,7 +80,7 @@ def _array(path: Path, is_mapped: bool, size: int, digest: str) -> np.ndarray:
 
 def _digest(path: Path, is_mapped: bool) -> str:
     """Return the digest of a file, or of its header."""
-    with path.open("rb") as file:
+    with regular_file(path).open("rb") as file:
         digest = hashlib.sha256(file.read(HEADER_BYTES)) if is_mapped else hashlib.file_digest(file, "sha256")
     return digest.hexdigest()
 

@@ -1,6 +1,7 @@
 """An entry of the cache is what was written, to the byte, or it is made again."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,8 @@ def replaced(path: Path, by: str) -> None:
         path.unlink()
     if by == "folder":
         path.mkdir()
+    elif by == "pipe":
+        os.mkfifo(path)
     elif by == "file":
         path.write_text("{}")
     elif by == "link":
@@ -75,7 +78,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "an empty folder": lambda place: replaced(place, "folder"),
 }
 for file in ("facts.json", "images.npy", "labels.npy"):
-    for by in ("folder", "link", "nothing"):
+    for by in ("folder", "pipe", "link", "nothing"):
         DAMAGES[f"{by} for {file}"] = lambda place, file=file, by=by: replaced(place / file, by)  # type: ignore[misc]
     DAMAGES[f"{file} empty"] = lambda place, file=file: (place / file).write_bytes(b"")  # type: ignore[misc]
     DAMAGES[f"{file} truncated"] = lambda place, file=file: edited(place / file, lambda it: it.pop())  # type: ignore[misc]
