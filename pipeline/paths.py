@@ -48,12 +48,13 @@ def new_folder_name(outputs: Path) -> str:
 def age_order(folder: Path) -> tuple[str, int, str]:
     """Returns what sorts runs, sweeps and their jobs from the oldest to the newest.
 
-    That is their names, and not the times of files: those follow a clock that may be set back.
+    That is their names, and not the times of files: those follow a clock that may be set back. A folder without a time
+    in its name, as it was renamed, is older than all others.
     """
-    if folder.parent.parent.name != "sweeps":
-        return folder.name, 0, ""
-    number = folder.name.partition("_")[0]
-    return folder.parent.name, int(number) if number.isdecimal() else 0, folder.name
+    is_job = folder.parent.parent.name == "sweeps"
+    name = folder.parent.name if is_job else folder.name
+    number = folder.name.partition("_")[0] if is_job else ""
+    return name if re.match(r"\d{8}-\d{6}-", name) else "", int(number) if number.isdecimal() else 0, folder.name
 
 
 def outputs_folder(setting: str | None) -> Path:

@@ -54,8 +54,9 @@ class Runs:
 
     def latest(self, experiment: str, identity: str) -> Summary | None:
         """Return the last run of an experiment with these settings."""
-        for path in sorted((self.outputs / "runs" / experiment).glob(f"*/{NAME}"), reverse=True):
-            run = read_run(path.parent, self.warn)
+        found = [path.parent for path in (self.outputs / "runs" / experiment).glob(f"*/{NAME}")]
+        for folder in sorted(found, key=age_order, reverse=True):
+            run = read_run(folder, self.warn)
             if run is not None and run.identity == identity:
                 return run
         return None

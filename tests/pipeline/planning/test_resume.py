@@ -313,7 +313,9 @@ def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:
     (sweep / "1_a").mkdir(parents=True)
     write_index([{"folder": "1_a", "overrides": []}], sweep)
     folders.append(sweep)
+    renamed = Path(shutil.copytree(folders[0], folders[0].with_name("the good one")))
+    replace(Summary.read(folders[0]), folder=str(renamed)).write(renamed)
     resumed = resolve(Job(settings), Console()).resumed
     assert resumed is not None
     assert Path(resumed.folder) == folders[2]
-    assert [entry.folder for entry in read_entries(outputs)] == folders
+    assert [entry.folder for entry in read_entries(outputs)] == [renamed, *folders]
