@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
-from pipeline.comparison.rows import ComparedRun, Row, is_lower_better
+from pipeline.comparison.rows import ComparedRun, Row, is_lower_better, pair
 from pipeline.config.names import split_override
 from pipeline.paths import CONF
 from stages.evaluation.paired_tests import AccuracyDifference, points
@@ -67,7 +69,8 @@ def choice(comparison: Comparison) -> str:
         return f"no best setting: {chosen.metric} is not a number in any"
     column = metric_column(chosen.metric)
     better = "lower" if is_lower_better(chosen.metric) else "higher"
-    lead = f"{chosen.metric} ({column.text(chosen.best)}{' %' if column.percent else ''}; {better} is better)"
+    shown = f"{column.text(chosen.best)}{' %' if column.percent else ''}; {better} is better"
+    lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
     if not chosen.tied:
         doubt = "" if chosen.noise else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
         return f"best: {chosen.best.label}, chosen on {lead}, never on test{doubt}"
@@ -78,6 +81,13 @@ def choice(comparison: Comparison) -> str:
         f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} {by}. "
         f"Take {chosen.rows[0].label}: of these {chosen.reason}"
     )
+
+
+def _on_shared_seeds(rows: Sequence[Row]) -> str:
+    """Return on what rows are compared where some lack seeds, whose means may be in another order."""
+    seeds = [set(row.by_seed(lambda run: run.number)) for row in rows]
+    shared = set.intersection(*seeds)
+    return "; on the seeds that two rows share" if shared and shared != set.union(*seeds) else ""
 
 
 def run_it(row: Row) -> str:
@@ -131,8 +141,11 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     parts = []
     if difference := comparison.differences.get(row):
         parts.append(_accuracy(difference, comparison.left_out[row]))
-    elif (mean := row.mean("test/accuracy")) is not None and (before := base.mean("test/accuracy")) is not None:
-        parts.append(f"has a test accuracy {points(mean - before)} points from the baseline's, with no interval,")
+    elif base.values("test/accuracy") and row.values("test/accuracy"):
+        both = pair(base, row, lambda run: run.metrics.get("test/accuracy"))
+        change = points(float(np.mean(both.second) - np.mean(both.first)))
+        who = f"the baseline's{_without(both.left_out)}"
+        parts.append(f"has a test accuracy {change} points from {who}, with no interval,")
     if (speed := comparison.speeds.get(row)) is not None:
         interval = " in one run each, with no interval"
         if speed.low is not None:
@@ -146,8 +159,7 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
 
 def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
     count = f"n = {_plural(difference.seeds, 'seed')}"
-    if left_out:
-        count += f", {_plural(left_out, 'run')} without a partner left out"
+    count += _without(left_out)
     if not difference.of_settings:
         count += ": two trained models, not two settings"
     if difference.is_same:
@@ -155,6 +167,10 @@ def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
     interval = f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
     what = f"changes test accuracy by {points(difference.difference)} points (95 %: {interval}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
+
+
+def _without(left_out: int) -> str:
+    return f", {_plural(left_out, 'run')} without a partner left out" if left_out else ""
 
 
 def _joined(texts: Sequence[str]) -> str:

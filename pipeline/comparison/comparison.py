@@ -208,7 +208,12 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     if metric is None or not finite:
         return Choice(metric)
     sign = -1 if is_lower_better(metric) else 1
-    best = max(finite, key=lambda row: (sign * _mean(row, metric), row.speed))
+    finite.sort(key=lambda row: (sign * _mean(row, metric), row.speed), reverse=True)
+    best = finite[0]
+    for row in finite[1:]:  # a row may lead by a mean that lacks a hard seed
+        both = pair(best, row, lambda run: run.metrics.get(metric))
+        if both.is_paired and sign * float(np.mean(both.second) - np.mean(both.first)) > 0:
+            best = row
     noise, tied = _tied(finite, best, metric)
     row, reason = _cheapest([best, *tied], rows, baseline)
     return Choice(metric, best, tied, noise, [row], reason)

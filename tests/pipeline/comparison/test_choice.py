@@ -53,6 +53,30 @@ def test_a_row_that_lacks_a_seed_is_compared_on_the_seeds_that_both_have(tmp_pat
     assert sentence.startswith(f"precision=mixed {same}")
 
 
+def test_no_row_leads_by_the_seed_that_it_lacks(tmp_path: Path) -> None:
+    """Seed 3 is hard for all, and the row without it is worse on each of the others."""
+    base = runs("float32", {"1": 0.30, "2": 0.31, "3": 0.90})
+    lacking = runs("mixed", {"1": 0.36, "2": 0.371})
+    for made in ((base, lacking), (lacking, base)):
+        comparison = compared(tmp_path / made[0][0].settings["precision"], *made)
+        assert comparison.choice.best is comparison.rows[made.index(base)]
+        assert "on the seeds that two rows share" in choice(comparison)
+        assert answer(comparison).commands == ["python -m pipeline precision=float32"]
+
+
+def test_accuracies_without_predictions_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    def made(name: str, accuracies: dict[str, float]) -> list[MadeRun]:
+        return [
+            MadeRun({"precision": name, "seed": seed}, None, metrics={"test/accuracy": accuracy})
+            for seed, accuracy in accuracies.items()
+        ]
+
+    base = made("float32", {"1": 0.97, "2": 0.96, "3": 0.8})
+    comparison = compared(tmp_path, base, made("mixed", {"1": 0.97, "2": 0.96}))
+    [sentence] = sentences(comparison)
+    assert "0.00 points from the baseline's, 1 run without a partner left out, with no interval" in sentence
+
+
 def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     """It shows nothing of other seeds."""
     for folder in ("a", "b"):
