@@ -1,5 +1,6 @@
 """Stores that lose a run, or all of them: they get it again, whole."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from pipeline import sync
+from pipeline.tracking.store import Store
 from tests.conftest import ROOT
 from tests.pipeline.tracking.journals import (
     EPOCHS,
+    LOCAL,
     assert_complete,
     begin,
     client,
@@ -163,3 +166,13 @@ def test_an_older_backup_of_the_store_gets_what_it_lacks_where_it_is_asked_for(m
     for _ in range(2):
         assert sync.main([f"--outputs={outputs}", "--again"]) == 0
         assert assert_complete(outputs).info.run_id == tracker.run_id
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_store_that_is_no_file_is_refused_and_not_tried_for_minutes(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "mlflow.db")
+    monkeypatch.setattr("mlflow.MlflowClient", lambda **_: pytest.fail("it is tried"))
+    with pytest.raises(OSError, match="not a regular file"):
+        Store(LOCAL, tmp_path).client()

@@ -17,7 +17,8 @@ from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.serving.models import load
 from pipeline.sweep.index import sweep_status
-from stages.checkpoints.files import Checkpoint, newest, read, start_from, write
+from stages.checkpoints.files import Checkpoint, newest, read, write
+from stages.checkpoints.forks import start_from
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.checkpoints.saved import digests_of_run
 from stages.errors import UserError
