@@ -18,7 +18,6 @@ from stages.load.digits import digits
 from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.gradients import Gradients
-from stages.optimization.losses import cross_entropy
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
@@ -194,8 +193,8 @@ def step_of(
     jit: bool = False,
 ) -> Step:
     """Returns a step by the loss that `settings` asks for."""
-    loss = cross_entropy(model.outputs, settings.label_smoothing)
-    gradients = Gradients(model, loss, settings, spec_of(dataset), where.in_sync, jit)
+    task = model.task.for_training(settings, dataset.train.targets)
+    gradients = Gradients(model, task, settings, spec_of(dataset), where.in_sync, jit)
     return Step(where, gradients, optimizer, settings, len(dataset.train))
 
 

@@ -64,7 +64,7 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     return dataclasses.replace(
         dataset,
         augmentation=Changes(settings, images.facts["range"]) if settings.changes else None,
-        mixing=Mixing(settings.mixup, settings.cutmix, dataset.num_classes) if settings.mixes else None,
+        mixing=Mixing(settings.mixup, settings.cutmix) if settings.mixes else None,
         augments_in_step=settings.where == "model" and settings.changes,
         record=Record(params),
     )

@@ -50,17 +50,13 @@ def check(dataset: Dataset) -> None:
     Raises:
         UserError: where it cannot; see `stages.results.Dataset`.
     """
-    names, classes = dataset.class_names, dataset.num_classes
-    if len(set(names)) < max(classes, 2) or not all(isinstance(name, str) for name in names):
-        listed = ", ".join(map(repr, names[:9]))
-        raise _error(dataset, f"its {classes} class name(s) are {listed}", "two different texts or more")
     for key, feature in dataset.features.items():
         if feature.kind == "image":
             _check_range(dataset, feature)
         for name, split in dataset.splits.items():
             _check_column(dataset, key, name, split)
     for name, split in dataset.splits.items():
-        refuse_other_labels(f"{dataset.name}: its {name}", split.targets, classes)
+        dataset.task.check(f"{dataset.name}: its {name}", split.targets)
         _check_weights(dataset, name, split)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from stages.distribution.collectives import is_chief
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
@@ -43,7 +45,7 @@ def evaluate(
     Args:
         folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.
     """
-    scorer = Scorer(strategy, trained.model, dataset.num_classes)
+    scorer = Scorer(strategy, trained.model)
     reporter = reporter or Silent()
     batch_size = _batch_size(settings, scorer, len(dataset.test), reporter)
 
@@ -51,15 +53,15 @@ def evaluate(
         return scorer.score(dataset.test, batch_size, predictions=predictions)
 
     if not is_chief(strategy):  # computes its part of them
-        scores = score(lambda probabilities, predicted: None)
-        return Evaluation(scores.loss, scores.accuracy, scores.confusion)
+        scores = score(lambda rows: None)
+        return Evaluation(scores.loss, scores.metrics, scores.tables)
     other = _other(dataset, settings)
     files: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / NAME
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
-        scores = write_predictions(path, dataset.test, dataset.class_names, score)
+        scores = write_predictions(path, dataset.test, dataset.task, score)
         predicted = read_predictions(path)
         report = _report(predicted, scores.loss, dataset, settings)
         if folder is not None:
@@ -80,7 +82,7 @@ def evaluate(
         metrics |= against.metrics
         summary["against"] = asdict(against)
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
-    return Evaluation(scores.loss, scores.accuracy, scores.confusion, record)
+    return Evaluation(scores.loss, scores.metrics, scores.tables, record)
 
 
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
@@ -97,7 +99,7 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
     if settings.against is None:
         return None
     folder = Path(settings.against)
-    check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.class_names)
+    check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
     return folder
 
 
@@ -116,7 +118,7 @@ def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: Evalu
     ]
     found = intervals_of(predicted, settings.confidence)
     intervals = {f"test/{name}": ends for name, ends in found.items()}
-    return Report(values, metrics, dataset.class_names, intervals, notes)
+    return Report(values, metrics, dataset.task.names, intervals, notes)
 
 
 def _explained(settings: EvaluateSettings) -> str:
@@ -133,11 +135,11 @@ def _explained(settings: EvaluateSettings) -> str:
 def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:
     """Returns sentences on metrics that are not defined."""
     sentences = []
-    absent = [name for name, examples in zip(dataset.class_names, support, strict=True) if not examples]
+    absent = [name for name, examples in zip(dataset.task.names, support, strict=True) if not examples]
     if absent:
         more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
         sentences.append(
-            f"the test split has no example of {len(absent)} of {dataset.num_classes} classes ({', '.join(absent[:5])}"
+            f"the test split has no example of {len(absent)} of {dataset.task.outputs} classes ({', '.join(absent[:5])}"
             f"{more}): ROC-AUC and average precision leave them out"
         )
     if not predicted.is_finite:
@@ -156,7 +158,8 @@ def _draw(
     settings: EvaluateSettings,
     folder: Path,
 ) -> list[Path]:
-    plots = [plot_confusion(scores.confusion, dataset.class_names, folder / "plots" / "confusion.png")]
+    confusion = np.rint(scores.tables["confusion"]).astype(np.int64)
+    plots = [plot_confusion(confusion, dataset.task.names, folder / "plots" / "confusion.png")]
     if CALIBRATION in values:
         plots.append(draw_reliability(predicted, settings.calibration_bins, values[CALIBRATION], folder))
     mistakes = draw_mistakes(predicted, dataset, settings.mistakes, folder)

@@ -127,4 +127,4 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
     record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
-    return Exported(paths[first], shape, dataset.class_names, difference, record, first, others)
+    return Exported(paths[first], shape, dataset.task.names, difference, record, first, others)

@@ -22,13 +22,13 @@ from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.precision import keras_floats
-from stages.optimization.losses import accuracy, class_weight, class_weights, cross_entropy
 from stages.optimization.optimizers import Rate, build_optimizer, exclude_from_decay, last_rate, learning_rate
 from stages.reporter import Reporter, Silent, Stop
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.safe_places import safe_place
 from stages.settings.train import FitSettings
+from stages.tasks.task import Task
 from stages.training.outcome import diverged, report_completed, report_epoch, result_of, write_files
 from stages.training.validation import first_invalid
 
@@ -55,19 +55,18 @@ def fit(
     network = model.network.core
     reporter = reporter or Silent()
     place = folder / "checkpoints" / "fit" if folder is not None else None
-    weights = class_weights(settings.class_weights, dataset)
-    by_class = None if weights is None else tf.constant(weights, tf.float64)
+    task = model.task.for_training(settings, dataset.train.targets)
 
     def for_training(batch: Batch) -> tuple[Any, ...]:
-        weights = () if by_class is None else (class_weight(batch.targets, by_class),)
-        return *for_validation(batch), *weights
+        weights = task.weights(batch.targets, tf.float64)
+        return *for_validation(batch), *(() if weights is None else (weights,))
 
     def for_validation(batch: Batch) -> tuple[Any, ...]:
         return model.network.scaled(network_input(batch.inputs)), batch.targets
 
     with keras_floats(model.policy), reporter.stopping() as stop:  # Keras makes its losses at the first step
-        rate = _compile(model, strategy, settings, per_epoch, reporter)
-        best, callbacks = build_callbacks(settings, reporter, folder=folder, metrics=model.metrics)
+        rate = _compile(model, task, strategy, settings, per_epoch, reporter)
+        best, callbacks = build_callbacks(settings, model.task, reporter, folder=folder, metrics=model.metrics)
         swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True) if settings.optimizer.ema_use else None
         checkpoints = Checkpoints(place, settings)
         report = _Report(rate, best, swap, settings, len(dataset.train), checkpoints, reporter, stop)
@@ -187,7 +186,9 @@ class _Report(keras.callbacks.Callback):
             self.stop.now()
 
 
-def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch: int, reporter: Reporter) -> Rate:
+def _compile(
+    model: Model, task: Task, strategy: Strategy, settings: FitSettings, per_epoch: int, reporter: Reporter
+) -> Rate:
     chosen, network = settings.optimizer, model.network.core
     if not chosen.ema_use:  # an EMA that is kept and not used would end as the weights
         chosen = replace(chosen, ema_momentum=0.0)
@@ -197,8 +198,7 @@ def _compile(model: Model, strategy: Strategy, settings: FitSettings, per_epoch:
         left_out = exclude_from_decay(optimizer, network, chosen)
         if left_out:
             reporter.log(f"weight decay leaves out {left_out}")
-        loss = cross_entropy(model.outputs, settings.label_smoothing)
-        network.compile(optimizer, loss, metrics=[accuracy], jit_compile=settings.jit == "on")
+        network.compile(optimizer, task.losses, metrics=task.metric_functions(), jit_compile=settings.jit == "on")
         network.optimizer.build(network.trainable_variables)  # a loss scale around it, too
     return rate
 

@@ -80,10 +80,10 @@ def inspect(
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
     """Draws the galleries; returns their files."""
     chosen = examples(dataset)
-    names = drawable(dataset.class_names)
+    names = drawable(dataset.task.names)
     pixels = dataset.features[IMAGES].facts["range"]
     labels = [[names[label]] for label in chosen]
-    of_all = f" of {dataset.num_classes}" if len(chosen) < dataset.num_classes else ""
+    of_all = f" of {dataset.task.outputs}" if len(chosen) < dataset.task.outputs else ""
     title = f"Training split, {len(chosen)}{of_all} classes"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
@@ -102,7 +102,7 @@ def examples(dataset: Dataset) -> dict[int, np.ndarray]:
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the class has fewer.
     """
-    of_class = ((label, np.flatnonzero(dataset.train.targets == label)) for label in range(dataset.num_classes))
+    of_class = ((label, np.flatnonzero(dataset.train.targets == label)) for label in range(dataset.task.outputs))
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
 

@@ -26,6 +26,7 @@ from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
 from stages.settings.model import ModelSettings
 from stages.targets import import_target
+from stages.tasks.task import Task
 from stages.transfer.backbone import freeze
 from stages.transfer.pretrained import load_weights
 
@@ -86,7 +87,8 @@ def model(
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    _check_outputs(network(first_inputs(dataset.train, 2), training=False), dataset, settings, policy)
+    task = dataset.task.of_network(settings.outputs)
+    _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
     params = {
         **loaded,
         "outputs": settings.outputs,
@@ -100,7 +102,7 @@ def model(
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
-    return Model(network, settings.outputs, policy, metrics, rebuild, record, in_step, in_float32)
+    return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32)
 
 
 def _listed(policies: Mapping[str, str]) -> str:
@@ -206,7 +208,7 @@ def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], d
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
     try:
-        network = function(shape, dataset.num_classes, **arguments)
+        network = function(shape, dataset.task.outputs, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
         reason = str(error).strip().splitlines()[0]
         raise UserError(
@@ -255,12 +257,9 @@ def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
         )
 
 
-def _check_outputs(outputs: tf.Tensor, dataset: Dataset, settings: ModelSettings, policy: str) -> None:
-    """Refuse outputs for two images that are not of the kind `settings.outputs`.
-
-    Mistaking logits for probabilities, or the other way, trains to wrong numbers without an error.
-    """
-    classes = dataset.num_classes
+def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
+    """Refuse outputs for two examples that are not what `task` takes."""
+    classes = task.outputs
     dtype = "float64" if policy == "float64" else "float32"
     if not tf.is_tensor(outputs):
         raise UserError(
@@ -270,7 +269,7 @@ def _check_outputs(outputs: tf.Tensor, dataset: Dataset, settings: ModelSettings
         )
     if outputs.shape != (2, classes) or outputs.dtype.name != dtype:
         raise UserError(
-            f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two images",
+            f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two examples",
             f"{dtype} of shape (2, {classes})",
             f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
         )
@@ -281,12 +280,4 @@ def _check_outputs(outputs: tf.Tensor, dataset: Dataset, settings: ModelSettings
             "numbers",
             "other initial weights, or precision=float32",
         )
-    sums_to_one = bool(np.all(values >= 0) and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
-    if sums_to_one != (settings.outputs == "probabilities"):
-        add_up = "add up to 1" if sums_to_one else "do not add up to 1"
-        other = "probabilities" if sums_to_one else "logits"
-        raise UserError(
-            f"model.outputs={settings.outputs}, but the rows of the network's output {add_up}",
-            "what the last layer of the network returns",
-            f"model.outputs={other}",
-        )
+    task.check_outputs(values)

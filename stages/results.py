@@ -18,6 +18,7 @@ from stages.data.split import Split
 from stages.dataset_rules import check
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, facts_of
+from stages.tasks.task import Task
 
 if TYPE_CHECKING:
     import keras
@@ -169,16 +170,16 @@ class Mixing(Protocol):
         """Returns the random numbers of each row of a global batch: float64 [batch_size, n]."""
 
     def __call__(
-        self, images: tuple[tf.Tensor, tf.Tensor], labels: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
+        self, images: tuple[tf.Tensor, tf.Tensor], targets: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mixed images, float32 [b, H, W, C], and labels, float32 [b, classes]; each pair: own, partners'."""
+        """Returns mixed images, float32 [b, H, W, C], and targets, as `Task.soften` has them; pairs: own, partners'."""
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Three disjoint splits, what is known of their features, and how images among these are augmented and mixed.
 
-    features: of the splits, by name.
+    task: what is predicted. features: of the splits, by name.
     fingerprint: 32 hexadecimal digits that change with any value, target or split.
     encoder: makes of raw features, [b, ...] by name, what the network takes: a tensor, or several by name. None: the
         network takes them as they are.
@@ -189,16 +190,15 @@ class Dataset:
     is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
 
     Raises:
-        UserError: where a split is empty, its columns do not fit `features`, targets do not fit, class names are not
-            two or more different texts, or pixels are not finite or outside their range (as far as they are in
-            memory).
+        UserError: where a split is empty, its columns do not fit `features`, targets do not fit the task, or pixels are
+            not finite or outside their range (as far as they are in memory).
     """
 
     name: str
     train: Split
     val: Split
     test: Split
-    class_names: tuple[str, ...]
+    task: Task
     features: Mapping[str, Feature]
     fingerprint: str
     encoder: keras.Model | None = None
@@ -210,7 +210,6 @@ class Dataset:
     is_shuffled: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "class_names", tuple(self.class_names))
         check(self)
 
     @property
@@ -224,22 +223,18 @@ class Dataset:
         return only or None
 
     @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
-
-    @property
     def implied_record(self) -> Record:
         sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
-        facts = {"classes": self.num_classes, **facts_of(self.features), **sizes}
+        facts = {**self.task.facts, **facts_of(self.features), **sizes}
         params = {f"data/{name}": value for name, value in facts.items()}
         return Record(params, summary={"data": facts}, datasets=(self,))
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network from unscaled pixels, float32 [b, H, W, C], to float32 [b, classes].
+    """A network from what a data set has, such as unscaled pixels, float32 [b, H, W, C], to float32 [b, outputs].
 
-    outputs: `logits` or `probabilities`.
+    task: what its outputs mean.
     policy: the Keras dtype policy that it was built under.
     rebuild: makes the same network on one device, with other weights; None where this one works everywhere.
     rebuild_in_float32: the same, in float32 whatever the policy; None for a model that cannot be built again.
@@ -248,7 +243,7 @@ class Model:
     """
 
     network: keras.Model
-    outputs: str
+    task: Task
     policy: str
     metrics: tuple[keras.metrics.Metric, ...] = ()
     rebuild: Callable[[], keras.Model] | None = None
@@ -309,11 +304,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """confusion: int64 [classes, classes], rows are true classes, columns predicted ones."""
+    """metrics: of the task, by name; tables: float64 each, such as `confusion`, [classes, classes]."""
 
     loss: float
-    accuracy: float
-    confusion: np.ndarray
+    metrics: Mapping[str, float]
+    tables: Mapping[str, np.ndarray]
     record: Record = Record()
 
 

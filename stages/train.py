@@ -1,6 +1,5 @@
 """The `train` stage: the training loop, with validation, callbacks and the best weights."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -14,7 +13,6 @@ from stages.distribution.collectives import is_chief
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch
-from stages.optimization.losses import class_weights
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
@@ -55,13 +53,12 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     reporter = reporter or Silent()
     if warning := settings.check_share(strategy.in_sync, len(dataset.train)):
         reporter.warn(warning)
-    settings = replace(settings, class_weights=class_weights(settings.class_weights, dataset))
     if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
         reporter.warn(
             f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "
             "the part's own statistics, so results differ from those of whole batches"
         )
-    best, callbacks = build_callbacks(settings, reporter, folder, model.metrics)
+    best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
     session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)

@@ -21,11 +21,11 @@ VOCABULARY = (
 )  # fmt: skip
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
-CONTRACTS = ("data.columns", "data.split", "features.kinds")
+CONTRACTS = ("data.columns", "data.split", "features.kinds", "tasks.task")
 """Modules of rooms that belong to the vocabulary: what everybody exchanges."""
 
 ROOMS = (
-    ("storage", "augmentations", "features"),
+    ("storage", "augmentations", "features", "tasks"),
     ("plots",),
     ("data", "distribution"),
     ("networks",),

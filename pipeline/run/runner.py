@@ -371,7 +371,7 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
             from stages.evaluation.predictions import check_other, check_same_examples
 
             other = check_other(Path(settings.against), settings.against)
-            check_same_examples(other, settings.against, result.test, result.class_names)
+            check_same_examples(other, settings.against, result.test, result.task.names)
         if isinstance(result, Model) and isinstance(settings, ExportSettings) and dataset is not None:
             from stages.export import check_formats
 

@@ -18,12 +18,10 @@ class Mixing:
 
     mixup, cutmix: alpha of the Beta(alpha, alpha) that an example's weight in the image is drawn from; 0: never. With
         both, half of the examples are mixed in either way.
-    classes: number of classes.
     """
 
     mixup: float
     cutmix: float
-    classes: int
 
     def partners(self, rows: tf.Tensor, count: tf.Tensor, key: Key) -> tf.Tensor:
         """Returns the rows of a global batch of `count` examples that `rows`, int64 [b], are mixed with.
@@ -47,14 +45,14 @@ class Mixing:
     def __call__(
         self,
         images: tuple[tf.Tensor, tf.Tensor],
-        labels: tuple[tf.Tensor, tf.Tensor],
+        targets: tuple[tf.Tensor, tf.Tensor],
         numbers: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mixed images, float32 [b, H, W, C], and labels, float32 [b, classes], whose rows add up to 1.
+        """Returns mixed images, float32 [b, H, W, C], and their targets, float32 [b, outputs].
 
         Args:
             images: the examples' own and their partners', each float32 [b, H, W, C].
-            labels: of the same examples, each int32 [b].
+            targets: of the same examples, each float32 [b, outputs].
             numbers: the rows of `draw` for the examples.
         """
         own, partner = images
@@ -77,8 +75,8 @@ class Mixing:
         pixels = tf.math.count_nonzero(inside_x, axis=1) * tf.math.count_nonzero(inside_y, axis=1)
         uncovered = 1.0 - tf.cast(pixels, tf.float64) / (height * width)  # the edge may cut the box
         weight = tf.cast(tf.where(is_cut, uncovered, drawn), tf.float32)[:, None]
-        own_label, partner_label = (tf.one_hot(label, self.classes) for label in labels)
-        return mixed, weight * own_label + (1.0 - weight) * partner_label
+        own_target, partner_target = targets
+        return mixed, weight * own_target + (1.0 - weight) * partner_target
 
 
 def beta(alpha: float, count: int, key: Key) -> tf.Tensor:

@@ -13,10 +13,10 @@ from stages.storage.atomic import atomic_write
 class BestWeights(keras.callbacks.Callback):
     """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first."""
 
-    def __init__(self, monitor: str) -> None:
+    def __init__(self, monitor: str, is_higher_better: bool) -> None:
         super().__init__()
         self.monitor = monitor
-        self.sign = 1 if monitor.endswith("accuracy") else -1
+        self.sign = 1 if is_higher_better else -1
         self.best_epoch = 0
         self.best_value = float("nan")
         self.weights: list[np.ndarray] = []

@@ -15,6 +15,7 @@ from stages.results import as_number
 from stages.settings.optimizer import PlateauSettings
 from stages.settings.train import TrainSettings
 from stages.targets import made
+from stages.tasks.task import Task
 
 
 class Callbacks(keras.callbacks.CallbackList):
@@ -44,6 +45,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 def build_callbacks(
     settings: TrainSettings,
+    task: Task,
     reporter: Reporter,
     folder: Path | None = None,
     metrics: Sequence[keras.metrics.Metric] = (),
@@ -57,10 +59,11 @@ def build_callbacks(
     Raises:
         UserError: for a callback that cannot be made, or that cannot work with these settings.
     """
-    best = BestWeights(settings.monitor)
+    is_higher_better = task.is_higher_better(settings.monitor)
+    best = BestWeights(settings.monitor, is_higher_better)
+    mode = "max" if is_higher_better else "min"
     callbacks: list[keras.callbacks.Callback] = [best]
     if settings.early_stopping_patience:
-        mode = "max" if best.sign > 0 else "min"
         patience = settings.early_stopping_patience
         callbacks.append(keras.callbacks.EarlyStopping(settings.monitor, patience=patience, mode=mode))
     if isinstance(settings.schedule, PlateauSettings):
@@ -70,7 +73,7 @@ def build_callbacks(
                 factor=settings.schedule.decay_factor,
                 patience=settings.schedule.patience,
                 min_delta=0.0,  # as in early stopping
-                mode="max" if best.sign > 0 else "min",
+                mode=mode,
             )
         )
     own = {f"train.callbacks[{index}]": _imported(entry, index) for index, entry in enumerate(settings.callbacks)}

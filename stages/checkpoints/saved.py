@@ -93,7 +93,7 @@ def _plain(path: str) -> str:
 
 
 def _facts_of(dataset: Dataset) -> dict[str, Any]:
-    facts: dict[str, Any] = {"class_names": list(dataset.class_names)}
+    facts: dict[str, Any] = {"class_names": list(dataset.task.names)}
     if dataset.images is not None:
         shape, ends = dataset.images.shape, dataset.images.facts["range"]
         return {**facts, "image_shape": list(shape), "pixel_range": list(ends)}

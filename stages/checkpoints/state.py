@@ -69,7 +69,7 @@ class State:
             "data": {
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
-                "classes": dataset.num_classes,
+                "classes": dataset.task.outputs,
                 "examples": len(dataset.train),
             },
             "parts": {**forms, "sums": [_form(variable) for variable in self._sums]},

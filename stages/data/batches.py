@@ -230,9 +230,10 @@ class RandomChanges:
             return inputs, targets
         own, partner = tf.split(places, 2)
         [(name, images)] = inputs.items()
+        soft = self.dataset.task.soften
         mixed, targets = mixing(
             (tf.gather(images, own), tf.gather(images, partner)),
-            (tf.gather(targets, own), tf.gather(targets, partner)),
+            (soft(tf.gather(targets, own)), soft(tf.gather(targets, partner))),
             tf.gather(mixing.draw(self.batch_size, key), rows),
         )
         return {name: mixed}, targets

@@ -108,5 +108,5 @@ def spec_of(dataset: Dataset) -> Batch:
     targets = dataset.train.targets
     spec = tf.TensorSpec([None, *targets.shape[1:]], targets.dtype)
     if dataset.mixing is not None:
-        spec = tf.TensorSpec([None, dataset.num_classes], tf.float32)
+        spec = tf.TensorSpec([None, dataset.task.outputs], tf.float32)
     return Batch(inputs, spec, tf.TensorSpec([None], tf.float64))

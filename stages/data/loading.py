@@ -18,6 +18,7 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.storage.atomic import write_csv
+from stages.tasks.classification import Classification
 
 HELD_SHARE = 1 / 3
 """Share of the free memory that images may take where the settings name no limit."""
@@ -61,7 +62,7 @@ def load(
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
     resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
     features = {IMAGES: image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)}
-    dataset = dataset_of(source.name, splits, source.class_names, features)
+    dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
     params = {"held_in": "memory" if fits else "disk", "data/skipped": len(prepared.invalid)}
     params |= {"data/passed_over": source.passed_over}
     files = _report_invalid(prepared.invalid, source.name, reporter, folder)

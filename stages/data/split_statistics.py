@@ -45,7 +45,7 @@ def statistics(dataset: Dataset) -> Statistics:
     """Returns the statistics of `dataset`; reads images that neither memory holds nor a cache describes."""
     splits = {}
     for name, split in dataset.splits.items():
-        by_class = np.bincount(split.targets, minlength=dataset.num_classes)
+        by_class = np.bincount(split.targets, minlength=dataset.task.outputs)
         repeated = len(split) - len(np.unique(split.described.digests))
         splits[name] = SplitStatistics(by_class, *mean_and_std(split.described.moments), repeated)
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
@@ -72,7 +72,7 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     size = "×".join(map(str, images.shape))
     low, high = images.facts["range"]
     kind = f"{size} {images.dtype}, pixels {low:g} to {high:g}"
-    reporter.log(f"{dataset.name}: {dataset.num_classes} classes, {kind}")
+    reporter.log(f"{dataset.name}: {dataset.task.outputs} classes, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
     leaks = []
     for name, split in statistics.splits.items():
@@ -100,8 +100,8 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
             of_train = "none can be learned. Add examples, or leave the class out"
             kind, effect = ("training", of_train) if name == "train" else (name, f"no {name} score covers them")
             reporter.warn(
-                f"{is_absent.sum()} of {dataset.num_classes} classes have no {kind} example, such as "
-                f"{dataset.class_names[is_absent.argmax()]}: {effect}"
+                f"{is_absent.sum()} of {dataset.task.outputs} classes have no {kind} example, such as "
+                f"{dataset.task.names[is_absent.argmax()]}: {effect}"
             )
 
 
@@ -115,7 +115,7 @@ def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     for name, split in statistics.splits.items():
         shared = [statistics.shared.get((earlier, name), "") for earlier in statistics.splits]
         rows.append([name, split.examples, split.repeated, *shared, *split.mean, *split.std])
-    by_class = zip(dataset.class_names, *(split.by_class for split in statistics.splits.values()), strict=True)
+    by_class = zip(dataset.task.names, *(split.by_class for split in statistics.splits.values()), strict=True)
     write_csv(folder / "statistics.csv", rows)
     write_csv(folder / "classes.csv", [["class", *statistics.splits], *by_class])
     return [folder / "statistics.csv", folder / "classes.csv"]

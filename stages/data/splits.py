@@ -13,6 +13,8 @@ from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.results import Dataset, Record
 from stages.seeds import derive
+from stages.tasks.classification import Classification
+from stages.tasks.task import Task
 
 
 def divide(images: Column, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
@@ -80,12 +82,10 @@ def assemble(
 ) -> Dataset:
     """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
     images = image(train.images.shape[1:], train.images.dtype, pixel_range)
-    return dataset_of(name, {"train": train, "val": val, "test": test}, class_names, {IMAGES: images})
+    return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(class_names), {IMAGES: images})
 
 
-def dataset_of(
-    name: str, splits: Mapping[str, Split], class_names: tuple[str, ...], features: Mapping[str, Feature]
-) -> Dataset:
+def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Mapping[str, Feature]) -> Dataset:
     """Returns the data set of `train`, `val` and `test`, with the fingerprint of their values and targets."""
     content = hashlib.sha256()
     train, val, test = (splits[key] for key in ("train", "val", "test"))
@@ -97,4 +97,4 @@ def dataset_of(
         content.update(split.described.digests.data)
     fingerprint = content.hexdigest()[:32]
     record = Record(params={"fingerprint": fingerprint})
-    return Dataset(name, train, val, test, class_names, features, fingerprint, record=record)
+    return Dataset(name, train, val, test, task, features, fingerprint, record=record)

@@ -1,7 +1,7 @@
-"""Loss and confusion matrix of a model on a split, under any synchronous strategy."""
+"""Loss and metrics of a model on a split, under any synchronous strategy."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from stages.data.split import Split
 from stages.data.step_input import Source, StepInput, batch_of, passes, taken
 from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.networks.complexity import scoring_batch
-from stages.optimization.losses import cross_entropy
 from stages.results import Model, Strategy
 from stages.safe_places import safe_place
 
@@ -28,20 +27,17 @@ BATCH = 256
 CHUNK_BYTES = 2**24
 """Of predictions that are in memory before they are handed on."""
 
-Sink = Callable[[np.ndarray, np.ndarray], None]
-"""Takes probabilities, float32 [n, classes], and predicted classes, int32 [n], of the next n examples of a split."""
+Sink = Callable[[np.ndarray], None]
+"""Takes what `Task.predict` returns for the next n examples of a split, float32 [n, width]."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """loss: mean over the examples; confusion: int64 [classes, classes], rows are true classes."""
+    """loss: mean over the examples; metrics: of the task, by name; tables: its tables, such as `confusion`."""
 
     loss: float
-    confusion: np.ndarray
-
-    @property
-    def accuracy(self) -> float:
-        return float(np.trace(self.confusion) / self.confusion.sum())
+    metrics: Mapping[str, float]
+    tables: Mapping[str, np.ndarray]
 
 
 class Scorer:
@@ -50,19 +46,19 @@ class Scorer:
     most: examples whose batch takes `SCORING_BYTES` of `stages.networks.complexity`, over all replicas.
     """
 
-    def __init__(self, strategy: Strategy, model: Model, num_classes: int) -> None:
+    def __init__(self, strategy: Strategy, model: Model) -> None:
         self._whole = strategy
         self._here = strategy
         if strategy.coordinator is not None:  # the chief scores, on a copy of the model that it has
             self._here = Strategy(tf.distribute.OneDeviceStrategy("/cpu:0"), ("/cpu:0",))
         self.most = scoring_batch(model.network, strategy.in_sync)
-        self._num_classes = num_classes
+        self._task = task = model.task
         distribution = self._here.distribution
         with distribution.scope():
-            self._totals = Totals(loss=(), examples=(), confusion=(num_classes, num_classes))
-        step = _Step(model, self._totals, num_classes)
+            self._totals = Totals(loss=(), examples=(), **task.sums, **task.tables)
+        step = _Step(model, self._totals)
         self._compiled, self._predicting = (
-            _compiled(distribution, step, num_classes, predicts) for predicts in (False, True)
+            _compiled(distribution, step, task.width, predicts) for predicts in (False, True)
         )
         self._steps_at_once = 1
         self._delivered = 0
@@ -100,21 +96,22 @@ class Scorer:
                     raise
             batch_size = batch_size // 2
         sums = self._totals.read()
-        return Scores(float(sums["loss"] / sums["examples"]), np.rint(sums["confusion"]).astype(np.int64))
+        tables = {name: sums[name] for name in self._task.tables}
+        return Scores(float(sums["loss"] / sums["examples"]), self._task.scores(sums), tables)
 
     def _predict(
         self, source: StepInput, split: Split, batch_size: int, between: Callable[[], None], predictions: Sink
     ) -> None:
         total = steps_per_epoch(split, batch_size)
         replicas = replicas_here(self._here.distribution)
-        chunk = max(CHUNK_BYTES // (4 * batch_size * (self._num_classes + 1)), 1)
+        chunk = max(CHUNK_BYTES // (4 * batch_size * self._task.width), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
             parts = self._run(self._predicting, source, first, steps, split, between)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
             values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
-            predictions(values[:, :-1], np.rint(values[:, -1]).astype(np.int32))
+            predictions(values)
             self._delivered += len(values)
 
     def _input(self, split: Split, batch_size: int) -> StepInput:
@@ -152,14 +149,14 @@ class Scorer:
     def _in_order(
         self, parts: Sequence[Sequence[np.ndarray]], count: int, batch_size: int, replicas: tuple[range, int]
     ) -> np.ndarray:
-        """Returns the outputs of the `count` examples of a chunk, float32 [count, classes + 1], whoever computed them.
+        """Returns the predictions of the `count` examples of a chunk, float32 [count, width], whoever computed them.
 
         Args:
             parts: of each call, for each replica of this process, the outputs of its rows of each step.
             replicas: those of this process, and how many there are.
         """
         here, of = replicas
-        values = np.zeros((count, self._num_classes + 1), np.float32)
+        values = np.zeros((count, self._task.width), np.float32)
         for replica, outputs in zip(here, zip(*parts, strict=True), strict=True):
             to = places(count, batch_size, replica, of, self._here.fixed_shapes)
             computed = np.concatenate(outputs)
@@ -170,37 +167,27 @@ class Scorer:
 class _Step:
     """Scores a replica's batch."""
 
-    def __init__(self, model: Model, totals: Totals, num_classes: int) -> None:
+    def __init__(self, model: Model, totals: Totals) -> None:
         self._network = model.network
         self._totals = totals
-        self._num_classes = num_classes
-        self._loss = cross_entropy(model.outputs)
-        self._probabilities = tf.identity if model.outputs == "probabilities" else tf.nn.softmax
+        self._task = model.task
 
-    def add(self, batch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Adds to the totals; returns the network's outputs and the predicted classes, int32 [b]."""
-        inputs, labels, weights, _ = batch_of(batch, number)
+    def add(self, batch: Any, number: tf.Tensor) -> tf.Tensor:
+        """Adds to the totals; returns the network's outputs."""
+        inputs, targets, weights, _ = batch_of(batch, number)
         outputs = self._network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)
-        losses = tf.cast(self._loss(labels, outputs), tf.float64)
+        losses = tf.cast(self._task.losses(targets, outputs), tf.float64)
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
         for penalty in self._network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
-        predicted = tf.argmax(outputs, axis=-1, output_type=labels.dtype)
-        # tf.math.confusion_matrix is the same with a dozen checks, of labels that the data set has checked.
-        cells = self._num_classes**2
-        confusion = tf.math.unsorted_segment_sum(weights, labels * self._num_classes + predicted, cells)
-        self._totals.add(
-            loss=loss, examples=examples, confusion=tf.reshape(confusion, [self._num_classes, self._num_classes])
-        )
-        return outputs, predicted
+        given = targets, outputs, weights
+        self._totals.add(loss=loss, examples=examples, **self._task.add(*given), **self._task.tabulate(*given))
+        return outputs
 
     def predict(self, batch: Any, number: tf.Tensor) -> tf.Tensor:
-        """Returns probabilities and, as one more column, the predicted class, float32 [b, …]; adds to the totals."""
-        outputs, predicted = self.add(batch, number)
-        wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
-        probabilities = tf.cast(self._probabilities(wide), tf.float32)
-        return tf.concat([probabilities, tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
+        """Returns the task's predictions, float32 [b, width]; adds to the totals."""
+        return self._task.predict(self.add(batch, number))
 
 
 # No method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
@@ -208,12 +195,12 @@ class _Step:
 
 
 def _compiled(
-    distribution: tf.distribute.Strategy, step: _Step, num_classes: int, predicts: bool
+    distribution: tf.distribute.Strategy, step: _Step, width: int, predicts: bool
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
     """Returns a function that scores `steps` steps from `first` on.
 
     Args:
-        predicts: whether it returns the outputs of each local replica, float32 [n, classes + 1].
+        predicts: whether it returns the predictions of each local replica, float32 [n, width].
     """
 
     @tf.function(reduce_retracing=True, autograph=False)
@@ -225,7 +212,7 @@ def _compiled(
             return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))
 
         def array() -> tf.TensorArray:
-            shape = (None, num_classes + 1)
+            shape = (None, width)
             return tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
 
         arrays = [array() for _ in replicas_here(distribution)[0]] if predicts else []

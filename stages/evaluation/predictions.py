@@ -18,6 +18,7 @@ from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_
 from stages.safe_places import safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
+from stages.tasks.task import Task
 
 if TYPE_CHECKING:  # readers import no TensorFlow
     from stages.evaluation.eval_step import Scores, Sink
@@ -85,54 +86,49 @@ def read_predictions(path: Path) -> Predicted:
     return Predicted(labels, predicted, np.ascontiguousarray(values.T))
 
 
-def write_predictions(
-    path: Path, split: Split, class_names: Sequence[str], score: "Callable[[Sink], Scores]"
-) -> "Scores":
+def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Sink], Scores]") -> "Scores":
     """Writes the predictions that `score` makes of `split`, whole or not at all; returns what it returns.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
-    the source has none); `file`, where the source has files; `label` and `predicted` (int32); `probabilities`, float32
-    [classes]. The class names and the facts of `facts_of` are in the metadata of the file's schema.
+    the source has none); `file`, where the source has files; the target; and the columns of the task, such as
+    `predicted` (int32) and `probabilities`, float32 [classes]. The names of the task and the facts of `facts_of` are in
+    the metadata of the file's schema.
 
     Args:
         score: gets the function that takes predictions.
     """
-    schema = pa.schema(
-        [
-            ("example", pa.int64()),
-            *([("file", pa.string())] if split.files is not None else []),
-            ("label", pa.int32()),
-            ("predicted", pa.int32()),
-            ("probabilities", pa.list_(pa.float32(), len(class_names))),
-        ],
-        metadata={CLASSES: json.dumps(list(class_names)), **facts_of(split)},
-    )
     numbers = numbers_of(split)
     results: list[Scores] = []
+
+    def table_of(values: np.ndarray, rows: slice) -> pa.Table:
+        columns = {"example": numbers[rows]}
+        if split.files is not None:
+            columns["file"] = np.array(split.files[rows], object)
+        columns |= {task.target: split.targets[rows], **task.columns(values)}
+        return pa.table({name: _arrow(column) for name, column in columns.items()})
+
+    empty = table_of(np.empty((0, task.width), np.float32), slice(0, 0))
+    schema = empty.schema.with_metadata({CLASSES: json.dumps(list(task.names)), **facts_of(split)})
 
     def make(partial: Path) -> None:
         with pq.ParquetWriter(partial, schema) as writer:
             written = 0
 
-            def add(probabilities: np.ndarray, predicted: np.ndarray) -> None:
+            def add(values: np.ndarray) -> None:
                 nonlocal written
-                rows = slice(written, written + len(predicted))
-                columns = {
-                    "example": pa.array(numbers[rows]),
-                    "file": pa.array(list(split.files[rows])) if split.files is not None else None,
-                    "label": pa.array(split.targets[rows], pa.int32()),
-                    "predicted": pa.array(predicted, pa.int32()),
-                    "probabilities": pa.FixedSizeListArray.from_arrays(
-                        pa.array(np.ascontiguousarray(probabilities).ravel()), len(class_names)
-                    ),
-                }
-                writer.write_table(pa.table([columns[name] for name in schema.names], schema=schema))
-                written += len(predicted)
+                writer.write_table(table_of(values, slice(written, written + len(values))).cast(schema))
+                written += len(values)
 
             results.append(score(add))
 
     atomic_write(path, make)
     return results[0]
+
+
+def _arrow(column: np.ndarray) -> pa.Array:
+    if column.ndim == 1:
+        return pa.array(column, pa.string() if column.dtype == object else None)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(column).ravel()), column.shape[1])
 
 
 @dataclass(frozen=True)

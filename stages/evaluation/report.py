@@ -72,7 +72,7 @@ def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Pat
     hardest = wrong[np.argsort(predicted.of_label[wrong], kind="stable")][:most]
     if not len(hardest) or images is None:
         return None
-    names = drawable(dataset.class_names)
+    names = drawable(dataset.task.names)
     titles = [
         f"{names[predicted.labels[row]]} ({predicted.of_label[row]:.0%}) → "
         f"{names[predicted.predicted[row]]} ({predicted.of_predicted[row]:.0%})"

@@ -13,17 +13,13 @@ from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
 from stages.networks.complexity import scoring_batch
-from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv
 from stages.tables import markdown
+from stages.tasks.task import Task
 
 CALLS = 30
 """Calls of which the median time is the latency of one example."""
-
-NEAR_TIE = 0.1
-"""Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
-allowed to differ by more (int8) is not allowed any other class."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +70,7 @@ class Reference:
     features: by name, [N, ...], as the data set has them; expected: float32 [N, classes].
     """
 
+    task: Task
     features: Mapping[str, np.ndarray]
     expected: np.ndarray
     batch: int
@@ -86,9 +83,7 @@ class Reference:
         test = dataset.test.take(rows)
         batch = min(scoring_batch(model.network), 64)
         # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-        predict = tf.function(
-            lambda inputs: probabilities(model.network(inputs, training=False), model.outputs), autograph=False
-        )
+        predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
         parts = [test.take(np.arange(begin, min(begin + batch, count))) for begin in range(0, count, batch)]
         answers = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
         if not np.isfinite(answers).all():
@@ -98,7 +93,7 @@ class Reference:
                 "another training, with a smaller optimizer.learning_rate",
             )
         features = {name: np.asarray(column[:count]) for name, column in test.features.items()}
-        return cls(features, answers, batch)
+        return cls(model.task, features, answers, batch)
 
     def compare(
         self,
@@ -138,10 +133,8 @@ class Reference:
                 f"{self.expected.shape}",
                 "export=saved_model",
             )
-        answers_given = self.expected[np.arange(len(rows)), rows.argmax(axis=1)]
-        agreement = float(np.mean(self.expected.max(axis=1) - answers_given <= min(allowed, NEAR_TIE)))
+        difference, agreement = self.task.differ(self.expected, rows, allowed)
         size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-        difference = float(np.max(np.abs(rows - self.expected)))
         return Compared(name, path, difference, agreement, size, float(answers["milliseconds"]))
 
 

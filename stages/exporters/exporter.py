@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from stages.data.examples import network_input, spec_of
-from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
 LOADER = Path(__file__).with_name("reload.py")
@@ -57,15 +56,16 @@ class Exporter:
         return 1e-4 if policy in ("float32", "float64") else 0.05
 
 
-def probabilities_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
+def answers_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
     """Returns a traced function from the network's inputs, such as `images`, unscaled pixels float32 [N, H, W, C], to
+    what the task answers, such as
     `probabilities`, float32 [N, classes], and the module that holds its weights."""
     inputs = spec_of(dataset).inputs
     specs = [tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()]
 
     def serving_default(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = model.network(network_input(dict(zip(inputs, columns, strict=True))), training=False)
-        return {"probabilities": probabilities(outputs, model.outputs)}
+        return {model.task.answer: model.task.answers(outputs)}
 
     owner = tf.Module(name="exported")
     owner.weights = [weight.value for weight in model.network.weights]

@@ -53,11 +53,8 @@ def _of_keras_alone(model: Model) -> Iterator[keras.Model]:
         for layer in ours:
             layer.__class__ = keras.layers.BatchNormalization
             layer.synchronized = False
-        outputs = network.outputs[0]
-        if model.outputs == "logits":
-            outputs = keras.layers.Softmax(dtype=outputs.dtype, name="probabilities")(outputs)
-        [images] = network.inputs
-        classifier = keras.Model(images, outputs, name=network.name)
+        answers = model.task.with_answers(network.outputs[0])
+        classifier = keras.Model(network.input, answers, name=network.name)
         _refuse_unknown(classifier)
         yield classifier
     finally:

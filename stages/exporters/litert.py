@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from stages.data.examples import network_dtype
 from stages.errors import UserError
-from stages.exporters.exporter import LOADER, Exporter, probabilities_of
+from stages.exporters.exporter import LOADER, Exporter, answers_of
 from stages.results import Dataset, Model
 
 
@@ -43,7 +43,7 @@ class LiteRT(Exporter):
         Raises:
             UserError: where LiteRT lacks an operation of the network, such as those of a recurrent layer.
         """
-        function, owner = probabilities_of(model.in_float32, dataset)
+        function, owner = answers_of(model.in_float32, dataset)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], owner)
         if self.weights != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stages.errors import UserError
-from stages.exporters.exporter import LOADER, Exporter, probabilities_of
+from stages.exporters.exporter import LOADER, Exporter, answers_of
 from stages.results import Dataset, Model
 
 
@@ -33,7 +33,7 @@ class OnnxFile(Exporter):
         converted = self._converted(model, dataset)
         entry = converted.metadata_props.add()
         entry.key = "class_names"
-        entry.value = json.dumps(dataset.class_names, ensure_ascii=False)
+        entry.value = json.dumps(dataset.task.names, ensure_ascii=False)
         path.write_bytes(converted.SerializeToString())
 
     def _converted(self, model: Model, dataset: Dataset) -> Any:
@@ -46,7 +46,7 @@ class OnnxFile(Exporter):
         import onnx  # of the extra `onnx`, as tf2onnx
         import tf2onnx
 
-        function, _ = probabilities_of(model.in_float32, dataset)
+        function, _ = answers_of(model.in_float32, dataset)
         converted, _ = tf2onnx.convert.from_function(
             function, function.input_signature, opset=self.opset, custom_op_handlers={"Erfc": (_erfc, [])}
         )

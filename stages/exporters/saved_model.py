@@ -11,7 +11,6 @@ from stages.data.decode import decode
 from stages.data.examples import network_dtype, network_input, spec_of
 from stages.exporters.exporter import LOADER, Exporter
 from stages.features.kinds import IMAGES, Feature
-from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model
 
 
@@ -48,12 +47,12 @@ class Serving(tf.Module):
         super().__init__(name="serving")
         self.weights = [weight.value for weight in model.network.weights]
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
-            self.class_names = tf.Variable(dataset.class_names, trainable=False, name="class_names")
+            self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
         self.encoder = dataset.encoder
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"] = dataset
         self.__dict__["predict"] = tf.function(
-            lambda inputs: probabilities(model.network(network_input(inputs), training=False), model.outputs),
+            lambda inputs: model.task.answers(model.network(network_input(inputs), training=False)),
             autograph=False,
         ).get_concrete_function(_named(spec_of(dataset).inputs))  # saving would trace it a second time, and save both
 
@@ -78,19 +77,17 @@ class Serving(tf.Module):
 
     @tf.function(autograph=False)
     def __call__(self, features: Any) -> tf.Tensor:
-        return self._probabilities(features if isinstance(features, dict) else {IMAGES: features})
+        return self._answers(features if isinstance(features, dict) else {IMAGES: features})
 
-    def _probabilities(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+    def _answers(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         inputs: Any = features if self.encoder is None else self.encoder(features)
         if not isinstance(inputs, dict):
             inputs = dict.fromkeys(spec_of(self.dataset).inputs, inputs)
         return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})
 
     def _serve(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        rows = self._probabilities(features)
-        with tf.device("/cpu:0"):
-            names = tf.gather(self.class_names, tf.argmax(rows, axis=-1))
-        return {"probabilities": rows, "class_name": names, "score": tf.reduce_max(rows, axis=-1)}
+        answers, task = self._answers(features), self.dataset.task
+        return {task.answer: answers, **task.explained(answers, self.class_names)}
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         images = self.dataset.features[IMAGES]

@@ -16,17 +16,17 @@ from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
-from stages.optimization.losses import Loss, accuracy, class_weight
 from stages.results import Model
 from stages.seeds import derive
 from stages.settings.train import TrainSettings
+from stages.tasks.task import Task
 
 
 class Result(NamedTuple):
     """Loss, gradients, new state and metrics of a batch.
 
     gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
-    sums: `loss`, `correct` and `examples`, [] of `Gradients.dtype`.
+    sums: `loss` and `examples`, [] of `Gradients.dtype`, and those of the task.
     state: new values of `Gradients.state`.
     metrics: the increase of each of `Gradients.metrics`.
     """
@@ -57,17 +57,15 @@ class Gradients:
     """
 
     def __init__(  # each is another fact of a step
-        self, model: Model, loss: Loss, settings: TrainSettings, batch: Batch, replicas: int, jit: bool = False
+        self, model: Model, task: Task, settings: TrainSettings, batch: Batch, replicas: int, jit: bool = False
     ) -> None:
-        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`."""
+        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`. task: has the loss."""
         network = model.network
-        weights = settings.class_weights
         seed = derive(settings.seed, "dropout")
         self.model = model
-        self._loss = loss
+        self._task = task
         self._parts = settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
-        self._class_weights = tf.constant(weights, self.dtype) if weights else None
         self.variables = network.trainable_variables
         self._random = [v for v in network.variables if v.path.endswith("seed_generator_state")]
         self._seeds = [derive(seed, index) % 2**30 for index in range(len(self._random))]
@@ -162,7 +160,7 @@ class Gradients:
                 loss = self._own_loss(inputs, targets, outputs)
                 loss *= tf.cast(examples, loss.dtype)
             else:
-                losses = self._loss(targets, outputs)
+                losses = self._task.losses(targets, outputs)
                 loss = tf.reduce_sum(losses * tf.cast(self._weights(targets, weights), losses.dtype))
                 for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
@@ -170,8 +168,8 @@ class Gradients:
         self._changed = [index for index, value in enumerate(state) if value is not untrained[index]]
         sums = {
             "loss": tf.cast(loss, self.dtype),
-            "correct": tf.reduce_sum(tf.cast(accuracy(targets, outputs), self.dtype) * weights),
             "examples": examples,
+            **self._task.add(targets, outputs, weights),
         }
         # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(targets)[0], self.dtype)
@@ -185,11 +183,12 @@ class Gradients:
         return Result(dense, sums, [state[index] for index in self._changed], increases)
 
     def _weights(self, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        return weights if self._class_weights is None else weights * class_weight(targets, self._class_weights)
+        by_target = self._task.weights(targets, self.dtype)
+        return weights if by_target is None else weights * by_target
 
     def _own_loss(self, inputs: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         network = self.model.network
-        sample_weight = None if self._class_weights is None else tf.gather(self._class_weights, targets)
+        sample_weight = self._task.weights(targets, self.dtype)
         return network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=sample_weight)
 
     def _signature(self, batch: Batch) -> tuple[object, ...]:

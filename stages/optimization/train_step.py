@@ -23,7 +23,7 @@ class Step:
     sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
     means of the replicas, which is another number where per-replica batches differ in size.
 
-    totals: sums of loss, correct predictions and examples since they were last reset.
+    totals: sums of loss, examples and the task's metrics since they were last reset.
     ema: the EMA of the weights, or None.
     not_decayed: the weights that weight decay leaves out, in words.
     """
@@ -44,7 +44,7 @@ class Step:
         self._batch_size = settings.batch_size
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         with strategy.distribution.scope():
-            self.totals = Totals(loss=(), correct=(), examples=())
+            self.totals = Totals(loss=(), examples=(), **model.task.sums)
             self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
             self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
         self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
@@ -89,13 +89,13 @@ class Step:
             distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
     def means(self) -> dict[str, float]:
-        """Returns the mean `loss` and `accuracy` of the examples in `totals`, and the network's own metrics."""
+        """Returns the mean `loss` of the examples in `totals`, the task's metrics and the network's own."""
         sums = self.totals.read()
         with np.errstate(invalid="ignore"):
             results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
             return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {
                 "loss": float(sums["loss"] / sums["examples"]),
-                "accuracy": float(sums["correct"] / sums["examples"]),
+                **self._model.task.scores(sums),
             }
 
     def reset(self) -> None:

@@ -17,7 +17,6 @@ from stages.distribution.collectives import any_worker
 from stages.optimization.exact_apply import LEAST_SCALE
 from stages.optimization.gradients import Gradients
 from stages.optimization.jit import choose_jit, xla_refusals
-from stages.optimization.losses import cross_entropy
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
@@ -83,7 +82,7 @@ class Phase:
         if self.plan.index:
             number = self.plan.index + 1
             reporter.log(f"phase {number}: {self._trained:,} weights are trained, {self._kept:,} are frozen")
-        loss = cross_entropy(model.outputs, settings.label_smoothing)
+        task = model.task.for_training(settings, dataset.train.targets)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         with strategy.distribution.scope():
@@ -93,7 +92,7 @@ class Phase:
             optimizer = build_optimizer(settings.optimizer, self.rate, model.policy)
             # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
-                network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
+                network.compile(optimizer, task.losses, jit_compile=False, auto_scale_loss=False)
         session.callbacks.set_model(model.network)
         trainable, self.dataset, self._features = model, dataset, None
         if is_frozen(model.network):
@@ -109,7 +108,7 @@ class Phase:
         self._jit = {"jit": "on" if jit else "off", "jit_reason": reason}
         if reason != "as asked":
             reporter.log(f"train.jit={self._jit['jit']}: {reason}")
-        gradients = Gradients(trainable, loss, settings, spec_of(self.dataset), strategy.in_sync, jit)
+        gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, jit)
         self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")

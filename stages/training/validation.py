@@ -28,7 +28,7 @@ class Validation:
         self._split = dataset.val
         self._is_copy = strategy.coordinator is not None
         self._scored = model.on_one_device() if self._is_copy else trainable
-        self._scorer = Scorer(strategy, self._scored, dataset.num_classes)
+        self._scorer = Scorer(strategy, self._scored)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
         self._ema = step.ema if settings.optimizer.ema_use else None
 
@@ -36,10 +36,10 @@ class Validation:
         return len(self._split)
 
     def score(self) -> dict[str, float]:
-        """Return loss and accuracy of the current weights."""
+        """Return loss and metrics of the current weights."""
         self.present_model()
         scores = self._scorer.score(self._split, self._batch_size)
-        return {"loss": scores.loss, "accuracy": scores.accuracy}
+        return {"loss": scores.loss, **scores.metrics}
 
     def invalid_weight(self) -> str | None:
         """Return the path of the first trained weight, as last scored, that is not finite; None where all are."""

@@ -53,7 +53,7 @@ MUTATIONS = (
     ),
     mutation("stages/optimization/train_step.py", "tf.cast(count * scale,", "tf.cast(scale,", NUMPY),
     mutation("stages/networks/keras_internals.py", "optimizer._all_reduce_sum_gradients = list", "pass", NUMPY),
-    mutation("stages/optimization/losses.py", "(1.0 - label_smoothing) * plain", "plain", NUMPY),
+    mutation("stages/tasks/classification.py", "(1.0 - self.label_smoothing) * plain", "plain", NUMPY),
     mutation("stages/optimization/optimizers.py", "self.peak * (step + 1.0)", "self.peak * step", NUMPY),
     mutation("stages/optimization/optimizers.py", "len(variable.shape) <= 1", "False", DECAY),
     mutation(
@@ -76,7 +76,9 @@ MUTATIONS = (
         f"{LOOP}::test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same",
     ),
     mutation(
-        "stages/evaluation/eval_step.py", "predicted = tf.argmax(", "predicted = tf.argmin(",
+        "stages/tasks/classification.py",
+        "argmax(outputs, axis=-1, output_type=targets",
+        "argmin(outputs, axis=-1, output_type=targets",
         f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(
@@ -97,7 +99,7 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
     mutation(
-        "stages/model.py", 'if sums_to_one != (settings.outputs == "probabilities"):', "if False:",
+        "stages/tasks/classification.py", 'if sums_to_one != (self.given == "probabilities"):', "if False:",
         "tests/stages/test_model.py", "-k", "told_apart",
     ),
     mutation(

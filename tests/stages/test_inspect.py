@@ -150,7 +150,7 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
     assert not read
 
 
-@pytest.mark.parametrize(("change", "mixing"), [(None, None), (CHANGE, None), (None, Mixing(0.4, 1.0, 10))])
+@pytest.mark.parametrize(("change", "mixing"), [(None, None), (CHANGE, None), (None, Mixing(0.4, 1.0))])
 def test_the_batch_shown_is_that_of_step_0(change: Changes | None, mixing: Mixing | None) -> None:
     dataset = replace(real_digits(100), augmentation=change, mixing=mixing)
     images, labels = first_batch(dataset, SETTINGS)
@@ -265,13 +265,13 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
         warnings.simplefilter("error")
         files = inspect(dataset, SETTINGS, folder=tmp_path).record.files
         plot_confusion(
-            np.eye(dataset.num_classes, dtype=int), dataset.class_names, tmp_path / "plots" / "confusion.png"
+            np.eye(dataset.task.outputs, dtype=int), dataset.task.names, tmp_path / "plots" / "confusion.png"
         )
     names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]
     assert list(map(str, names)) == [
         "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/augmentation.png", "plots/batch.png",
     ]  # fmt: skip
-    assert [row["class"] for row in read_table(tmp_path / "data" / "classes.csv")] == list(dataset.class_names)
+    assert [row["class"] for row in read_table(tmp_path / "data" / "classes.csv")] == list(dataset.task.names)
     for path in files["plots"]:
         height, width, _ = imread(path).shape
         assert 32 < height < 1300

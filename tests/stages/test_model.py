@@ -145,9 +145,9 @@ def test_equal_seeds_give_equal_weights_under_every_strategy() -> None:
 
 
 def test_logits_and_probabilities_are_told_apart() -> None:
-    assert build(CnnSettings()).outputs == "logits"
+    assert build(CnnSettings()).record.params["outputs"] == "logits"
     softmax = {"_target_": f"{__name__}.with_probabilities"}
-    assert build(softmax, outputs="probabilities").outputs == "probabilities"
+    assert build(softmax, outputs="probabilities").record.params["outputs"] == "probabilities"
     with pytest.raises(UserError, match=r"do not add up to 1.*Try: model.outputs=logits"):
         build(CnnSettings(), outputs="probabilities")
     with pytest.raises(UserError, match=r"output add up to 1.*Try: model.outputs=probabilities"):
@@ -189,7 +189,7 @@ def test_what_takes_and_returns_other_things_than_images_and_logits_is_refused(k
 
 @pytest.mark.parametrize("kind", ["one", "a list", "a dict"])
 def test_an_input_may_be_in_a_list_or_a_dict(kind: str) -> None:
-    assert build({"_target_": f"{__name__}.of_kind", "kind": kind}).outputs == "logits"
+    assert build({"_target_": f"{__name__}.of_kind", "kind": kind}).record.params["outputs"] == "logits"
 
 
 def test_outputs_must_be_float32() -> None:

@@ -24,6 +24,7 @@ from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSet
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.strategy import strategy
+from stages.tasks.classification import Classification
 from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.images import Telling
 
@@ -87,7 +88,7 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
     """As numpy does, with batches of another size in between. Under every strategy: see its tests."""
     dataset, where = real_digits(), one_device() if replicas == 1 else mirrored(replicas)
     model = small_cnn(dataset, where)
-    scorer = Scorer(where, model, 10)
+    scorer = Scorer(where, model)
     for split, batch_size in ((dataset.val, 256), (dataset.test, 256), (dataset.val, 7), (dataset.val, 7)):
         scores = scorer.score(split, batch_size)
         outputs = model.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
@@ -95,7 +96,7 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
         losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
         expected = np.zeros((10, 10), np.int64)
         np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
-        np.testing.assert_array_equal(scores.confusion, expected)
+        np.testing.assert_array_equal(scores.tables["confusion"], expected)
         assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
 
 
@@ -124,7 +125,7 @@ def test_the_export_takes_unscaled_pixels(tmp_path: Path) -> None:
 
 def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:
     names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
-    dataset, where = replace(real_digits(64), class_names=names), one_device()
+    dataset, where = replace(real_digits(64), task=Classification(names)), one_device()
     trained = Trained(small_cnn(dataset, where), (), 1, 0)
     loaded = tf.saved_model.load(str(export(trained, dataset, ExportSettings(), tmp_path).path))
     assert tuple(name.decode() for name in loaded.class_names.numpy()) == names
@@ -154,7 +155,7 @@ def test_an_export_of_a_broken_model_does_not_pass_for_equal(
 def test_evaluate_writes_its_report(tmp_path: Path) -> None:
     dataset, where = real_digits(), one_device()
     result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
-    assert result.confusion.sum() == len(dataset.test)
+    assert result.tables["confusion"].sum() == len(dataset.test)
     assert len((tmp_path / "test_by_class.csv").read_text().splitlines()) == 11
     for plot in ("confusion", "reliability", "mistakes"):
         assert (tmp_path / "plots" / f"{plot}.png").stat().st_size > 5000

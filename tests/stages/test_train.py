@@ -133,7 +133,7 @@ def test_the_best_weights_are_the_result(tmp_path: Path) -> None:
     losses = [row["val/loss"] for row in trained.history]
     assert trained.best_epoch == int(np.argmin(losses)) + 1 < 5
     assert trained.record.metrics["val/best_loss"] == min(losses)
-    assert Scorer(where, model, 10).score(dataset.val, 64).loss == pytest.approx(min(losses), rel=1e-6)
+    assert Scorer(where, model).score(dataset.val, 64).loss == pytest.approx(min(losses), rel=1e-6)
     kept = small_cnn(dataset, one_device(), seed=9).network
     kept.load_weights(tmp_path / "checkpoints" / "best.weights.h5")
     np.testing.assert_array_equal(flat(kept), flat(model.network))
@@ -151,10 +151,10 @@ def test_the_last_weights_are_the_result_where_that_is_asked(tmp_path: Path) -> 
         settings(epochs=4, optimizer=adam(), callbacks=[schedule], restore_best=False),
         folder=tmp_path,
     )
-    assert Scorer(where, model, 10).score(dataset.val, 64).loss == pytest.approx(trained.history[-1]["val/loss"])
+    assert Scorer(where, model).score(dataset.val, 64).loss == pytest.approx(trained.history[-1]["val/loss"])
     model.network.load_weights(tmp_path / "checkpoints" / "best.weights.h5")
     best = min(row["val/loss"] for row in trained.history)
-    assert Scorer(where, model, 10).score(dataset.val, 64).loss == pytest.approx(best)
+    assert Scorer(where, model).score(dataset.val, 64).loss == pytest.approx(best)
 
 
 def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:

@@ -29,7 +29,7 @@ BARE = "@dataclass(kw_only=True)\nclass Settings:\n" + FIELDS
 
 MODULES = {
     "one module, TensorFlow at its top": {
-        "own_a.py": "import tensorflow as tf\nimport keras\nfrom stages.optimization.losses import probabilities\n"
+        "own_a.py": "import tensorflow as tf\nimport keras\nfrom stages.tasks.classification import Classification\n"
         "from dataclasses import dataclass\n" + COMMON + BARE + STAGE.format(annotation="Settings")
     },
     "postponed annotations": {

@@ -228,7 +228,7 @@ def test_results_without_a_record_are_recorded_by_their_type(tmp_path: Path) -> 
         tmp_path,
         strategy=lambda: Strategy(tf.distribute.get_strategy(), ("/cpu:0", "/cpu:1")),
         load=lambda: dataclasses.replace(dataset, record=Record()),
-        model=lambda: Model(keras.Sequential(), "logits", "mixed_bfloat16"),
+        model=lambda: Model(keras.Sequential(), dataset.task, "mixed_bfloat16"),
         export=lambda: exported,
     )
     assert (summary.replicas, summary.precision) == (2, "mixed_bfloat16")

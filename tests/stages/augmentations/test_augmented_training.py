@@ -16,13 +16,13 @@ from stages.evaluate import evaluate
 from stages.fit import fit
 from stages.model import model
 from stages.optimization.gradients import Gradients
-from stages.optimization.losses import accuracy, class_weight, cross_entropy
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.images import AugmentSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, TrainSettings
+from stages.tasks.classification import Classification
 from stages.train import train
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, small_cnn, strong
 
@@ -82,10 +82,10 @@ def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
     result = train(small_cnn(dataset, place), dataset, place, settings(epochs=1, batch_size=50))
     plain = replace(dataset, augmentation=None, mixing=None, augments_in_step=False)
     outputs = result.model.network(tf.cast(dataset.val.images, tf.float32))
-    expected = tf.reduce_mean(cross_entropy(result.model.outputs)(tf.constant(dataset.val.targets), outputs))
+    expected = tf.reduce_mean(result.model.task.losses(tf.constant(dataset.val.targets), outputs))
     assert result.history[0]["val/loss"] == pytest.approx(float(expected), abs=1e-6)
     scores = [evaluate(result, one, place, EvaluateSettings()) for one in (dataset, plain)]
-    assert (scores[0].loss, scores[0].accuracy) == (scores[1].loss, scores[1].accuracy)
+    assert (scores[0].loss, scores[0].metrics) == (scores[1].loss, scores[1].metrics)
 
 
 @pytest.mark.smoke
@@ -100,15 +100,18 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     mixed = (
         share[:, None] * np.eye(5, dtype=np.float32)[first] + (1 - share)[:, None] * np.eye(5, dtype=np.float32)[second]
     )
-    loss = cross_entropy(outputs, smoothing)
+    task = Classification(tuple("abcde"), outputs, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
+    loss = task.losses
     expected = share * loss(tf.constant(first), given) + (1 - share) * loss(tf.constant(second), given)
     np.testing.assert_allclose(loss(tf.constant(mixed), given), expected, atol=1e-5)
     weights = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
     by_hand = share * tf.gather(weights, first) + (1 - share) * tf.gather(weights, second)
-    np.testing.assert_allclose(class_weight(tf.constant(mixed), weights), by_hand, atol=1e-5)
+    by_target = task.weights(tf.constant(mixed), tf.float32)
+    assert by_target is not None
+    np.testing.assert_allclose(by_target, by_hand, atol=1e-5)
     likeliest = np.where(share > 0.5, first, second)
     np.testing.assert_array_equal(
-        accuracy(tf.constant(mixed), given), accuracy(tf.constant(likeliest.astype(np.int32)), given)
+        task.correct(tf.constant(mixed), given), task.correct(tf.constant(likeliest.astype(np.int32)), given)
     )
 
 
@@ -139,10 +142,10 @@ def test_a_pure_label_counts_as_the_class_does() -> None:
     results = []
     for mixed in (False, True):
         given = replace(settings(**WEIGHTED), optimizer=replace(settings().optimizer, accumulation=3))
-        loss = cross_entropy(built.outputs, 0.1)
+        task = built.task.for_training(given, dataset.train.targets)
         batch = Batch({"images": images}, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
         spec = tf.nest.map_structure(lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch)
-        gradients = Gradients(built, loss, given, spec, 1)
+        gradients = Gradients(built, task, given, spec, 1)
         results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0)))
     for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

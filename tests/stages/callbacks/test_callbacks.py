@@ -28,6 +28,7 @@ from tests.stages.training.stopped import Stopper
 pytestmark = pytest.mark.slow
 
 DATASET = real_digits(512)
+TASK = DATASET.task
 
 
 class Adding(keras.callbacks.Callback):
@@ -120,7 +121,7 @@ def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
         callbacks=[],
     )
     second = replace(first, optimizer=SgdSettings(learning_rate=0.01))
-    best, callbacks = build_callbacks(first, Stopper())
+    best, callbacks = build_callbacks(first, TASK, Stopper())
     network = keras.Sequential([keras.layers.Dense(1)])
     network.build((None, 2))
     rates: list[list[float]] = []
@@ -211,8 +212,13 @@ def test_any_trained_weight_that_is_not_finite_is_found(where: Strategy) -> None
         value.flat[-1] = np.inf
         weight.assign(value)
         assert first_invalid(network.trainable_weights) == weight.path
-    with pytest.raises(UserError, match="has values that are not finite"):
-        export(Trained(Model(network, "logits", "float32"), (), 1, 0), DATASET, ExportSettings(), Path())
+    with pytest.raises(UserError, match="that are not finite"):
+        export(
+            Trained(Model(network, TASK, "float32"), (), 1, 0),
+            DATASET,
+            ExportSettings(),
+            Path(),
+        )
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
@@ -238,12 +244,12 @@ def test_a_callback_that_stops_before_the_first_step_stops_after_it(by: str) -> 
 )
 def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=rf"train\.callbacks\[0\] .*{said}"):
-        build_callbacks(settings(callbacks=[callback], **changes), Stopper())
+        build_callbacks(settings(callbacks=[callback], **changes), TASK, Stopper())
 
 
 def test_a_callback_may_monitor_what_training_or_another_callback_logs() -> None:
     metric = keras.metrics.Mean("f1")
     for monitor in ("loss", "val_accuracy", "learning_rate", "f1", "val_f1"):
-        build_callbacks(settings(callbacks=[keras.callbacks.EarlyStopping(monitor)]), Stopper(), metrics=[metric])
-    build_callbacks(settings(callbacks=[Adding(), keras.callbacks.EarlyStopping("calls")]), Stopper())
-    build_callbacks(settings(callbacks=[keras.callbacks.ReduceLROnPlateau()]), Stopper())
+        build_callbacks(settings(callbacks=[keras.callbacks.EarlyStopping(monitor)]), TASK, Stopper(), metrics=[metric])
+    build_callbacks(settings(callbacks=[Adding(), keras.callbacks.EarlyStopping("calls")]), TASK, Stopper())
+    build_callbacks(settings(callbacks=[keras.callbacks.ReduceLROnPlateau()]), TASK, Stopper())

@@ -143,7 +143,7 @@ def test_whole_numbers_of_any_type_are_labels() -> None:
         split = Split.of_images(PIXELS, LABELS.astype(kind))
         dataset = assemble("x", split, split, split, ["a", "b"])  # type: ignore[arg-type]
         assert dataset.train.targets.dtype == np.int32
-        assert dataset.class_names == ("a", "b")
+        assert dataset.task.names == ("a", "b")
 
 
 def test_synthetic_classes_can_be_seen() -> None:
@@ -159,7 +159,7 @@ def test_tfds_reads_what_is_prepared() -> None:
     assert [len(split) for split in dataset.splits.values()] == [1800, 200, 10_000]
     assert dataset.features["images"].shape == (28, 28, 1)
     assert dataset.name == "mnist/3.0.1"
-    assert dataset.class_names == tuple("0123456789")
+    assert dataset.task.names == tuple("0123456789")
 
 
 def test_tfds_refuses_what_it_cannot_use() -> None:

@@ -111,13 +111,13 @@ def test_splits_are_found_by_any_case(tmp_path: Path) -> None:
     for split in ("Train", "Test"):
         folder_of(tmp_path / split, examples=6)
     dataset = image_folder(settings(tmp_path))
-    assert dataset.class_names == ("class 0", "class 1")
+    assert dataset.task.names == ("class 0", "class 1")
     assert len(dataset.test) == 12
     (tmp_path / "Train").rename(tmp_path / "val")
     assert "has Test/, val/. Expected train/" in str(refused(image_folder, settings(tmp_path)))
     folder_of(tmp_path / "vehicles")
     (tmp_path / "vehicles" / "class 0").rename(tmp_path / "vehicles" / "Train")
-    assert image_folder(settings(tmp_path / "vehicles")).class_names == ("Train", "class 1")
+    assert image_folder(settings(tmp_path / "vehicles")).task.names == ("Train", "class 1")
 
 
 @pytest.mark.parametrize(

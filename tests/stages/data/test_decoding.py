@@ -239,7 +239,7 @@ def test_a_loss_by_hand_from_the_files_is_the_reported_one() -> None:
     dataset = normalize(image_folder(settings(root, size=32, cache="off")), NormalizeSettings(method="rescale"))
     where = one_device()
     model = small_cnn(dataset, where)
-    found = Scorer(where, model, 2).score(dataset.test, 64).loss
+    found = Scorer(where, model).score(dataset.test, 64).loss
     documented_rows = {
         pixels_of(path.read_bytes(), (32, 32, 3)).tobytes(): index
         for index, name in enumerate(("cats", "dogs"))

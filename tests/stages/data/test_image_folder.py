@@ -21,7 +21,7 @@ def test_classes_are_folders_whatever_their_names(tmp_path: Path) -> None:
     (tmp_path / "鳥" / "notes.txt").write_text("no image")
     (tmp_path / ".hidden").mkdir()
     dataset = image_folder(settings(tmp_path))
-    assert dataset.class_names == ("big dogs", "кошки", "鳥")
+    assert dataset.task.names == ("big dogs", "кошки", "鳥")
     assert sum(len(split) for split in dataset.splits.values()) == 30
     assert dataset.features["images"].shape == (16, 16, 3)
     for split in dataset.splits.values():
@@ -109,7 +109,7 @@ def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind
         reporter = Telling()
         dataset = image_folder(settings(root, on_error="skip"), reporter, tmp_path / "run", cache)
         assert dataset.fingerprint == image_folder(settings(without)).fingerprint
-        assert dataset.class_names == ("class 0", "class 1")
+        assert dataset.task.names == ("class 0", "class 1")
         assert dataset.record.params["data/skipped"] == 1
         assert str(path) in (tmp_path / "run" / "data" / "skipped.csv").read_text()
         assert any(str(path) in line for line in reporter.lines)
@@ -158,7 +158,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_real_photos_of_two_classes() -> None:
     dataset = image_folder(settings(shared("image_folder", "cats_dogs"), size=32))
-    assert dataset.class_names == ("cats", "dogs")
+    assert dataset.task.names == ("cats", "dogs")
     assert sum(len(split) for split in dataset.splits.values()) == 1000
 
 

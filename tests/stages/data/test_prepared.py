@@ -108,7 +108,7 @@ def test_damaged_images_are_prepared_again_and_never_trained_on(
     after = image_folder(given, reporter, cache=cache)
     said = sum("is not what was written" in line and line.endswith("is made again") for line in reporter.lines)
     assert said == (0 if damage == "a pixel" else 1)
-    assert after.class_names == before.class_names
+    assert after.task.names == before.task.names
     for name, split in after.splits.items():
         np.testing.assert_array_equal(split.images[:], images[name])
 
@@ -173,7 +173,7 @@ def test_a_set_of_tfds_with_images_of_several_sizes(tmp_path: Path) -> None:
     reporter = Telling()
     dataset = tfds(given, reporter, cache=tmp_path)
     assert [len(split) for split in dataset.splits.values()] == [144, 16, 40]
-    assert dataset.class_names == ("dandelion", "daisy", "tulips", "sunflowers", "roses")
+    assert dataset.task.names == ("dandelion", "daisy", "tulips", "sunflowers", "roses")
     assert "prepared 200 images of 24×24×3" in reporter.lines[-1]
     equal(dataset, tfds(replace(given, cache="off"), cache=tmp_path))
     for splits in (

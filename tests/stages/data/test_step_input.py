@@ -71,17 +71,17 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     dataset, where = real_digits(64), make()
     split = Split.of_images(dataset.val.images[:97], dataset.val.targets[:97])
     dataset = replace(dataset, val=split)
-    scorer = Scorer(where, small_cnn(dataset, where), 10)
+    scorer = Scorer(where, small_cnn(dataset, where))
     expected = scorer.score(split, 97)
     built.clear()
     scored = split if is_held else streamed(dataset).val
     for _ in range(3):
         scores = scorer.score(scored, 32)
-        assert scores.confusion.sum() == 97
+        assert scores.tables["confusion"].sum() == 97
         assert scores.loss == pytest.approx(expected.loss, abs=1e-6)
-        np.testing.assert_array_equal(scores.confusion, expected.confusion)
+        np.testing.assert_array_equal(scores.tables["confusion"], expected.tables["confusion"])
     assert len(built) == 1
     with pytest.raises(_StoppedError):
         scorer.score(scored, 32, stop)
-    np.testing.assert_array_equal(scorer.score(scored, 32).confusion, expected.confusion)
+    np.testing.assert_array_equal(scorer.score(scored, 32).tables["confusion"], expected.tables["confusion"])
     assert len(built) == 2

@@ -174,13 +174,13 @@ def test_scores_equal_numpy_over_the_same_predictions(where: str) -> None:
     """Loss and confusion matrix of 101 examples in batches of 33, the last of which has two."""
     dataset, made = real_digits(101), STRATEGIES[where]()
     built = build(CASES["SGD, even batches"], made, dataset)
-    scores = Scorer(made, built, 10).score(dataset.train, 33)
+    scores = Scorer(made, built).score(dataset.train, 33)
     outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
     labels = dataset.train.targets
     losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(101), labels]
     expected = np.zeros((10, 10), np.int64)
     np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
-    np.testing.assert_array_equal(scores.confusion, expected)
+    np.testing.assert_array_equal(scores.tables["confusion"], expected)
     assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from stages.data.split import Split
 from stages.evaluation.eval_step import Scores, Sink
 from stages.evaluation.predictions import NAME, write_predictions
+from stages.tasks.classification import Classification
 
 
 def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
@@ -30,8 +31,10 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
 
     def score(add: Sink) -> Scores:
         for rows in np.array_split(np.arange(len(labels)), 3):
-            add(values[rows], predicted[rows])
-        return Scores(0.0, np.zeros((1, 1), np.int64))
+            add(np.column_stack([values[rows], predicted[rows]]).astype(np.float32))
+        return Scores(0.0, {}, {})
 
-    write_predictions(folder / NAME, split, [f"class {number}" for number in range(values.shape[1])], score)
+    write_predictions(
+        folder / NAME, split, Classification(tuple(f"class {number}" for number in range(values.shape[1]))), score
+    )
     return folder / NAME

@@ -53,9 +53,9 @@ def assert_predictions_give(evaluation: Evaluation, folder: Path) -> None:
     table = pq.read_table(folder / NAME)
     labels, predicted = table["label"].to_numpy(), table["predicted"].to_numpy()
     probabilities = np.stack(table["probabilities"].to_pylist()).astype(np.float64)
-    assert table.num_rows == evaluation.confusion.sum()
-    assert accuracy_score(labels, predicted) == evaluation.accuracy
-    np.testing.assert_array_equal(confusion_matrix(labels, predicted, labels=range(10)), evaluation.confusion)
+    assert table.num_rows == evaluation.tables["confusion"].sum()
+    assert accuracy_score(labels, predicted) == evaluation.metrics["accuracy"]
+    np.testing.assert_array_equal(confusion_matrix(labels, predicted, labels=range(10)), evaluation.tables["confusion"])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(probabilities.argmax(axis=1), predicted)
     scaled = probabilities / probabilities.sum(axis=1, keepdims=True)

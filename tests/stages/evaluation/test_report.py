@@ -10,6 +10,7 @@ from stages.data.splits import assemble
 from stages.evaluate import evaluate
 from stages.results import Dataset, Model, Trained
 from stages.settings.results import EvaluateSettings
+from stages.tasks.classification import Classification
 from tests.stages.experiments import one_device
 
 PENALTY = 0.02
@@ -31,7 +32,7 @@ def identity() -> Trained:
         2, use_bias=False, kernel_initializer="identity", kernel_regularizer=keras.regularizers.L2(PENALTY / 2)
     )
     network = keras.Sequential([keras.Input((1, 1, 2)), keras.layers.Flatten(), dense])
-    return Trained(Model(network, "logits", "float32"), (), 1, 0)
+    return Trained(Model(network, Classification(("a", "b")), "float32"), (), 1, 0)
 
 
 def test_the_loss_has_the_penalties_and_the_log_loss_the_interval() -> None:

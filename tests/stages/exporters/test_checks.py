@@ -24,7 +24,6 @@ from stages.exporters.keras_file import KerasFile
 from stages.exporters.onnx_file import OnnxFile
 from stages.exporters.reload import load
 from stages.model import model
-from stages.optimization.losses import probabilities
 from stages.results import Model
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
 from stages.settings.results import (
@@ -165,7 +164,7 @@ def test_keras_refuses_what_it_would_not_load_again_as_it_is(layer: str, tmp_pat
         return
     KerasFile().write(built, real_digits(), tmp_path / "model.keras")
     images = real_digits().test.images[:4]
-    expected = probabilities(built.network(images.astype(np.float32)), built.outputs)
+    expected = built.task.answers(built.network(images.astype(np.float32)))
     with without_registered_objects():
         np.testing.assert_allclose(load(str(tmp_path / "model.keras"))(images), expected, rtol=1e-5)
 
@@ -181,7 +180,7 @@ def test_exact_gelu_is_computed_by_onnx(policy: str, tmp_path: Path) -> None:
     assert refusal(built, onnx=OnnxSettings()) == ""
     OnnxFile().write(built, real_digits(), tmp_path / "model.onnx")
     images = real_digits().test.images[:100]
-    expected = probabilities(built.in_float32.network(images.astype(np.float32)), built.outputs)
+    expected = built.task.answers(built.in_float32.network(images.astype(np.float32)))
     np.testing.assert_allclose(load(str(tmp_path / "model.onnx"))(images), expected, atol=1e-6)
 
 

@@ -34,6 +34,7 @@ from stages.settings.results import (
 )
 from stages.settings.strategy import ModelParallelSettings
 from stages.strategy import strategy
+from stages.tasks.classification import Classification
 from tests.conftest import ROOT
 from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings
 
@@ -212,7 +213,7 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
 ) -> None:
     """Two classes that are `gap` apart, which the file has the other way round."""
     expected = np.tile(np.array([0.5, 0.5 - gap], np.float32), (100, 1))
-    reference = Reference({"images": np.zeros((100, 1, 1, 1), np.uint8)}, expected, 64)
+    reference = Reference(Classification(("a", "b")), {"images": np.zeros((100, 1, 1, 1), np.uint8)}, expected, 64)
     file = tmp_path / "model"
     file.touch()
 

@@ -18,10 +18,10 @@ from stages.exporters.saved_model import SavedModel
 from stages.features.kinds import image
 from stages.load.synthetic import synthetic
 from stages.networks.keras_internals import all_layers
-from stages.optimization.losses import probabilities
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.results import ExportSettings
+from stages.tasks.classification import Classification
 from tests.stages.experiments import one_device, real_digits, small_cnn
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def with_orientation(image: Image.Image, kind: str, value: int) -> bytes:
 def photos() -> Dataset:
     data = SyntheticSettings(examples=60, test_examples=40, height=20, width=24, num_classes=4)
     features = {"images": image((20, 24, 3), "uint8", (0.0, 255.0), "crop")}
-    return replace(synthetic(data), class_names=NAMES, features=features)
+    return replace(synthetic(data), task=Classification(NAMES), features=features)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def loaded(photos: Dataset, trained: Model, tmp_path_factory: pytest.TempPathFac
 
 def test_pixels_of_both_types_give_the_named_outputs(photos: Dataset, trained: Model, loaded: Any) -> None:
     images = np.asarray(photos.test.images[:7])
-    expected = probabilities(trained.network(images.astype(np.float32)), trained.outputs).numpy()
+    expected = trained.task.answers(trained.network(images.astype(np.float32))).numpy()
     float32 = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
     uint8 = loaded.signatures["serve_uint8"](images=tf.constant(images))
     for outputs in (float32, uint8):

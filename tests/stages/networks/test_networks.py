@@ -22,7 +22,6 @@ from stages.networks.cnn_photo import cnn_photo
 from stages.networks.mlp import mlp
 from stages.networks.resnet import resnet
 from stages.normalize import normalize
-from stages.optimization.losses import cross_entropy
 from stages.results import Dataset, Model, Normalization, Strategy, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.images import NormalizeSettings
@@ -34,6 +33,7 @@ from stages.settings.model import (
     ResnetSettings,
 )
 from stages.settings.results import ExportSettings
+from stages.tasks.classification import Classification
 from tests.conftest import shared
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
 
@@ -96,7 +96,7 @@ def test_the_residual_shortcut_subsamples_and_adds_zeros() -> None:
 )
 def test_half_precision_ends_before_the_outputs(network: object, policy: str) -> None:
     built = build(network, policy=policy)
-    assert built.outputs == "logits"
+    assert built.record.params["outputs"] == "logits"
     assert built.network.core.output_shape == (None, 3)
     assert built.network.core.output.dtype == "float32"
     convolution = next(layer for layer in built.network._flatten_layers() if isinstance(layer, keras.layers.Conv2D))
@@ -199,7 +199,7 @@ def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
     np.testing.assert_allclose(tf.nn.softmax(outputs)[:, 1], tf.sigmoid(logit), rtol=1e-5)
     labels = tf.constant([0, 1, 1, 0, 1, 0])
     binary = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logit)
-    np.testing.assert_allclose(cross_entropy("logits", 0.0)(labels, outputs), binary, rtol=1e-4)
+    np.testing.assert_allclose(Classification(("a", "b")).losses(labels, outputs), binary, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def accuracy(dataset: Dataset, network: object, policy: str, epochs: int, batch_
         seed=1,
     )
     trained = train(built, dataset, where, settings)
-    return Scorer(where, trained.model, dataset.num_classes).score(dataset.test, 256).accuracy
+    return Scorer(where, trained.model).score(dataset.test, 256).metrics["accuracy"]
 
 
 @functools.cache

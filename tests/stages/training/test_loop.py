@@ -63,7 +63,12 @@ def test_constraints_of_layers_hold_in_every_replica() -> None:
     with where.distribution.scope():
         bounded = keras.layers.Dense(10, kernel_constraint=keras.constraints.MaxNorm(0.1))
         network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), bounded])
-    start(where, Model(network, "logits", "float32"), dataset, settings(batch_size=32, epochs=5)).run(0, 10)
+    start(
+        where,
+        Model(network, dataset.task, "float32"),
+        dataset,
+        settings(batch_size=32, epochs=5),
+    ).run(0, 10)
     for copy in where.distribution.experimental_local_results(bounded.kernel.value):
         assert np.linalg.norm(copy.numpy(), axis=0).max() <= 0.1 + 1e-6
 
@@ -228,4 +233,4 @@ def test_a_network_may_branch_on_tensors() -> None:
     outputs = built.network(tf.cast(dataset.val.images, tf.float32)).numpy()
     assert outputs.max() <= 2.0
     expected = (outputs.argmax(axis=1) == dataset.val.targets).mean()
-    assert Scorer(where, built, 10).score(dataset.val, 200).accuracy == pytest.approx(expected)
+    assert Scorer(where, built).score(dataset.val, 200).metrics["accuracy"] == pytest.approx(expected)

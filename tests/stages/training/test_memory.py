@@ -78,14 +78,14 @@ def test_an_evaluation_halves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None
     scores, parts = [], []
     for size in (100, 25):
         handed: list[np.ndarray] = []
-        scorer = Scorer(where, model, dataset.num_classes)
-        scores.append(scorer.score(split, size, predictions=lambda values, _, to=handed: to.append(values)))  # type: ignore[misc]
+        scorer = Scorer(where, model)
+        scores.append(scorer.score(split, size, predictions=lambda values, to=handed: to.append(values)))  # type: ignore[misc]
         parts.append(np.concatenate(handed))
     np.testing.assert_allclose(parts[0], parts[1], rtol=1e-5)
-    assert (scores[0].confusion == scores[1].confusion).all()
+    assert (scores[0].tables["confusion"] == scores[1].tables["confusion"]).all()
     assert scores[0].loss == pytest.approx(scores[1].loss, rel=1e-6)
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        Scorer(where, hungry_model(dataset, where, 0), dataset.num_classes).score(dataset.test, 8)
+        Scorer(where, hungry_model(dataset, where, 0)).score(dataset.test, 8)
 
 
 def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from stages.errors import UserError
 from stages.fit import _validation_batch, fit
 from stages.model import model
-from stages.optimization.losses import class_weights
 from stages.reporter import Silent
 from stages.results import Strategy, Trained
 from stages.settings.model import CnnPhotoSettings, MlpSettings, ModelSettings, PrecisionSettings
@@ -264,9 +263,10 @@ def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: 
 def test_class_weights() -> None:
     dataset = real_digits(900)
     counts = np.bincount(dataset.train.targets)
-    assert class_weights("balanced", dataset) == pytest.approx(list(900 / (10 * counts)))
+    balanced = dataset.task.for_training(TrainSettings(class_weights="balanced"), dataset.train.targets)
+    assert balanced.class_weights == pytest.approx(list(900 / (10 * counts)))  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"has 2 numbers\. Expected 10, one for each of 0, 1"):
-        class_weights([1.0, 2.0], dataset)
+        dataset.task.for_training(TrainSettings(class_weights=[1.0, 2.0]), dataset.train.targets)
 
 
 def test_jit_is_chosen_and_told() -> None:

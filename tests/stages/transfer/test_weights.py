@@ -17,6 +17,7 @@ from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import ExportSettings
+from stages.tasks.classification import Classification
 from stages.transfer.backbone import backbone_of
 from stages.transfer.pretrained import load_weights
 from tests.conftest import shared
@@ -36,7 +37,7 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
     network.save_weights(tmp_path / "whole.weights.h5")
     backbone.save_weights(tmp_path / "backbone.weights.h5")
     exported = export(_trained(source), DATASET, ExportSettings(), tmp_path)
-    binary = replace(synthetic_like(), class_names=("a", "b"))
+    binary = replace(synthetic_like(), task=Classification(("a", "b")))
     for path in (tmp_path / "whole.weights.h5", exported.path):
         same = build(where, weights=path)
         assert same.record.params["weights_of"] == "network"

@@ -1,0 +1,1 @@
+"""Tasks: everything that depends on what is predicted, and nothing that depends on what is given."""

@@ -1,0 +1,223 @@
+"""Classification: one of several classes, by logits or probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.dataset_rules import refuse_other_labels
+from stages.errors import UserError
+from stages.tasks.task import Task
+
+if TYPE_CHECKING:
+    from stages.settings.train import TrainSettings
+
+NEAR_TIE = 0.1
+"""Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
+allowed to differ by more (int8) is not allowed any other class."""
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """Classes, int32 [b]; of mixed examples the part of each, float32 [b, classes], rows that add up to 1.
+
+    given: what the network returns, `logits` or `probabilities`.
+    label_smoothing: part of a target that is spread over all classes alike (Szegedy et al. 2016, arXiv:1512.00567,
+        section 7). class_weights: factor of an example's loss, by its class; None: 1.
+    """
+
+    given: str = "logits"
+    label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
+
+    primary: ClassVar[str] = "accuracy"
+    higher: ClassVar[tuple[str, ...]] = ("accuracy",)
+    answer: ClassVar[str] = "probabilities"
+    target: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"classes": len(self.names)}
+
+    def check(self, where: str, targets: np.ndarray) -> None:
+        """See `Task`; class names are two different texts or more."""
+        if len(set(self.names)) < max(len(self.names), 2) or not all(isinstance(name, str) for name in self.names):
+            listed = ", ".join(map(repr, self.names[:9]))
+            source = where.partition(":")[0]
+            raise UserError(
+                f"{source}: its {len(self.names)} class name(s) are {listed}", "two different texts or more"
+            )
+        refuse_other_labels(where, targets, len(self.names))
+
+    def strata(self, targets: np.ndarray) -> np.ndarray:
+        """See `Task`."""
+        return targets
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """See `Task`.
+
+        Raises:
+            UserError: where there are not as many weights as classes.
+        """
+        return replace(
+            self,
+            label_smoothing=settings.label_smoothing,
+            class_weights=self._class_weights(settings.class_weights, targets),
+        )
+
+    def _class_weights(self, weights: object, targets: np.ndarray) -> tuple[float, ...] | None:
+        classes = len(self.names)
+        if weights is None:
+            return None
+        if weights == "balanced":
+            counts = np.bincount(targets, minlength=classes)
+            return tuple(float(len(targets) / (classes * max(count, 1))) for count in counts)
+        assert isinstance(weights, (list, tuple))
+        if len(weights) != classes:
+            raise UserError(
+                f"train.class_weights has {len(weights)} numbers",
+                f"{classes}, one for each of {', '.join(self.names)}",
+                "train.class_weights=balanced",
+            )
+        return tuple(float(weight) for weight in weights)
+
+    def of_network(self, outputs: str) -> Self:
+        """See `Task`."""
+        return replace(self, given=outputs)
+
+    def check_outputs(self, outputs: np.ndarray) -> None:
+        """See `Task`: logits that are taken for probabilities train to wrong numbers without an error."""
+        sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
+        if sums_to_one != (self.given == "probabilities"):
+            add_up = "add up to 1" if sums_to_one else "do not add up to 1"
+            raise UserError(
+                f"model.outputs={self.given}, but the rows of the network's output {add_up}",
+                "what the last layer of the network returns",
+                f"model.outputs={'probabilities' if sums_to_one else 'logits'}",
+            )
+
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the cross-entropy, [b]; targets may be floats, from Keras."""
+        of_logits = self.given == "logits"
+        plain = (_of_logits if of_logits else _of_probabilities)(targets, outputs)
+        if not self.label_smoothing:
+            return plain
+        logs = tf.nn.log_softmax(outputs) if of_logits else _logs_of_probabilities(outputs)
+        uniform = -tf.reduce_mean(logs, axis=-1)
+        return (1.0 - self.label_smoothing) * plain + self.label_smoothing * uniform
+
+    def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
+        """See `Task`."""
+        if self.class_weights is None:
+            return None
+        weights = tf.constant(self.class_weights, dtype)
+        return tf.linalg.matvec(tf.cast(targets, dtype), weights) if _is_mixed(targets) else tf.gather(weights, targets)
+
+    def soften(self, targets: tf.Tensor) -> tf.Tensor:
+        """See `Task`."""
+        return tf.one_hot(targets, len(self.names))
+
+    @property
+    def sums(self) -> Mapping[str, tuple[int, ...]]:
+        """See `Task`."""
+        return {"correct": ()}
+
+    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`."""
+        return {"correct": tf.reduce_sum(tf.cast(self.correct(targets, outputs), weights.dtype) * weights)}
+
+    def correct(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns whether the likeliest class is correct, bool [b]; that of a mixed example has the greatest part."""
+        classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else tf.cast(targets, tf.int64)
+        return tf.argmax(outputs, axis=-1) == classes
+
+    @property
+    def tables(self) -> Mapping[str, tuple[int, ...]]:
+        """See `Task`."""
+        return {"confusion": (len(self.names), len(self.names))}
+
+    def tabulate(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the confusion matrix, [classes, classes]: rows are true classes, columns predicted ones."""
+        classes = len(self.names)
+        predicted = tf.argmax(outputs, axis=-1, output_type=targets.dtype)
+        # tf.math.confusion_matrix is the same with a dozen checks, of labels that the data set has checked.
+        confusion = tf.math.unsorted_segment_sum(weights, targets * classes + predicted, classes**2)
+        return {"confusion": tf.reshape(confusion, [classes, classes])}
+
+    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """See `Task`."""
+        return {"accuracy": float(sums["correct"] / sums["examples"])}
+
+    def metric_functions(self) -> list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
+        """See `Task`."""
+
+        def accuracy(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+            return tf.cast(self.correct(targets, outputs), outputs.dtype)
+
+        return [accuracy]
+
+    def answers(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities, float32 [b, classes], rows that add up to 1."""
+        return tf.cast(tf.nn.softmax(outputs) if self.given == "logits" else outputs, tf.float32)
+
+    def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """See `Task`."""
+        if self.given == "probabilities":
+            return outputs
+        return keras.layers.Softmax(dtype=outputs.dtype, name=self.answer)(outputs)
+
+    @property
+    def width(self) -> int:
+        """See `Task`."""
+        return len(self.names) + 1
+
+    def predict(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities and, as one more column, the predicted class: that of the outputs as they are."""
+        wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
+        predicted = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        return tf.concat([self.answers(wide), tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
+
+    def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return {"predicted": np.rint(rows[:, -1]).astype(np.int32), self.answer: rows[:, :-1]}
+
+    def explained(self, answers: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the name of the likeliest class, and its probability."""
+        with tf.device("/cpu:0"):
+            likeliest = tf.gather(names, tf.argmax(answers, axis=-1))
+        return {"class_name": likeliest, "score": tf.reduce_max(answers, axis=-1)}
+
+    def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
+        """See `Task`: examples agree that get our class, or another that we find as likely, up to `allowed`."""
+        given = ours[np.arange(len(theirs)), theirs.argmax(axis=1)]
+        agreement = float(np.mean(ours.max(axis=1) - given <= min(allowed, NEAR_TIE)))
+        return float(np.max(np.abs(theirs - ours))), agreement
+
+
+def _is_mixed(targets: tf.Tensor) -> bool:
+    return bool(targets.shape.rank == 2)
+
+
+def _of_logits(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    if _is_mixed(targets):
+        return tf.nn.softmax_cross_entropy_with_logits(tf.cast(targets, outputs.dtype), outputs)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int32), outputs)
+
+
+def _of_probabilities(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    logs = _logs_of_probabilities(outputs)
+    if _is_mixed(targets):
+        return -tf.reduce_sum(tf.cast(targets, logs.dtype) * logs, axis=-1)
+    return -tf.gather(logs, tf.cast(targets, tf.int32), batch_dims=1)
+
+
+def _logs_of_probabilities(outputs: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0))  # Keras' own bound

@@ -1,0 +1,150 @@
+"""The base class of tasks: what a training, an evaluation and an export ask about what is predicted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from stages.settings.train import TrainSettings
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """Everything that depends on what is predicted.
+
+    Targets and outputs are tensors of a batch: targets as `Split.targets` has them, or as `soften` makes them; outputs
+    as the last layer of a network returns them, float32 [b, outputs] or wider.
+
+    names: of the classes, labels or targets.
+    primary: the metric by which models are compared. higher: the metrics, as each epoch has them, of which more is
+        better; of all others less is.
+    answer: name of what an exported model returns first, float32 [N, outputs].
+    target: name of the column of targets in `predictions.parquet`.
+    """
+
+    names: tuple[str, ...]
+
+    primary: ClassVar[str]
+    higher: ClassVar[tuple[str, ...]] = ()
+    answer: ClassVar[str]
+    target: ClassVar[str] = "target"
+
+    @property
+    def outputs(self) -> int:
+        """Units of the last layer of a network."""
+        return len(self.names)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts of the data set to record, such as the number of classes."""
+        return {"targets": len(self.names)}
+
+    def is_higher_better(self, metric: str) -> bool:
+        """Returns whether more of a metric is better, by its name with or without `val_`."""
+        return metric.removeprefix("val_") in self.higher
+
+    @abstractmethod
+    def check(self, where: str, targets: np.ndarray) -> None:
+        """Raises UserError for targets of another dtype, shape or range.
+
+        Args:
+            where: the data set and its split, as the message begins.
+        """
+
+    def strata(self, targets: np.ndarray) -> np.ndarray | None:
+        """Returns the stratum of each example, int [N], of which each split gets the same part; None: no strata."""
+        return None
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """Returns the task as `settings` have its loss. targets: of the training split."""
+        return self
+
+    def of_network(self, outputs: str) -> Self:
+        """Returns the task of a network whose last layer returns what `model.outputs` says."""
+        return self
+
+    def check_outputs(self, outputs: np.ndarray) -> None:
+        """Raises UserError for outputs, [b, outputs], that a network with the right last layer does not return."""
+        return
+
+    @abstractmethod
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of each example, [b]: the step weighs, adds, and divides by the sum of the weights."""
+
+    def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
+        """Returns a factor of each example's loss by its target, [b] of `dtype`; None: 1."""
+        return None
+
+    def soften(self, targets: tf.Tensor) -> tf.Tensor:
+        """Returns targets that can be mixed, float32 [b, outputs]."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def sums(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what `add` returns, by name."""
+
+    @abstractmethod
+    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what a batch adds to the sums of which `scores` are functions.
+
+        Args:
+            weights: of the examples, [b]; they are added up over replicas and steps in float64.
+        """
+
+    @property
+    def tables(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what `tabulate` returns, by name."""
+        return {}
+
+    def tabulate(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what an evaluation adds up in addition; see `add`."""
+        return {}
+
+    @abstractmethod
+    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Returns the metrics of an epoch. sums: those of `add`, and `examples`, the sum of the weights."""
+
+    def metric_functions(self) -> list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
+        """Returns metrics for Keras' `fit`, functions of targets and outputs to [b], by their names."""
+        return []
+
+    @abstractmethod
+    def answers(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns what an exported model answers, float32 [b, outputs], such as probabilities."""
+
+    def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns `answers` as Keras' layers make them, for a `.keras` file."""
+        return outputs
+
+    def predict(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns a row of numbers for each example, float32 [b, width], of which `columns` makes columns."""
+        return self.answers(outputs)
+
+    @property
+    def width(self) -> int:
+        """Numbers that `predict` returns for an example."""
+        return self.outputs
+
+    def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the columns of `predictions.parquet` by name, [n] or [n, k]. rows: of `predict`."""
+        return {self.answer: rows}
+
+    def explained(self, answers: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns further answers of a SavedModel by name, [b, ...]. names: string [outputs]."""
+        return {}
+
+    def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
+        """Returns the largest difference between two models' answers, [N, outputs], and the part of the examples that
+        agree. allowed: a difference that is no disagreement.
+        """
+        difference = np.abs(ours - theirs)
+        return float(difference.max()), float(np.mean(difference.max(axis=1) <= allowed))
