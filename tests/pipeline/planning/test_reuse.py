@@ -178,7 +178,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
         (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
         (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
         (["from=model", "run={run}"], "from=model would train again. Expected one of: evaluate, export"),
-        (["from=evaluate", "run={run}", "fork={run}"], "the one trains on, the other does not train"),
+        (["from=evaluate", "run={run}", "fork={run}"], "fork={run} with run={run}. Expected one of them"),
         (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
         (["from=evaluate", "run={run}", "seed=7"], "seed was 42 and is 7"),
         (["from=evaluate", "run={run}", "augment=flip"], "augment.horizontal_flip was False and is"),
