@@ -117,11 +117,14 @@ def _run_sweep(composer: "Composer") -> int:
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.sweep import SearchSettings
     from pipeline.console import Console
-    from pipeline.search.plan import read_axes
-    from pipeline.search.trials import Search
     from pipeline.sweep.run import refuse_too_many
+    from pipeline.targets import check_installed
 
     assert isinstance(composer.sweep, SearchSettings)
+    check_installed("a search", ["optuna", "cmaes"], "optuna")
+    from pipeline.search.plan import read_axes
+    from pipeline.search.trials import Search
+
     axes = read_axes(composer.of_jobs, composer.with_lines)
     search = Search(composer.sweep, axes, composer.with_lines, Console())
     refuse_too_many(search.total, search.first.max_jobs)

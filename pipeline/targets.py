@@ -11,7 +11,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,3 +104,14 @@ def find_package(name: str) -> ModuleSpec | None:
         return find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return None
+
+
+def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
+    """Raise UserError where a package that `setting` needs, of one of the project's extras, is not installed."""
+    missing = [package for package in packages if find_package(package) is None]
+    if missing:
+        raise UserError(
+            f"{setting}: the package {missing[0]} is not installed",
+            f"the extra {extra} of this project: {', '.join(packages)}",
+            f"pip install {' '.join(missing)}",
+        )

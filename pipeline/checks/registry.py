@@ -9,7 +9,7 @@ from pipeline.checks.combinations import COMBINATIONS
 from pipeline.checks.own_code import check_own_code
 from pipeline.checks.rules import expected_replicas
 from pipeline.config.experiment import Experiment
-from pipeline.targets import find_package
+from pipeline.targets import check_installed
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.data import DataSettings
@@ -73,10 +73,4 @@ def _exporters_are_installed(experiment: Experiment) -> None:
     settings = experiment.of("export", ExportSettings)
     for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
-        missing = [package for package in schema.requires if find_package(package) is None]
-        if missing:
-            raise UserError(
-                f"export.formats.{name}: the package {missing[0]} is not installed",
-                f"the extra {schema.extra} of this project: {', '.join(schema.requires)}",
-                f"pip install {' '.join(missing)}",
-            )
+        check_installed(f"export.formats.{name}", schema.requires, schema.extra)

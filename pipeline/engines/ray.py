@@ -22,6 +22,7 @@ from pipeline.run.engine import Engine, Task, tasks_at
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import Start
+from pipeline.targets import check_installed
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000
@@ -84,11 +85,9 @@ class Ray(Engine):
         outputs = experiments[0].outputs
         outputs.mkdir(parents=True, exist_ok=True)
         os.environ.update(OF_RAY if _address(self.settings) else {**OF_RAY, **OF_OWN})
-        try:
-            import ray
-        except ImportError as error:
-            problem = "cluster=ray: the package ray is not installed"
-            raise UserError(problem, "the extra ray of this project", "pip install ray") from error
+        check_installed("cluster=ray", ["ray"], "ray")
+        import ray
+
         around = Surroundings.of_this_process(str(outputs))
         try:
             with console.working("starting Ray"):

@@ -30,6 +30,7 @@ from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import epoch_metrics, has_finished
 from pipeline.system import environment, signals, streams
 from pipeline.system.signals import Request
+from pipeline.targets import check_installed
 from stages.errors import UserError
 
 FOLDER = "slurm"
@@ -55,11 +56,9 @@ def submit(job: Job, settings: SlurmCluster, console: Console) -> "SlurmJob":
     Raises:
         UserError: where Slurm is not there or does not take it.
     """
-    try:
-        import submitit
-    except ImportError as error:
-        problem = "cluster=slurm: the package submitit is not installed"
-        raise UserError(problem, "the extra slurm of this project", "pip install submitit") from error
+    check_installed("cluster=slurm", ["submitit"], "slurm")
+    import submitit
+
     _refuse_secrets(job)
     assert job.folder is not None
     try:

@@ -1,5 +1,7 @@
 """Studies: which trials come, and that an interrupted one goes on as if it had not been."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -198,3 +200,16 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
         pruner({"val/loss": value}, 1)
     pruner({"train/loss": 1.0}, 2)
     assert study.optuna.trials[0].intermediate_values == {1: 1.0}
+
+
+def test_a_search_without_its_packages_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = "import runpy, sys; sys.modules[{!r}] = None; runpy.run_module('pipeline', None, '__main__', True)"
+    search = ["sweep=tpe", "seed=choice(1,2)", f"outputs={tmp_path}/outputs"]
+    for package in ("optuna", "cmaes"):
+        command = [sys.executable, "-c", run.format(package), *search]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 2
+        [line] = ran.stderr.splitlines()
+        assert f"a search: the package {package} is not installed" in line
+        assert line.endswith(f"Try: pip install {package}")
+    assert not (tmp_path / "outputs").exists()
