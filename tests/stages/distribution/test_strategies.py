@@ -18,7 +18,6 @@ from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.optimization.jit import choose_jit
-from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
 from stages.settings.optimizer import AdamSettings, SgdSettings
 from stages.settings.strategy import (
@@ -274,13 +273,6 @@ def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any],
     case = Case(network={"_target_": f"{__name__}.odd", **given}, train={"optimizer": SgdSettings()})
     with pytest.raises(UserError, match=message):
         run(case, STRATEGIES[where]())
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize("policy", ["bfloat16", "float16"])
-def test_an_ema_of_half_precision_is_refused(policy: str) -> None:
-    with pytest.raises(UserError, match=f"does not move.*Try: precision=mixed_{policy}"):
-        build_optimizer(SgdSettings(ema_momentum=0.99), 0.01, policy)
 
 
 @pytest.mark.smoke
