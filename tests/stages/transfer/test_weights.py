@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 
-from stages.data.split import Split
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
@@ -79,16 +78,12 @@ def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) ->
     }
     network |= {"dropout": 0.0, "single_logit": False}
     (tmp_path / "a.weights.h5").touch()
-    data = replace(DATASET, train=_large(DATASET.train), val=_large(DATASET.val), test=_large(DATASET.test))
+    data = synthetic(SyntheticSettings(split_seed=1, examples=200, test_examples=16))
     told = ModelSettings(
         network=network, precision=PrecisionSettings(policy="float32"), seed=1, weights=str(tmp_path / "a.weights.h5")
     )
     with pytest.raises(UserError, match="a Normalization layer, which would not use all of them"):
         model(data, one_device(), told)
-
-
-def _large(split: Split) -> Split:
-    return Split.of_images(np.zeros((len(split), 32, 32, 3), np.uint8), split.targets)
 
 
 def test_real_weights_of_both_formats_are_the_same() -> None:
