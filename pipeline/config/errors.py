@@ -19,7 +19,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from pipeline.config.names import named_elsewhere
+from pipeline.config.names import named_elsewhere, plain_word
 from pipeline.config.schemas import SCHEMAS, top_level_key
 from stages.errors import UserError
 from stages.settings.ranges import KINDS, wrong_type
@@ -48,7 +48,7 @@ def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> 
     if isinstance(error, UserError):
         return error
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        group, _, option = str(error.missing_cfg_file).partition("/")
         return unknown_option(group, option, error.options)
     cause = next((link for link in _chain(error) if getattr(link, "full_key", None) is not None), error)
     given, _, text = typed.lstrip("+~").partition("=")
@@ -87,10 +87,10 @@ def _expected(error: Any) -> str:
 
 def unknown_option(group: str, option: str, options: Sequence[str]) -> UserError:
     """Returns the error for an option that a group does not have: what it is called here, or the nearest one."""
-    near = difflib.get_close_matches(option, options, 1) or options
-    return UserError(
-        f"unknown option '{group}={option}'", sorted(options), named_elsewhere(group, option) or f"{group}={near[0]}"
-    )
+    parts = [one for one in options if plain_word(one) in plain_word(option)]  # `MNIST`, `tpu_strategy`, `grid_search`
+    near = [max(parts, key=len)] if parts else difflib.get_close_matches(option, options, 1) or ["<option>"]
+    fix = named_elsewhere(group, option) or f"{group}={near[0]}"
+    return UserError(f"unknown option '{group}={option}'", sorted(options), fix)
 
 
 def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
@@ -117,7 +117,8 @@ def _nearest(name: str, keys: list[str]) -> str:
     """Returns the existing name closest to `name`, one with another parent first, or an empty string."""
     key_name = re.split(r"[./:]", name)[-1]
     same_name = [key for key in keys if key.rpartition(".")[2] == key_name]
-    return (same_name or difflib.get_close_matches(name, keys, 1, cutoff=0.8) or [""])[0]
+    others = [key for key in keys if not name.startswith(f"{key}.")]
+    return (same_name or difflib.get_close_matches(name, others, 1, cutoff=0.8) or [""])[0]
 
 
 def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -118,12 +118,18 @@ def _defaults(path: Path) -> dict[str, str | None]:
 def named_elsewhere(name: str, value: str) -> str:
     """Return what to type instead of a setting, or of an option as the `value` of a group, of another project.
 
-    Empty where neither is known.
+    Empty where neither is known. A setting that is turned off may mean something else: `logger=false`.
     """
-    plain = re.split(r"[./:]", name)[-1].lower().replace("-", "_")
-    words = {plain, f"{plain}={re.sub(r'[- ]', '_', value).lower()}"}
-    fix = next((fix for fix, known in _other_words().items() if words & {*known.split()}), "")
-    return fix.replace("{}", shlex.quote(value) if value else "…")
+    last = re.split(r"[./:]", name)[-1]
+    words = plain_word(f"{last}={value}"), plain_word(last)
+    known = {plain_word(word): fix for fix, listed in _other_words().items() for word in listed.split()}
+    fix = next((known[word] for word in words if word in known), "")
+    return fix.replace("{}", "…" if value in ("", "true", "false", "null", "none") else shlex.quote(value))
+
+
+def plain_word(word: str) -> str:
+    """Return a word as all spell it: `maxepochs` for `max_epochs`, `max-epochs` and `maxEpochs`."""
+    return re.sub(r"[^\w=]|_", "", word).lower()
 
 
 @functools.cache

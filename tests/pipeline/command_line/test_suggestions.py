@@ -12,6 +12,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
+from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.checks.test_combinations import REFUSED
@@ -93,6 +94,34 @@ def test_words_of_other_projects_are_told_those_of_this_one(given: str) -> None:
     others = [word for word in given.split() if word.partition("=")[0].lstrip("+") != name]
     after = command_error([*others, *typed, "dry_run=true"])
     assert after is None or kind(after) != kind(error), f"{error}\n  then: {after}"
+
+
+MEANT = {
+    "precision=16": "precision=mixed_float16", "tracking=false": "tracking=off", "logger=false": "tracking=off",
+    "logger=wandb": "tracking=local", "gpus=2": "strategy=mirrored", "gpus=0": "strategy=one_device",
+    "trainer.max_epochs=3": "train.epochs=3", "maxEpochs=3": "train.epochs=3", "ckpt_path=x": "resume=<run>",
+    "ckpt_path=null": "resume=never", "scheduler=cosine": "schedule=cosine", "fast_dev_run=true": "debug=fast",
+    "strategy=tpu_strategy": "strategy=tpu", "schedule=cosine_annealing": "schedule=cosine", "debug=true": "debug=fast",
+    "sweep=grid_search": "sweep=grid", "data=MNIST": "data=mnist", "export=false": "pipeline.export=null",
+    "cluster=slurm_cluster": "cluster=slurm", "train=custom_loop": "train=loop", "early_stopping=true":
+    "train.early_stopping_patience=…", "model=vit_b_16": "model=<option>", "export=tensorrt": "export=<option>",
+    "data=path/to/images": "data=<option>", "optimizer.rho=0.9": "python -m pipeline --cfg job",
+    "optimizer=adamax": "optimizer=custom optimizer._target_=keras.optimizers.Adamax",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", MEANT)
+def test_a_word_is_told_what_it_means_here_and_not_any_option(given: str) -> None:
+    error = command_error([given])
+    assert error is not None
+    assert error.fix == MEANT[given]
+
+
+def test_nothing_is_listed_twice() -> None:
+    """YAML would keep the last alone."""
+    lines = (CONF.parent / "pipeline" / "config" / "other_words.yaml").read_text().splitlines()
+    meanings = [line.rpartition(": ")[0] for line in lines if re.match(r"[^ #]", line)]
+    assert len({*meanings}) == len(meanings)
 
 
 SPELLINGS = (
@@ -180,9 +209,6 @@ def test_what_it_says_to_type_passes_its_check(given: str, monkeypatch: pytest.M
 def test_a_fix_is_one_command_line_everywhere() -> None:
     """Whatever stands as `fix` in the source is no choice in prose."""
     import ast
-    from pathlib import Path
-
-    from pipeline.paths import CONF
 
     for folder in ("pipeline", "stages/settings"):
         for path in Path(CONF.parent / folder).rglob("*.py"):

@@ -138,7 +138,7 @@ WRONG = {
     "tracking.tag.team=x": r"unknown setting 'tracking\.tag\.team'.*Try: tracking\.tags=",
     "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
     "+model.network.blah=3": r"unknown setting 'model\.network\.blah'\. Expected one of: model\.network\.filters",
-    "optimizer=null": r"unknown option 'optimizer=null'\. .*sgd\. Try: optimizer=adam",
+    "optimizer=null": r"unknown option 'optimizer=null'\. .*sgd\. Try: optimizer=<option>",
     "strategy=mirrored strategy.devices=[/cpu:0,cpu]": r"devices\[1\]=cpu is not valid\. .*Try: 'strategy\.devices=\[",
     "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
     "-m +tracking.tags.team=a,b": r"its tracking is not that of the first job",
