@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from pipeline.config.experiment import Experiment
+from pipeline.paths import CONF
 from pipeline.targets import load, named_parameters, signature
 from stages.errors import UserError
 from stages.targets import target_of
@@ -65,12 +68,20 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
                 raise UserError(
                     f"the stage {name} takes `{parameter}`, which no earlier stage makes",
                     f"a stage before {name} that makes `{parameter}`",
-                    "pipeline=standard",
+                    _with_stage_that_makes(parameter, experiment),
                 )
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
+
+
+def _with_stage_that_makes(result: str, experiment: Experiment) -> str:
+    """Return what to type: the stage that the command has taken out, else the pipeline that has all."""
+    standard = OmegaConf.load(CONF / "pipeline" / "standard.yaml")
+    maker = next((str(stage) for stage, makes in standard.items() if makes == result), "")
+    is_out = maker in experiment.document.pipeline and experiment.pipeline.get(maker) != result
+    return f"pipeline.{maker}={result}" if is_out else "pipeline=standard"
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:
