@@ -1,4 +1,4 @@
-"""`python -m pipeline.predict`: classes and scores of image files, by an exported model."""
+"""`python -m pipeline.predict`: what an exported model says of image files, or of the rows of tables."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.models import encoded_function, load, saved_model, scores
+from pipeline.serving.tables import answers, takes_columns, write_answers
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
@@ -25,9 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them")
+    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them; tables")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet file to write")
     parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
     options = parser.parse_args(arguments)
     environment.prepare()
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _classify(options: argparse.Namespace) -> int:
-    """Prints what the model says of each file; returns 1 where a file could not be classified, else 0.
+    """Prints what the model says of images or of rows; returns 1 where a file could not be classified, else 0.
 
     Raises:
         UserError: for a wrong argument.
@@ -49,6 +51,14 @@ def _classify(options: argparse.Namespace) -> int:
         raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
     files = list(_files(options.files))
     loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
+    if takes_columns(loaded):
+        return _answer_tables(loaded, files, options)
+    if options.output is not None:
+        raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
+    return _classify_images(loaded, files, options.json, options.top)
+
+
+def _classify_images(loaded: Any, files: Sequence[Path], as_json: bool, top: int) -> int:
     classify = encoded_function(loaded)
     names = [name.decode() for name in loaded.class_names.numpy()]
     failed = 0
@@ -58,12 +68,29 @@ def _classify(options: argparse.Namespace) -> int:
         if isinstance(answer, str):
             print(f"error: {file}: {answer}", file=sys.stderr)
             failed += 1
-        elif options.json:
+        elif as_json:
             named = dict(zip(names, answer.pop("probabilities"), strict=True))
             print(json.dumps({"file": str(file), **answer, "probabilities": named}), flush=True)
         else:
-            print(_shown(str(file)), *_best(answer["probabilities"], names, options.top), sep="\t", flush=True)
+            print(_shown(str(file)), *_best(answer["probabilities"], names, top), sep="\t", flush=True)
     return 1 if failed else 0
+
+
+def _answer_tables(loaded: Any, files: Sequence[Path], options: argparse.Namespace) -> int:
+    """Writes, or prints a line a row of, what the model says of tables; returns 0."""
+    if options.output is not None:
+        count = write_answers(loaded, files, options.output)
+        print(f"{count:,} rows in {options.output}")
+        return 0
+    for block, columns in answers(loaded, files):
+        named = {name: values.tolist() for name, values in columns.items()}
+        for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
+            texts = [value.decode() if isinstance(value, bytes) else value for value in row]
+            facts = {"file": block.path.name, "row": place, **dict(zip(named, texts, strict=True))}
+            print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
+            if not streams.is_read():
+                return CLOSED_OUTPUT.exit_code
+    return 0
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

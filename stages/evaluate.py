@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from stages.distribution.collectives import is_chief
+from stages.errors import UserError
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.metrics import CALIBRATION, metrics_of
+from stages.evaluation.numbers import NumbersReport, draw_numbers, report_numbers
 from stages.evaluation.predictions import (
     NAME,
     Predicted,
@@ -27,6 +29,7 @@ from stages.plots.charts import plot_confusion
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
+from stages.tasks.classification import Classification
 
 
 def evaluate(
@@ -62,12 +65,12 @@ def evaluate(
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
         scores = write_predictions(path, dataset.test, dataset.task, score)
-        predicted = read_predictions(path)
-        report = _report(predicted, scores.loss, dataset, settings)
+        report, plots = _explain(path, scores, dataset, settings, folder)
         if folder is not None:
-            files["plots"] = _draw(predicted, scores, report.metrics.values, dataset, settings, folder)
+            files["plots"] = plots
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
     if against is not None:
+        assert isinstance(report, Report)
         report = replace(report, notes=[*report.notes, against.sentence])
     if folder is not None:
         files["report"] = report.write(folder)
@@ -85,6 +88,21 @@ def evaluate(
     return Evaluation(scores.loss, scores.metrics, scores.tables, record)
 
 
+def _explain(
+    path: Path, scores: Scores, dataset: Dataset, settings: EvaluateSettings, folder: Path | None
+) -> tuple[Report | NumbersReport, list[Path]]:
+    """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
+    names = dataset.task.names
+    if not isinstance(dataset.task, Classification):
+        report = report_numbers(path, scores.loss, names, settings.confidence, dataset.test.weights)
+        return report, draw_numbers(path, names, folder) if folder is not None else []
+    predicted = read_predictions(path)
+    of_classes = _report(predicted, scores.loss, dataset, settings)
+    if folder is None:
+        return of_classes, []
+    return of_classes, _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
+
+
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
     """Returns the examples of a batch, over all replicas; says where memory or the split limits them."""
     if settings.batch_size is not None and settings.batch_size > examples:
@@ -98,15 +116,17 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
     """Returns the folder of the run to compare with, whose predictions are of these classes and examples."""
     if settings.against is None:
         return None
+    if not isinstance(dataset.task, Classification):
+        raise UserError("evaluate.against with a target that is a number", "classes", "evaluate.against=null")
     folder = Path(settings.against)
     check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
     return folder
 
 
-def _ends(report: Report) -> dict[str, float]:
-    """Returns the interval of the accuracy as metrics; those of all others would flood MLflow's charts."""
-    ends = report.intervals.get("test/accuracy")
-    return dict(zip(("test/accuracy_low", "test/accuracy_high"), ends, strict=True)) if ends else {}
+def _ends(report: Report | NumbersReport) -> dict[str, float]:
+    """Returns the interval of the first metric as metrics; those of all others would flood MLflow's charts."""
+    name = next((name for name in ("test/accuracy", "test/rmse") if name in report.intervals), None)
+    return {} if name is None else dict(zip((f"{name}_low", f"{name}_high"), report.intervals[name], strict=True))
 
 
 def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: EvaluateSettings) -> Report:

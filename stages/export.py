@@ -127,4 +127,5 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
     record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
-    return Exported(paths[first], shape, dataset.task.names, difference, record, first, others)
+    columns = {} if images is not None else {name: feature.dtype for name, feature in dataset.features.items()}
+    return Exported(paths[first], shape, dataset.task.names, difference, record, first, others, columns)

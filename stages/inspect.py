@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from stages.data import step_input
-from stages.data.split_statistics import Statistics, log, statistics, write
+from stages.data import column_statistics, step_input
+from stages.data.split_statistics import log, statistics, write
 from stages.distribution.collectives import is_chief
 from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
@@ -31,9 +32,9 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of the stage."""
+    """Result of the stage: of images `Statistics`, of columns `ColumnStatistics`."""
 
-    statistics: Statistics
+    statistics: Any
     record: Record = Record()
 
 
@@ -52,6 +53,8 @@ def inspect(
         folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
             where images are augmented, `plots/augmentation.png`. None: no files.
     """
+    if dataset.images is None:
+        return _of_columns(dataset, strategy, reporter or Silent(), folder)
     result = statistics(dataset)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
@@ -74,6 +77,20 @@ def inspect(
         "mean": [float(f"{value:.6g}") for value in train.mean],
         "std": [float(f"{value:.6g}") for value in train.std],
     }
+    return Inspection(result, Record(params, files=files))
+
+
+def _of_columns(dataset: Dataset, strategy: Strategy | None, reporter: Reporter, folder: Path | None) -> Inspection:
+    """Returns statistics of columns; `data/statistics.csv` has a row for each split and feature."""
+    result = column_statistics.column_statistics(dataset)
+    files: dict[str, Sequence[Path]] = {}
+    if strategy is None or is_chief(strategy):
+        column_statistics.log(result, dataset, reporter)
+        if folder is not None:
+            files["data"] = column_statistics.write(result, folder / "data")
+    counts = {f"data/duplicates_{name}": count for name, count in result.repeated.items()}
+    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
+    params = {**counts, "giving_away": ", ".join(result.giving_away)}
     return Inspection(result, Record(params, files=files))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from stages.checkpoints.saved import count_known, digests_of_run, too_good
 from stages.data.examples import first_inputs, spec_of
 from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
+from stages.features.numbers_and_categories import sizes
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import inputs_of, one_line, reset_names
 from stages.networks.model_parallel import place
@@ -207,6 +209,8 @@ def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], d
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
+    if len(shapes) > 1 and "categories" in signature(function).parameters:
+        arguments = {**arguments, "categories": sizes(dataset.features)}
     try:
         network = function(shape, dataset.task.outputs, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype

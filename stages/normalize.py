@@ -1,12 +1,15 @@
-"""The `normalize` stage: how pixel values are scaled."""
+"""The `normalize` stage: how features become what a network takes: pixels are scaled, columns of tables encoded."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 
 from stages.data.normalization import after, facts, restore_scaling, save_scaling
 from stages.data.split_statistics import mean_and_std
 from stages.errors import UserError
+from stages.features.encoded import learn_encoder, restore_encoder, save_encoder
+from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.images import NormalizeSettings
@@ -16,7 +19,13 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
 
 
-def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
+def normalize(
+    dataset: Dataset,
+    settings: NormalizeSettings,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+    cache: Path | None = None,
+) -> Dataset:
     """Returns the data set with its scaling; the pixels themselves stay as they are.
 
     The scaling becomes the first layer of the model, so that the export takes unscaled pixels. Statistics are those of
@@ -27,7 +36,7 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     """
     images = dataset.images
     if images is None:
-        return dataset
+        return learn_encoder(dataset, cache, reporter or Silent(), folder)
     low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):
@@ -44,7 +53,19 @@ def normalize(dataset: Dataset, settings: NormalizeSettings) -> Dataset:
     return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
 
 
-allow_reuse(normalize, save_scaling, restore_scaling)
+def _save(dataset: Dataset, folder: Path) -> None:
+    """Writes how the features of `dataset` become what a network takes."""
+    (save_scaling if dataset.encoder is None else save_encoder)(dataset, folder)
+
+
+def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, cache: Path | None = None) -> Dataset:
+    """Returns `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
+    if dataset.images is None:
+        return restore_encoder(saved, dataset, cache, reporter or Silent())
+    return restore_scaling(saved, dataset)
+
+
+allow_reuse(normalize, _save, _restore)
 
 
 def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -320,6 +320,7 @@ class Exported:
     max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
     format: its key under `exported` in `summary.json`; only a `saved_model` becomes an MLflow model.
     others: further files by their formats; artifacts of the run.
+    columns: of a model of columns, from its arguments to their dtypes; empty for images.
     """
 
     path: Path
@@ -329,6 +330,7 @@ class Exported:
     record: Record = Record()
     format: str = "saved_model"
     others: Mapping[str, Path] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def implied_record(self) -> Record:

@@ -25,8 +25,8 @@ CONTRACTS = ("data.columns", "data.split", "features.kinds", "tasks.task")
 """Modules of rooms that belong to the vocabulary: what everybody exchanges."""
 
 ROOMS = (
-    ("storage", "augmentations", "features", "tasks"),
-    ("plots",),
+    ("storage", "augmentations", "tasks"),
+    ("plots", "features"),
     ("data", "distribution"),
     ("networks",),
     ("transfer", "optimization"),

@@ -114,7 +114,9 @@ def run_description(summary: Summary, typed: str, note: str | None) -> str:
 
 def model_card(summary: Summary, model: "Exported") -> str:
     """Return the card of a run's model in Markdown: its input and output, its test metrics, where it comes from."""
-    shape, classes = "×".join(map(str, model.image_shape)), ", ".join(map(escaped, model.class_names[:MOST_CLASSES]))
+    names = ", ".join(map(escaped, model.class_names[:MOST_CLASSES]))
+    of_classes = "classes" in summary.facts.get("data", {"classes": 0})
+    output = "a probability for each class" if of_classes else "numbers in the units of its data"
     more = f" and {len(model.class_names) - MOST_CLASSES} more" if len(model.class_names) > MOST_CLASSES else ""
     intervals = summary.facts.get("intervals", {})
     scores = [
@@ -128,12 +130,18 @@ def model_card(summary: Summary, model: "Exported") -> str:
     facts = _listed([("command", command()), *run_facts(summary), ("versions", versions), ("code", summary.code or "")])
     parts = [
         f"# {escaped(summary.name)}",
-        f"Input: pixels as in its data, {shape}, not scaled. Output: a probability for each class: {classes}{more}. It "
-        "always answers with one of these, whatever it is shown.",
+        f"Input: {_inputs(model)}. Output: {output}: {names}{more}. It always answers, whatever it is shown.",
         "\n".join([f"## Metrics\n\n{tested}\n", "| metric | value | interval |", "| --- | ---: | ---: |", *scores]),
         f"## Training\n\n{facts}\n\nIts settings are `config.yaml`.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _inputs(model: "Exported") -> str:
+    if not model.columns:
+        return f"pixels as in its data, {'×'.join(map(str, model.image_shape))}, not scaled"
+    columns = ", ".join(f"`{name}` ({dtype})" for name, dtype in model.columns.items())
+    return f"columns as in its data, missing numbers as NaN, missing texts empty: {columns}"
 
 
 def sweep_description(table: str, typed: str, note: str | None) -> str:
@@ -158,7 +166,10 @@ def data_sizes(summary: Summary) -> str | None:
     if not facts:
         return None
     examples = ", ".join(f"{facts[f'{split}_examples']:,} {split}" for split in ("train", "val", "test"))
-    return f"{examples}; {facts['classes']} classes; {facts['height']}×{facts['width']}×{facts['channels']}"
+    kinds = [f"{count} {name.removesuffix('_features')}" for name, count in facts.items() if name.endswith("_features")]
+    inputs = ", ".join(kinds) or f"{facts['height']}×{facts['width']}×{facts['channels']}"
+    answers = f"{facts['classes']} classes" if "classes" in facts else f"{facts['targets']} numbers to predict"
+    return f"{examples}; {answers}; {inputs}"
 
 
 def code(text: str) -> str:
@@ -195,19 +206,19 @@ def _result(summary: Summary) -> str:
 
 
 def _scores(metrics: Mapping[str, float], prefix: str) -> str:
-    names = [name for name in ("accuracy", "loss") if f"{prefix}{name}" in metrics]
-    return ", ".join(f"{name} {metrics[prefix + name]:.4f}" for name in names)
+    names = [name for name in ("accuracy", "rmse", "r2", "loss") if f"{prefix}{name}" in metrics]
+    return ", ".join(f"{name} {metrics[prefix + name]:.4{'g' if name == 'rmse' else 'f'}}" for name in names)
 
 
 def _tested(summary: Summary) -> str:
-    """Return the scores on the test split, the accuracy with its interval."""
+    """Return the scores on the test split, the first with its interval."""
     scores = _scores(summary.metrics, "test/")
-    ends = summary.facts.get("intervals", {}).get("test/accuracy")
+    first, separator, rest = scores.partition(", ")
+    ends = summary.facts.get("intervals", {}).get(f"test/{first.partition(' ')[0]}")
     if not ends:
         return scores
-    accuracy, separator, rest = scores.partition(", ")
-    low, high = ends
-    return f"{accuracy} ({100 * summary.facts['confidence']:g} %: {low:.4f} to {high:.4f}){separator}{rest}"
+    low, high = (f"{end:.4{'g' if first.startswith('rmse') else 'f'}}" for end in ends)
+    return f"{first} ({100 * summary.facts['confidence']:g} %: {low} to {high}){separator}{rest}"
 
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:

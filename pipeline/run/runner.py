@@ -307,8 +307,10 @@ class StageRunner:
             export = Path(self.summary.folder) / "export"
             export.mkdir(exist_ok=True)
             for dataset in [result for result in self._results.values() if isinstance(result, Dataset)][-1:]:
-                pixels = dataset.test.images[:1].astype(np.float32).tolist()
-                atomic_write(export / INPUT_EXAMPLE, json.dumps(pixels))
+                example: Any = {name: column[:1].tolist() for name, column in dataset.test.features.items()}
+                if dataset.images is not None:
+                    example = dataset.test.images[:1].astype(np.float32).tolist()
+                atomic_write(export / INPUT_EXAMPLE, json.dumps(example))
             atomic_write(export / CARD, str(redact(model_card(self.summary, models[0]))))
             self.tracker.artifact(export / CARD)
         for model in models:

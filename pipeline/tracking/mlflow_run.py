@@ -15,11 +15,12 @@ from typing import Any
 
 import mlflow.pyfunc
 import numpy as np
+import pandas as pd
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.models import Model, ModelSignature
-from mlflow.types import Schema, TensorSpec
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -113,12 +114,19 @@ class MlflowRun(StoredRun):
         tags = [InputTag(MLFLOW_DATASET_CONTEXT, "train, val, test")]
         self._client.log_inputs(self.run_id, [DatasetInput(entity, tags)])
 
-    def model(self, path: str, image_shape: Sequence[int], class_names: Sequence[str]) -> None:
+    def model(
+        self,
+        path: str,
+        image_shape: Sequence[int],
+        class_names: Sequence[str],
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
         logged = self._logged_model() or self._create_model()
         if str(logged.status) != "READY":
             with tempfile.TemporaryDirectory() as folder:
                 model = Model(run_id=self.run_id, model_id=logged.model_id)
-                _write_model(model, image_shape, class_names, self.spec.folder / path, Path(folder))
+                inputs = _columns(columns) if columns else _tensor(*image_shape)
+                _write_model(model, inputs, class_names, self.spec.folder / path, Path(folder))
                 self._client.log_model_artifacts(logged.model_id, folder)
             self._client.finalize_logged_model(logged.model_id, "READY")
         run = self._client.get_run(self.run_id)
@@ -195,31 +203,46 @@ REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
 
 
-def _write_model(model: Model, image_shape: Sequence[int], classes: Sequence[str], saved: Path, folder: Path) -> None:
+def _write_model(model: Model, inputs: Schema, classes: Sequence[str], saved: Path, folder: Path) -> None:
     """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
     an active run. This keeps the files that the export stage has checked, so that what is tracked is to the byte what
     was compared, with an example of its input.
 
-    The signature, of unscaled pixels float32 [N, H, W, C] and probabilities float32 [N, classes], is unnamed: MLflow
-    would hand named inputs over as a dict, which no module takes.
+    The signature of images, unscaled pixels float32 [N, H, W, C], and probabilities float32 [N, classes] is unnamed:
+    MLflow would hand named inputs over as a dict, which no module takes. Columns are named, and so are the answers, for
+    which MLflow calls the signature `serving_default`: a data frame in, another out.
     """
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
     example = saved.parent / INPUT_EXAMPLE
-    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", model_type="tf2-module")
+    is_named = inputs.has_input_names()
+    served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
+    flavor = served if is_named else {"model_type": "tf2-module"}
+    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", **flavor)
     mlflow.pyfunc.save_model(
         str(folder),
         loader_module="mlflow.tensorflow",
         mlflow_model=model,
-        signature=ModelSignature(_tensor(*image_shape), _tensor(len(classes))),
-        input_example=np.array(json.loads(example.read_text()), np.float32) if example.is_file() else None,
+        signature=ModelSignature(inputs, None if is_named else _tensor(len(classes))),
+        input_example=_example(example, inputs) if example.is_file() else None,
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
         metadata={"class_names": list(classes)},
     )
     shutil.copytree(saved, folder / "tf2model")
     model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     model.save(str(folder / "MLmodel"))
+
+
+def _example(path: Path, inputs: Schema) -> Any:
+    """Return the example of a model's input in the file `path`: a list of pixels, or rows of columns."""
+    content = json.loads(path.read_text())
+    return pd.DataFrame(content) if inputs.has_input_names() else np.array(content, np.float32)
+
+
+def _columns(dtypes: Mapping[str, str]) -> Schema:
+    kinds = {"float64": DataType.double, "int64": DataType.long, "string": DataType.string}
+    return Schema([ColSpec(kinds[dtype], name) for name, dtype in dtypes.items()])
 
 
 def _tensor(*shape: int) -> Schema:

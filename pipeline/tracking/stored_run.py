@@ -88,8 +88,18 @@ class StoredRun:
     def dataset(self, name: str, digest: str, sizes: Mapping[str, int]) -> None:
         """Record a data set; `sizes`: examples of each split."""
 
-    def model(self, path: str, image_shape: Sequence[int], class_names: Sequence[str]) -> None:
-        """Record a SavedModel, relative to `spec.folder`, as a model of the run."""
+    def model(
+        self,
+        path: str,
+        image_shape: Sequence[int],
+        class_names: Sequence[str],
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record a SavedModel, relative to `spec.folder`, as a model of the run.
+
+        Args:
+            columns: from its arguments to their dtypes; None where it takes images.
+        """
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         """Register the run's model as a version of `name`, and move `alias` to it where it is better."""

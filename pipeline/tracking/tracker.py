@@ -257,8 +257,13 @@ class Tracker:
 
     def model(self, exported: "Exported") -> None:
         """Record a SavedModel as a model of the run."""
-        names = list(exported.class_names)
-        self._add("model", path=self._place(exported.path), image_shape=list(exported.image_shape), class_names=names)
+        self._add(
+            "model",
+            path=self._place(exported.path),
+            image_shape=list(exported.image_shape),
+            class_names=list(exported.class_names),
+            columns=dict(exported.columns),
+        )
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         """Register the run's model as a version of `name`, and move `alias` to it where it is better."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import Column
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
@@ -67,11 +68,13 @@ class Compared:
 class Reference:
     """Real examples, and what the model answers.
 
-    features: by name, [N, ...], as the data set has them; expected: float32 [N, classes].
+    features: by name, [N, ...], as the data set has them; inputs: as the network takes them. expected: float32
+    [N, classes].
     """
 
     task: Task
     features: Mapping[str, np.ndarray]
+    inputs: Mapping[str, np.ndarray]
     expected: np.ndarray
     batch: int
 
@@ -92,8 +95,12 @@ class Reference:
                 "a model whose weights and statistics are finite",
                 "another training, with a smaller optimizer.learning_rate",
             )
-        features = {name: np.asarray(column[:count]) for name, column in test.features.items()}
-        return cls(model.task, features, answers, batch)
+
+        def plain(columns: Mapping[str, Column]) -> dict[str, np.ndarray]:
+            arrays = {name: np.asarray(column[:count]) for name, column in columns.items()}
+            return {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
+
+        return cls(model.task, plain(test.features), plain(test.inputs), answers, batch)
 
     def compare(
         self,
@@ -107,12 +114,14 @@ class Reference:
             reload: carries out orders of `stages.exporters.reload`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            features = Path(folder, "features.npz")
-            np.savez(features, allow_pickle=False, **self.features)
-            common: dict[str, Any] = {"features": str(features), "batch": self.batch, "calls": CALLS}
+            given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
+            np.savez(given[True], allow_pickle=False, **self.features)
+            np.savez(given[False], allow_pickle=False, **self.inputs)
+            common: dict[str, Any] = {"batch": self.batch, "calls": CALLS}
             orders = {
                 name: {
                     **common,
+                    "features": str(given[exporter.takes_features]),
                     "loader": str(exporter.loader),
                     "path": str(path),
                     "answers": str(Path(folder, f"{name}.npz")),

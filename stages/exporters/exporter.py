@@ -21,12 +21,14 @@ class Exporter:
     loader: a Python file that imports nothing of this project, with a function `load(path)` that returns another one,
         from pixels, uint8 or float32 [N, H, W, C], to probabilities, an array [N, classes]. None: files are not
         reloaded.
+    takes_features: whether a file takes features as the data set has them; else what its encoder makes of them.
     largest_difference: of a probability from the model's; None: see `limit`. least_agreement: fraction of the examples
         that get the model's class, near ties aside. Beyond these the stage fails.
     """
 
     suffix: ClassVar[str] = ""
     loader: ClassVar[Path | None] = None
+    takes_features: ClassVar[bool] = True
 
     largest_difference: float | None = None
     least_agreement: float = 0.995

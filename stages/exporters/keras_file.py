@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.exporters.exporter import LOADER, Exporter
 from stages.networks.batch_norm import BatchNormalization
@@ -30,18 +31,18 @@ class KerasFile(Exporter):
         Raises:
             UserError: where the network has layers, or layers have functions, that are not Keras' own.
         """
-        with _of_keras_alone(model):
+        with _of_keras_alone(model, dataset):
             pass
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
         """See `Exporter`."""
-        with _of_keras_alone(model) as classifier:
+        with _of_keras_alone(model, dataset) as classifier:
             classifier.save(path)
 
 
 @contextmanager
-def _of_keras_alone(model: Model) -> Iterator[keras.Model]:
-    """Yield a functional model of the network's own layers, from unscaled pixels to probabilities.
+def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
+    """Yield a functional model of Keras' own layers, from unscaled pixels, or raw columns, to probabilities.
 
     Meanwhile, layers of this project have the class of Keras that they extend: BatchNorm of the whole batch equals
     Keras' own on one device, and a file with its class could be loaded with this project alone.
@@ -55,6 +56,9 @@ def _of_keras_alone(model: Model) -> Iterator[keras.Model]:
             layer.synchronized = False
         answers = model.task.with_answers(network.outputs[0])
         classifier = keras.Model(network.input, answers, name=network.name)
+        if dataset.encoder is not None:
+            encoded = network_input(dataset.encoder.output)
+            classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
         _refuse_unknown(classifier)
         yield classifier
     finally:

@@ -25,6 +25,7 @@ class LiteRT(Exporter):
 
     suffix = ".tflite"
     loader = LOADER
+    takes_features = False
 
     weights: str = "float32"
     representative_examples: int = 200
@@ -63,9 +64,9 @@ class LiteRT(Exporter):
                 "export=saved_model",
             ) from error
 
-    def _representative(self, dataset: Dataset) -> Iterator[list[np.ndarray]]:
+    def _representative(self, dataset: Dataset) -> Iterator[dict[str, np.ndarray]]:
         """Yields examples one by one, evenly spread over the training split, whose order may be that of the classes."""
         count = min(self.representative_examples, len(dataset.train))
         for row in np.linspace(0, len(dataset.train) - 1, count).astype(int):
-            given = (column[row : row + 1] for column in dataset.train.inputs.values())
-            yield [np.asarray(values, network_dtype(values.dtype).as_numpy_dtype) for values in given]
+            given = {name: column[row : row + 1] for name, column in dataset.train.inputs.items()}
+            yield {name: np.asarray(value, network_dtype(value.dtype).as_numpy_dtype) for name, value in given.items()}

@@ -21,6 +21,7 @@ class OnnxFile(Exporter):
 
     suffix = ".onnx"
     loader = LOADER
+    takes_features = False
 
     opset: int = 18
 

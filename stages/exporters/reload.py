@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,14 @@ def _saved_model(path: str) -> Predict:
         columns = _named(features, names)
         are_bytes = all(column.dtype == np.uint8 for column in columns.values())
         serve = model.signatures["serve_uint8" if are_bytes else "serving_default"]
-        return np.asarray(serve(**{name: tf.constant(column) for name, column in columns.items()})["probabilities"])
+        return _answer(serve(**{name: tf.constant(column) for name, column in columns.items()}))
 
     return predict
+
+
+def _answer(outputs: Mapping[str, Any]) -> np.ndarray:
+    """Returns what the task answers: of classes probabilities, of numbers predictions."""
+    return np.asarray(outputs["probabilities" if "probabilities" in outputs else "prediction"])
 
 
 def _named(features: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -82,7 +87,7 @@ def _keras(path: str) -> Predict:
     import keras
 
     model = keras.models.load_model(path)
-    dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
+    dtypes = {tensor.name: object if tensor.dtype == "string" else tensor.dtype for tensor in model.inputs}
 
     def predict(features: Any) -> np.ndarray:
         columns = {name: column.astype(dtypes[name]) for name, column in _named(features, dtypes).items()}
@@ -106,7 +111,7 @@ def _litert(path: str) -> Predict:
 
     def predict(features: Any) -> np.ndarray:
         columns = _named(features, dtypes)
-        return np.asarray(serve(**{name: columns[name].astype(dtypes[name]) for name in dtypes})["probabilities"])
+        return _answer(serve(**{name: columns[name].astype(dtypes[name]) for name in dtypes}))
 
     return predict
 
@@ -119,9 +124,7 @@ def _onnx(path: str) -> Predict:
 
     def predict(features: Any) -> np.ndarray:
         columns = _named(features, dtypes)
-        return np.asarray(
-            session.run(["probabilities"], {name: columns[name].astype(dtypes[name]) for name in dtypes})[0]
-        )
+        return np.asarray(session.run(None, {name: columns[name].astype(dtypes[name]) for name in dtypes})[0])
 
     return predict
 

@@ -15,8 +15,12 @@ FASTEST: Mapping[str, Any] = {"compress_level": 1}
 """Arguments of Pillow for a PNG: smaller files by a quarter would take three times as long."""
 
 
+MOST_POINTS = 5000
+"""Points of a plot."""
+
+
 def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
-    """Plots loss and accuracy by epoch, with the best epoch and the starts of later phases marked; returns `path`.
+    """Plots loss and accuracy, or RMSE, by epoch, with the best epoch and the starts of later phases; returns `path`.
 
     Args:
         best_epoch: counted from 1. first_epoch: that of the first row of `history`.
@@ -25,9 +29,10 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
-    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+    shown = ("loss", "accuracy" if "train/accuracy" in history[0] else "rmse")
+    for axes, name in zip(figure.subplots(1, 2), shown, strict=True):
         for split in ("train", "val"):
-            axes.plot(epochs, [row[f"{split}/{name}"] for row in history], marker=".", label=split)
+            axes.plot(epochs, [row.get(f"{split}/{name}", np.nan) for row in history], marker=".", label=split)
         axes.axvline(best_epoch, color="grey", linestyle=":", label=f"best ({best_epoch})")
         for index in borders:
             axes.axvline(epochs[index] - 0.5, color="black", linewidth=0.8, label=f"phase {phases[index]:.0f}")
@@ -36,6 +41,24 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
         axes.grid(alpha=0.3)
         axes.legend()
     figure.subplots_adjust(left=0.08, right=0.98, bottom=0.14, top=0.96, wspace=0.2)
+    return save(figure, path)
+
+
+def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Path) -> Path:
+    """Draws predicted against true values of each target, and the errors; returns `path`.
+
+    Args:
+        columns: name, true and predicted values, [n], of each target; of many rows some are drawn, evenly spread.
+    """
+    figure = Figure(figsize=(8, 3.5 * len(columns)))
+    for axes, (name, true, predicted) in zip(figure.subplots(len(columns), 2, squeeze=False), columns, strict=True):
+        rows = np.unique(np.linspace(0, len(true) - 1, MOST_POINTS).astype(int))
+        axes[0].plot(true[rows], predicted[rows], ".", markersize=2, alpha=0.5)
+        axes[0].axline((float(true.mean()), float(true.mean())), slope=1, color="grey", linestyle=":")
+        axes[0].set(xlabel=f"{drawable([name])[0]}, true", ylabel="predicted")
+        axes[1].hist(predicted - true, bins=50)
+        axes[1].set(xlabel="predicted minus true", ylabel="examples")
+    figure.tight_layout()
     return save(figure, path)
 
 

@@ -41,14 +41,30 @@ class PrecisionSettings:
         return next((name for name in ("mixed_float16", "mixed", "mixed_bfloat16") if name in policies), self.policy)
 
 
+@option("network", "auto")
+@dataclass(kw_only=True)
+class AutoSettings:
+    """Convolutions for images, dense layers for everything else."""
+
+    _target_: str = "stages.networks.auto.auto"
+
+
 @option("network", "mlp")
 @dataclass(kw_only=True)
 class MlpSettings:
-    """Dense layers on the flattened image."""
+    """Dense layers on flattened images, or on the columns of a table, with embeddings of categories."""
 
     _target_: str = "stages.networks.mlp.mlp"
     hidden: list[int] = number([256, 256], at_least=1, at_most=65536, unit="units in each hidden layer")
     dropout: float = number(0.0, at_least=0, below=1)
+
+
+@option("network", "wide_and_deep")
+@dataclass(kw_only=True)
+class WideAndDeepSettings(MlpSettings):
+    """The same beside a linear model."""
+
+    _target_: str = "stages.networks.wide_and_deep.wide_and_deep"
 
 
 @option("network", "cnn")

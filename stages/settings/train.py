@@ -23,11 +23,15 @@ class TrainSettings:
     """null: as many as take about 0.3 s."""
     jit: str = choice("auto", "auto", "on", "off")
     """XLA: `auto` is on for GPUs and off for CPUs."""
+    loss: str = choice("auto", "auto", "mse", "mae", "huber")
+    """Of targets that are numbers, standardized; `auto` is `mse`. Classes have the cross-entropy alone."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
     """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it)."""
-    monitor: str = choice("val_loss", "val_loss", "val_accuracy", "loss", "accuracy")
-    """Decides which epoch is best, and when to stop early."""
+    monitor: str = choice(
+        "val_loss", "val_loss", "val_accuracy", "val_rmse", "val_mae", "val_r2", "loss", "accuracy", "rmse", "mae", "r2"
+    )
+    """Decides which epoch is best, and when to stop early: a metric that the task has."""
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
     early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")

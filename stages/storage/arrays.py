@@ -87,3 +87,26 @@ def _digest(path: Path, is_mapped: bool) -> str:
 
 def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class ArrayFile:
+    """An .npy file of `shape`, written by parts, so that memory holds one of these alone."""
+
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self._dtype, self._shape, self._rows = dtype, shape, 0
+        self._file = path.open("wb")
+        facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, facts)
+        self._begins = self._file.tell()
+
+    def add(self, part: np.ndarray) -> None:
+        """Appends rows."""
+        self._file.write(np.ascontiguousarray(part, self._dtype).data)
+        self._rows += len(part)
+
+    def close(self) -> np.ndarray:
+        """Returns the rows that were added, mapped; the file has all of them, unused ones at its end."""
+        self._file.truncate(self._begins + int(np.prod(self._shape)) * self._dtype.itemsize)
+        self._file.close()
+        array: np.ndarray = np.load(self._file.name, mmap_mode="r", allow_pickle=False)
+        return array[: self._rows]

@@ -67,6 +67,8 @@ class Classification(Task):
         Raises:
             UserError: where there are not as many weights as classes.
         """
+        if settings.loss != "auto":
+            raise UserError(f"train.loss={settings.loss} with a target of classes", "auto", "train.loss=auto")
         return replace(
             self,
             label_smoothing=settings.label_smoothing,

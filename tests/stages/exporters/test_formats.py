@@ -174,7 +174,7 @@ def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path:
 
 
 def test_int8_is_quantized_by_examples_of_the_training_split() -> None:
-    images = np.concatenate([part for [part] in LiteRT(representative_examples=50)._representative(digits())])
+    images = np.concatenate([part["images"] for part in LiteRT(representative_examples=50)._representative(digits())])
     assert images.dtype == np.float32
     assert len(images) == 50
     training = {image.tobytes() for image in np.asarray(digits().train.images, np.float32)}
@@ -213,7 +213,8 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
 ) -> None:
     """Two classes that are `gap` apart, which the file has the other way round."""
     expected = np.tile(np.array([0.5, 0.5 - gap], np.float32), (100, 1))
-    reference = Reference(Classification(("a", "b")), {"images": np.zeros((100, 1, 1, 1), np.uint8)}, expected, 64)
+    images = {"images": np.zeros((100, 1, 1, 1), np.uint8)}
+    reference = Reference(Classification(("a", "b")), images, images, expected, 64)
     file = tmp_path / "model"
     file.touch()
 

@@ -1,0 +1,126 @@
+"""Statistics of the columns of a table by split, rows that occur more than once, columns that give the target away."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stages.data.split import Split
+from stages.reporter import Reporter
+from stages.results import Dataset
+from stages.storage.atomic import write_csv
+
+SAMPLE = 5_000
+"""Rows, evenly spread, that statistics are of where a split has more."""
+
+GIVES_AWAY = 0.99
+"""Accuracy, or R², of a single column from which it seems to hold the target itself."""
+
+LEAVES = 32
+"""Of the tree that predicts the target from one column."""
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """rows: of `statistics.csv`, its header first.
+
+    repeated: rows of each split equal to an earlier one of it; shared: rows of a later split that are in an earlier.
+    giving_away: from columns to how well each alone predicts the target.
+    """
+
+    rows: Sequence[Sequence[object]]
+    repeated: Mapping[str, int]
+    shared: Mapping[tuple[str, str], int]
+    giving_away: Mapping[str, float]
+
+
+def column_statistics(dataset: Dataset) -> ColumnStatistics:
+    """Returns the statistics of a data set without images."""
+    digests = {name: split.described.digests for name, split in dataset.splits.items()}
+    shared = {
+        (earlier, later): int(np.isin(digests[later], digests[earlier]).sum())
+        for earlier, later in itertools.combinations(digests, 2)
+    }
+    rows: list[Sequence[object]] = [
+        ("split", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
+    ]
+    for name, split in dataset.splits.items():
+        sampled = _sampled(split)
+        for key, feature in dataset.features.items():
+            values = split.features[key][sampled]
+            facts = _of_numbers(values) if feature.kind == "number" else _of_category(values)
+            rows.append((name, feature.facts.get("column", key), feature.kind, *facts))
+    repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
+    return ColumnStatistics(rows, repeated, shared, giving_away(dataset))
+
+
+def _sampled(split: Split) -> np.ndarray:
+    return np.unique(np.linspace(0, len(split) - 1, SAMPLE).astype(np.int64))
+
+
+def _of_numbers(values: np.ndarray) -> tuple[object, ...]:
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return (1.0, "", "", "", "", "", "")
+    numbers = (present.mean(), present.std(), present.min(), present.max())
+    return (1 - len(present) / len(values), *(f"{number:.6g}" for number in numbers), "", "")
+
+
+def _of_category(values: np.ndarray) -> tuple[object, ...]:
+    different, counts = np.unique(values, return_counts=True)
+    most = sorted(zip(-counts, different, strict=True))[:3]
+    shown = ", ".join(f"{value} ({-count})" for count, value in most)
+    return (float(np.mean(values == "")) if values.dtype == object else 0.0, "", "", "", "", len(different), shown)
+
+
+def giving_away(dataset: Dataset) -> dict[str, float]:
+    """Returns the features that alone predict the target almost always, with the accuracy, or R², of a small tree.
+
+    It is fitted to half of some training rows, and scored on the others.
+    """
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor  # some tenths of a second
+
+    sampled = _sampled(dataset.train)
+    targets = dataset.train.targets[sampled]
+    is_class = targets.ndim == 1
+    tree: Any = (DecisionTreeClassifier if is_class else DecisionTreeRegressor)(max_leaf_nodes=LEAVES, random_state=0)
+    half = len(sampled) // 2
+    chosen = np.random.default_rng(0).permutation(len(sampled))
+    fitted, scored = chosen[:half], chosen[half:]
+    if half < 10 or (is_class and np.bincount(targets).max() > GIVES_AWAY * len(targets)):
+        return {}
+    found = {}
+    for name, feature in dataset.features.items():
+        values = dataset.train.features[name][sampled]
+        if feature.kind != "number":
+            values = np.unique(values, return_inverse=True)[1]
+        column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis]
+        score = tree.fit(column[fitted], targets[fitted]).score(column[scored], targets[scored])
+        if score > GIVES_AWAY:
+            found[name] = float(score)
+    return found
+
+
+def log(statistics: ColumnStatistics, dataset: Dataset, reporter: Reporter) -> None:
+    """Prints the sizes of the splits, and warns of what would make scores worth less."""
+    sizes = (f"{len(split):,} {name}" for name, split in dataset.splits.items())
+    reporter.log(f"{dataset.name}: {', '.join(sizes)} rows, {len(dataset.features)} features")
+    for (earlier, later), count in statistics.shared.items():
+        if count:
+            reporter.warn(f"{count:,} of {len(dataset.splits[later]):,} {later} rows are in {earlier}, target aside")
+    for name, score in statistics.giving_away.items():
+        column = dataset.features[name].facts.get("column", name)
+        reporter.warn(
+            f"{column} alone predicts the target ({score:.1%}): if it is not known before the target is, leave it out: "
+            f"'data.features={{{column}: leave_out}}'"
+        )
+
+
+def write(statistics: ColumnStatistics, folder: Path) -> list[Path]:
+    """Writes `statistics.csv`, a row for each split and feature; returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "statistics.csv", statistics.rows)
+    return [folder / "statistics.csv"]

@@ -1,0 +1,216 @@
+"""Typed columns of tables: values of blocks as numbers, rows that cannot be used told, digests of rows."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.data.tables import BLOCK, DATE, NUMBER, Block, blocks, cast
+from stages.errors import UserError
+from stages.settings.table import Header, TableSettings
+from stages.storage.arrays import ArrayFile
+
+NUMBERS = ""
+"""Name of the column that has the numbers of the rows; none in a file has it."""
+
+UNKNOWN = np.iinfo(np.int64).min
+"""A missing value of a category of whole numbers: in no vocabulary."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A column as it is read.
+
+    kind: `number` (float64, nan where it is missing), `date` (the same, in seconds), `category` (int32, places in
+    `texts`), or `whole` (a category of whole numbers, int64).
+    required: whether a missing value makes a row unusable. least: of the numbers.
+    """
+
+    name: str
+    kind: str
+    required: bool = False
+    least: float | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype({"category": np.int32, "whole": np.int64}.get(self.kind, np.float64))
+
+
+class Bad(NamedTuple):
+    """Values of a block that cannot be used: rows, bool [n], and what is wrong with them."""
+
+    rows: np.ndarray
+    why: str
+
+
+class Reading:
+    """Reads blocks as typed columns. texts: of each category, by the numbers that stand for them."""
+
+    def __init__(self, columns: Sequence[Typed]) -> None:
+        self.columns = columns
+        self.texts: dict[str, dict[str, int]] = {column.name: {} for column in columns if column.kind == "category"}
+
+    def read(self, block: Block) -> tuple[dict[str, np.ndarray], list[tuple[int, str, str]]]:
+        """Returns the columns of a block, and of each row that cannot be used: its place, where it is, and why."""
+        values: dict[str, np.ndarray] = {}
+        wrong: dict[int, tuple[int, str, str]] = {}
+        for column in self.columns:
+            array = block.columns[column.name]
+            values[column.name], bad = self._typed(array, column)
+            for row in np.flatnonzero(bad.rows) if bad.rows.any() else ():
+                shown = array[int(row)].as_py()
+                text = "the value is missing" if shown is None else f"{str(shown)[:60]!r} {bad.why}"
+                wrong.setdefault(int(row), (int(row), block.where(int(row), column.name), text))
+        return values, [wrong[row] for row in sorted(wrong)]
+
+    def _typed(self, array: pa.Array, column: Typed) -> tuple[np.ndarray, Bad]:
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        none = missing if column.required else np.zeros(len(array), bool)
+        if column.kind == "category":
+            return self._codes(array.cast(pa.string()), column.name), Bad(none, "")
+        kind = pa.int64() if column.kind == "whole" else pa.float64()
+        why = "is no number"
+        if column.kind == "date":
+            array, why = _seconds(array), "is no date (such as 2024-12-31)"
+        numbers = cast(array, kind)
+        if numbers is None:
+            is_number = pc.match_substring_regex(array, r"^\s*[+-]?\d{1,18}\s*$" if column.kind == "whole" else NUMBER)
+            numbers = pc.if_else(is_number, array, pa.scalar(None, pa.string()))
+            numbers = pc.utf8_trim_whitespace(numbers).cast(kind)
+        wrong = numbers.is_null().to_numpy(zero_copy_only=False) & ~missing
+        values = numbers.fill_null(UNKNOWN if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
+        if not wrong.any():
+            wrong, why = np.isinf(values), "is infinite"
+        if not wrong.any() and column.least is not None:
+            wrong, why = values < column.least, f"is less than {column.least:g}"
+        return values, Bad(wrong | none, why)
+
+    def _codes(self, array: pa.Array, name: str) -> np.ndarray:
+        """Returns the number of each text, int32 [n], the empty one's where it is missing."""
+        known = self.texts[name]
+        encoded = array.fill_null("").dictionary_encode()
+        numbers = [known.setdefault(text, len(known)) for text in encoded.dictionary.to_pylist()]
+        return np.array(numbers, np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _seconds(array: pa.Array) -> pa.Array:
+    """Returns dates as seconds since 1970, float64; null where a text is no date."""
+    if not pa.types.is_string(array.type):
+        return array
+    is_date = pc.match_substring_regex(array, DATE)
+    texts = pc.utf8_slice_codeunits(pc.if_else(is_date, array, pa.scalar(None, pa.string())), 0, 19)
+    instants = cast(texts, pa.timestamp("s"))
+    if instants is None:  # such as 2024-02-30
+        instants = pa.array([_instant(text) for text in texts.to_pylist()], pa.timestamp("s"))
+    return instants.cast(pa.int64()).cast(pa.float64())
+
+
+def read(
+    header: Header, settings: TableSettings, columns: Sequence[Typed], rows: int, folder: Path | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
+    """Returns the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
+
+    Args:
+        rows: that there are, at most.
+        folder: takes a file `column_<n>.npy` for each column, whose rows at the end are not used; None: all are held
+            in memory. A last column, NUMBERS, has the numbers of the rows in the files, from 0.
+
+    Raises:
+        UserError: where a row cannot be used, and `on_error` is `fail`.
+    """
+    reading = Reading(columns)
+    dtypes = {**{column.name: column.dtype for column in columns}, NUMBERS: np.dtype(np.int64)}
+    sinks = {
+        name: _Memory(dtype, rows) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (rows,))
+        for place, (name, dtype) in enumerate(dtypes.items())
+    }
+    skipped: list[tuple[str, str]] = []
+    ragged: list[str] = []
+    first = 0
+    for block in blocks(header, settings, [column.name for column in columns], ragged):
+        values, wrong = reading.read(block)
+        if wrong and settings.on_error == "fail":
+            raise UserError(
+                f"{wrong[0][1]}: {wrong[0][2]}",
+                "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
+                "data.on_error=skip",
+            )
+        skipped += [(where, why) for _, where, why in wrong]
+        count = len(next(iter(block.columns.values())))
+        keep = np.ones(count, bool)
+        keep[[row for row, _, _ in wrong]] = False
+        for name, array in {**values, NUMBERS: np.arange(first, first + count)}.items():
+            sinks[name].add(array[keep] if wrong else array)
+        first += count
+    skipped += [("a row", why) for why in ragged]
+    texts = {name: list(known) for name, known in reading.texts.items()}
+    return {name: sink.close() for name, sink in sinks.items()}, texts, skipped
+
+
+class _Memory:
+    """An array that grows by parts, to `rows` rows at most."""
+
+    def __init__(self, dtype: np.dtype, rows: int) -> None:
+        self._array, self._count = np.empty(rows, dtype), 0
+
+    def add(self, part: np.ndarray) -> None:
+        self._array[self._count : self._count + len(part)] = part
+        self._count += len(part)
+
+    def close(self) -> np.ndarray:
+        return self._array[: self._count]
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]) -> np.ndarray:
+    """Returns 64 bits of each row, uint64 [N], equal where all values are.
+
+    Args:
+        texts: of each column, those that its numbers stand for; None: it has numbers of its own.
+    """
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column, words in zip(columns, texts, strict=True):
+        hashes = [int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) for word in words or ()]
+        for start in range(0, len(total), BLOCK):
+            rows = slice(start, start + BLOCK)
+            part = column[rows]
+            values = np.array(hashes, np.uint64)[part] if hashes else (part + 0).astype(column.dtype).view(np.uint64)
+            total[rows] = _mixed(total[rows] + values)
+    return total
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns the output of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of texts, object [N], as numbers of the texts that occur in it."""
+
+    codes: np.ndarray
+    texts: np.ndarray
+
+    dtype = np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.texts[self.codes[rows]]

@@ -1,0 +1,149 @@
+"""Numbers and categories: learnt from the training split in one pass, encoded by a Keras model before the network."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from stages.data.columns import Column
+from stages.features.kinds import Feature
+
+NUMBERS = "numbers"
+"""Name of the tensor that has all numbers, flags of missing ones, and categories of few values."""
+
+ONE_HOT = 32
+"""Values of a category, at most, that get a column each; one of more is an index, for an embedding."""
+
+BLOCK = 2**16
+"""Rows that are learnt from, or encoded, at once."""
+
+MEDIAN_ROWS = 2**20
+"""Rows that a median is of, at most: evenly spread."""
+
+
+@dataclass(frozen=True)
+class LearntNumber:
+    """Statistics of a column's values, float64, and whether some are missing."""
+
+    mean: float
+    std: float
+    median: float
+    has_missing: bool
+
+
+def learn_number(column: Column) -> LearntNumber:
+    """Returns the statistics of the values that are not missing; a constant column has the std 1."""
+    count, mean, squares = 0, 0.0, 0.0
+    for start in range(0, column.shape[0], BLOCK):
+        values = np.asarray(column[start : start + BLOCK], np.float64)
+        values = values[~np.isnan(values)]
+        if len(values):  # Chan, Golub, LeVeque 1979: sums of squares about the mean of each part
+            shift = values.mean() - mean
+            squares += float(
+                np.square(values - values.mean()).sum() + shift**2 * count * len(values) / (count + len(values))
+            )
+            mean += shift * len(values) / (count + len(values))
+            count += len(values)
+    if not count:
+        return LearntNumber(0.0, 1.0, 0.0, True)
+    rows = np.unique(np.linspace(0, column.shape[0] - 1, MEDIAN_ROWS).astype(np.int64))
+    std = float(np.sqrt(squares / count))
+    some = np.asarray(column[rows])
+    median = mean if np.isnan(some).all() else float(np.nanmedian(some))
+    return LearntNumber(float(mean), std if std > 1e-12 * abs(mean) else 1.0, median, count < column.shape[0])
+
+
+def learn_category(column: Column) -> list[Any]:
+    """Returns the values, the most frequent first, equal ones by name.
+
+    Of more than ONE_HOT, values that occur once are left out: what is learnt of them serves for unknown ones.
+    """
+    counts: Counter[Any] = Counter()
+    for start in range(0, column.shape[0], BLOCK):
+        values, times = np.unique(column[start : start + BLOCK], return_counts=True)
+        counts.update(dict(zip(values.tolist(), times.tolist(), strict=True)))
+    ordered = sorted(counts, key=lambda value: (-counts[value], value))
+    repeated = [value for value in ordered if counts[value] > 1]
+    return ordered if len(ordered) <= ONE_HOT or not repeated else repeated
+
+
+NO_NUMBER = int(np.iinfo(np.int64).min)
+"""Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
+
+Learnt = LearntNumber | list[Any]
+"""Knowledge of a column: statistics of a number, the vocabulary of a category."""
+
+
+def learn(features: Mapping[str, Feature], columns: Mapping[str, Column]) -> dict[str, Learnt]:
+    """Returns what is learnt of each number and category from the columns of the training split."""
+    return {
+        name: learn_number(columns[name]) if feature.kind == "number" else learn_category(columns[name])
+        for name, feature in features.items()
+    }
+
+
+def with_facts(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> dict[str, Feature]:
+    """Returns the features with what is learnt of them among their facts."""
+    facts = {
+        name: asdict(values) if isinstance(values, LearntNumber) else {"values": values}
+        for name, values in learnt.items()
+    }
+    return {name: replace(feature, facts={**feature.facts, **facts[name]}) for name, feature in features.items()}
+
+
+def sizes(features: Mapping[str, Feature]) -> dict[str, int]:
+    """Returns how many indices there are of each category that is one, the unknown value's among them."""
+    values = {name: len(feature.facts.get("values", ())) for name, feature in features.items()}
+    return {name: count + 1 for name, count in values.items() if count > ONE_HOT}
+
+
+def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> keras.Model:
+    """Returns a functional model from raw columns, each [b], to tensors.
+
+    NUMBERS, float32 [b, d]: each number minus its mean, over its std, computed in float64, a missing one as the median;
+    1 where one is missing, of those that were in training; a column for each value of a category, all 0 for an unknown
+    one. A category of more than ONE_HOT values is a tensor of its name, int32 [b]: its place in the vocabulary, from 1;
+    0 for an unknown value, for which NUMBERS has a 1, too. A missing text is the empty one, a value like any other.
+    """
+    inputs = {name: keras.Input((), dtype=feature.dtype, name=name) for name, feature in features.items()}
+    parts = []
+    outputs: dict[str, Any] = {}
+    statistics = {name: value for name, value in learnt.items() if isinstance(value, LearntNumber)}
+    if statistics:
+        parts += _standardized([inputs[name] for name in statistics], list(statistics.values()))
+    for name, values in learnt.items():
+        if isinstance(values, LearntNumber):
+            continue
+        of_texts = features[name].dtype == "string"
+        kind, unknown = (keras.layers.StringLookup, "\0") if of_texts else (keras.layers.IntegerLookup, NO_NUMBER)
+        if len(values) <= ONE_HOT:
+            lookup = kind(vocabulary=values, oov_token=unknown, output_mode="one_hot")
+            parts.append(lookup(inputs[name])[:, 1:])
+        else:
+            outputs[name] = ops.cast(kind(vocabulary=values, oov_token=unknown)(inputs[name]), "int32")
+            parts.append(ops.expand_dims(ops.equal(outputs[name], 0), axis=-1))
+    floats = [ops.cast(part, "float32") for part in parts]
+    numbers = floats[0] if len(floats) == 1 else ops.concatenate(floats, axis=-1)
+    return keras.Model(inputs, {NUMBERS: numbers, **outputs}, name="encoder")
+
+
+def _standardized(inputs: list[Any], learnt: list[LearntNumber]) -> list[Any]:
+    """Returns scaled numbers, float64 [b, k], and flags of those that are missing."""
+    median, mean, scale = (
+        np.array(values) for values in zip(*((part.median, part.mean, 1.0 / part.std) for part in learnt), strict=True)
+    )
+    values = ops.stack(inputs, axis=-1)
+    is_missing = ops.isnan(values)
+    scaled = (ops.where(is_missing, median, values) - mean) * scale
+    flagged = [place for place, part in enumerate(learnt) if part.has_missing]
+    return [scaled, ops.take(is_missing, flagged, axis=-1)] if flagged else [scaled]
+
+
+def encode(encoder: keras.Model, columns: Mapping[str, Column], rows: Any) -> dict[str, np.ndarray]:
+    """Returns the tensors of some rows as arrays."""
+    raw = {name: ops.convert_to_tensor(columns[name][rows], value.dtype) for name, value in encoder.input.items()}
+    return {name: np.asarray(value) for name, value in encoder(raw, training=False).items()}

@@ -1,0 +1,232 @@
+"""Tables: CSV, TSV, Parquet and Feather files with a column to predict."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import GroupShuffleSplit
+
+from stages.data.split import Split
+from stages.data.splits import cut_all
+from stages.data.table_source import ColumnFacts, TableSource, feature_of, read_table
+from stages.data.typed_columns import digests
+from stages.errors import UserError
+from stages.images import Described
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Record
+from stages.seeds import derive
+from stages.settings.table import TableSettings
+from stages.storage.atomic import write_csv
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
+from stages.tasks.task import Task
+
+SPLITS = {"train": "train", "val": "val", "validation": "val", "valid": "val", "test": "test"}
+"""Values of `data.split_column`, in any case, and the splits that they mean."""
+
+
+def table(
+    settings: TableSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
+) -> Dataset:
+    """Returns the rows of a table, with a feature for each column that is a number or a category.
+
+    Args:
+        folder: the run's; takes `data/columns.csv`, and `data/skipped.csv` where rows are left out. None: no files.
+        cache: the folder that runs share; takes a table that is larger than memory.
+
+    Raises:
+        UserError: where the target, a kind or a row cannot be used, or splits cannot be cut.
+    """
+    reporter = reporter or Silent()
+    source = read_table(settings, cache, reporter)
+    targets, task, why = _task(source, settings)
+    rows = _splits(source, targets, task, settings)
+    if isinstance(task, Regression):
+        task = Regression.of(task.names, targets[rows["train"]])
+    _log(source, why, reporter)
+    used = [column.kind for column in source.used]
+    params = {
+        "fingerprint": _fingerprint(source, targets, rows),
+        "held_in": "disk" if source.is_mapped else "memory",
+        "data/skipped": source.skipped,
+        "numbers": used.count("number"),
+        "categories": len(used) - used.count("number"),
+        "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
+    }
+    weights = source.arrays[settings.weight] if settings.weight else None
+    names = [column.name for column in source.used]
+    of_rows = digests([source.arrays[name] for name in names], [source.texts.get(name) for name in names])
+    splits = {
+        name: Split(
+            {column.feature: source.column(column.name, part) for column in source.used},
+            targets[part],
+            weights=None if weights is None else np.asarray(weights[part]),
+            numbers=np.asarray(source.numbers[part]),
+            cached=Described(of_rows[part], np.empty((len(part), 2, 0))),
+        )
+        for name, part in rows.items()
+    }
+    return Dataset(
+        source.name,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        task,
+        {column.feature: feature_of(column) for column in source.used},
+        str(params["fingerprint"]),
+        record=Record(params, files=_write(source, reporter, folder)),
+    )
+
+
+def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:
+    """Returns the targets, int32 [N] or float32 [N, k], what is predicted, and why that is.
+
+    Raises:
+        UserError: where a target has one value alone, or several are not all numbers.
+    """
+    names = settings.targets
+    kinds = {column.name: column.note for column in source.columns if column.kind == "target"}
+    for name in names:
+        if (source.arrays[name] == source.arrays[name][0]).all():
+            raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
+    if all(kind == "number" for kind in kinds.values()):
+        targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
+        return (
+            targets,
+            Regression(tuple(names)),
+            f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression",
+        )
+    if len(names) > 1:
+        other = next(name for name, kind in kinds.items() if kind != "number")
+        raise UserError(
+            f"data.target: {other} is a {kinds[other]}, and there are several targets",
+            "one target, or several numbers",
+            f"'data.features={{{other}: number}}'",
+        )
+    values, codes = np.unique(source.arrays[names[0]], return_inverse=True)
+    if kinds[names[0]] == "category":  # numbers of texts, in the order in which these occur
+        texts = source.texts[names[0]]
+        order = sorted(range(len(texts)), key=texts.__getitem__)
+        rank = np.argsort(order)
+        values, codes = np.array([texts[place] for place in order], object), rank[source.arrays[names[0]]]
+    why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
+    return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
+
+
+def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:
+    """Returns the rows of each split, int64 in order; what `data.split_column` does not name is cut.
+
+    Raises:
+        UserError: where the column has another value, a group is in two splits, or a split cannot be cut.
+    """
+    rows = {"train": np.arange(len(source.numbers))}
+    if settings.split_column is not None:
+        rows = _named_splits(source, settings.split_column)
+    train = rows["train"]
+    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
+    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
+    if settings.group is not None:
+        groups = source.arrays[settings.group]
+        for name, fraction in missing.items():
+            shuffle = GroupShuffleSplit(1, test_size=fraction, random_state=derive(settings.split_seed, "split", name))
+            if len(np.unique(groups[train])) < 2:
+                raise UserError(f"data.group={settings.group} has too few groups", "one at least for each split")
+            stay, part = next(shuffle.split(train, groups=groups[train]))
+            rows[name], train = train[part], train[stay]
+        _refuse_shared(source, settings.group, rows | {"train": train})
+    elif settings.time is not None:
+        train = train[np.argsort(source.arrays[settings.time][train], kind="stable")]
+        for name, fraction in missing.items():
+            last = len(train) - math.ceil(fraction * len(train))
+            rows[name], train = np.sort(train[last:]), train[:last]
+    elif missing:
+        strata = task.strata(targets[train])
+        cut = cut_all(np.zeros(len(train), np.int32) if strata is None else strata, missing, settings.split_seed)
+        rows |= {name: train[part] for name, part in cut.items()}
+        train = rows["train"]
+    rows["train"] = np.sort(train)
+    for name, part in rows.items():
+        if not len(part):
+            raise UserError(
+                f"the {name} split of {source.name} has no row", "one at least", f"data.{name}_fraction=0.2"
+            )
+    return rows
+
+
+def _named_splits(source: TableSource, column: str) -> dict[str, np.ndarray]:
+    names = source.of(column)
+    for value in np.unique(names):
+        if str(value).lower() not in SPLITS:
+            row = int(np.argmax(names == value))
+            raise UserError(f"data.split_column={column}: row {source.numbers[row] + 1:,} is {value}", tuple(SPLITS))
+    splits = np.array([SPLITS[str(text).lower()] for text in source.texts[column]], object)[source.arrays[column]]
+    rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(SPLITS.values())}
+    if not len(rows["train"]):
+        raise UserError(f"data.split_column={column} names no training row", "train, val or test in each row")
+    return {name: part for name, part in rows.items() if len(part)}
+
+
+def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarray]) -> None:
+    groups = source.of(column)
+    seen: dict[Any, str] = {}
+    for name, part in rows.items():
+        for group in np.unique(groups[part]):
+            if seen.setdefault(group, name) != name:
+                raise UserError(
+                    f"data.group={column}: {group} is in the splits {seen[group]} and {name}",
+                    "each group in one split",
+                    "data.split_column=null",
+                )
+
+
+def _fingerprint(source: TableSource, targets: np.ndarray, rows: Mapping[str, np.ndarray]) -> str:
+    """Returns a digest of the rows of each split, and of all values; of those on the disk, of their files' state."""
+    content = hashlib.sha256()
+    for name, part in rows.items():
+        content.update(name.encode() + part.tobytes())
+    content.update(targets.tobytes())
+    if source.is_mapped:
+        content.update(source.key.encode())
+    for name, values in {} if source.is_mapped else source.arrays.items():
+        content.update(repr((name, source.texts.get(name))).encode() + values.tobytes())
+    return content.hexdigest()[:32]
+
+
+def _log(source: TableSource, task: str, reporter: Reporter) -> None:
+    """Prints what the columns are, and what is predicted."""
+    reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
+    kinds = {"number": ("number",), "category": ("category", "whole"), "left out": ("leave_out",)}
+    for kind, of in kinds.items():
+        columns = [column for column in source.columns if column.kind in of]
+        if columns:
+            reporter.log(f"  {kind:<9} {', '.join(map(_shown, columns))}")
+
+
+def _shown(column: ColumnFacts) -> str:
+    if column.kind == "leave_out":
+        return f"{column.name} ({column.note})"
+    facts = [f"{column.different:,}"] * (column.kind != "number")
+    facts += [f"{column.missing:,} missing"] * (column.missing > 0)
+    return f"{column.name} ({', '.join(facts)})" if facts else column.name
+
+
+def _write(source: TableSource, reporter: Reporter, folder: Path | None) -> dict[str, list[Path]]:
+    """Warns of rows that are left out; writes the table of the columns, and that of these rows."""
+    if source.skipped:
+        where, why = source.listed[0]
+        reporter.warn(f"{source.skipped:,} rows of {source.name} left out; the first: {where}: {why}")
+    if folder is None:
+        return {}
+    tables: dict[str, Iterable[Sequence[object]]] = {
+        "columns": [tuple(ColumnFacts.__dataclass_fields__), *(tuple(asdict(part).values()) for part in source.columns)]
+    }
+    if source.skipped:
+        tables["skipped"] = [("where", "why"), *source.listed]
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        write_csv(folder / "data" / f"{name}.csv", rows)
+    return {"data": [folder / "data" / f"{name}.csv" for name in tables]}

@@ -1,0 +1,206 @@
+"""Settings of tables: their files, which are looked up here, and what their columns are for."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from stages.errors import UserError
+from stages.settings.data import DataSettings
+from stages.settings.ranges import choice, number, option
+
+SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
+"""From suffixes to formats; those of text may be followed by `.gz`."""
+
+DELIMITERS = (",", "\t", ";", "|")
+"""Separators the columns of a header, the likeliest first."""
+
+KINDS = ("number", "category", "leave_out")
+"""Kinds that a column can be declared to have."""
+
+MOST_COLUMNS = 2000
+"""Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
+
+
+@option("data", "table")
+@dataclass(kw_only=True)
+class TableSettings(DataSettings):
+    """A table with a target: CSV, TSV, Parquet or Feather files with the same columns."""
+
+    _target_: str = "stages.load.table.table"
+    files: Any = None
+    """A file, or a list of files and patterns such as `reviews/*.parquet`."""
+    target: Any = None
+    """The column to predict, or a list of columns."""
+    features: Any = None
+    """From columns to kinds (`number`, `category`, `leave_out`), for those whose kind was found wrongly; or a list of
+    the only columns to use."""
+    weight: str | None = None
+    """The column that holds the weight of each example in loss and metrics."""
+    split_column: str | None = None
+    """The column that says `train`, `val` (or `validation`) or `test`; a split that it does not name is cut."""
+    group: str | None = None
+    """The column whose equal values stay in one split, such as a patient."""
+    time: str | None = None
+    """The column by which rows are ordered: the last are the test, those before them the validation."""
+    delimiter: str | None = None
+    """null: the one of comma, tab, semicolon and bar that the header has most of."""
+    encoding: str = "utf8"
+    """Of text files, such as `latin1`."""
+    missing: list[str] = field(default_factory=list)
+    """Texts that mean a missing value, besides the empty one, NA, N/A, NaN and null."""
+    on_error: str = choice("fail", "fail", "skip")
+    """For rows that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
+    memory_gib: float | None = number(None, at_least=0, unit="GiB that a table may take in memory")
+    """Larger ones are converted once, and read from the disk during training; null: a third of the free memory."""
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns to predict."""
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """From settings that name one column each to that column, where they are set."""
+        named = {name: getattr(self, name) for name in ("weight", "split_column", "group", "time")}
+        return {name: column for name, column in named.items() if column is not None}
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """From columns to the kinds that the user gives them."""
+        return dict(self.features) if isinstance(self.features, Mapping) else {}
+
+    def check(self, path: str) -> None:
+        for name in ("files", "target"):
+            value = getattr(self, name)
+            if not value or not all(isinstance(item, str) for item in ([value] if isinstance(value, str) else value)):
+                what = name.rstrip("s")
+                raise UserError(f"{path}.{name}={value}", f"a {what}, or a list of them", f"{path}.{name}=<{what}>")
+        for column, kind in self.declared.items():
+            if kind not in KINDS:
+                raise UserError(
+                    f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
+                )
+        if self.group and self.time:
+            raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
+        header = Header.of(files_of(self.files), self.delimiter, self.encoding)
+        named = {"target": self.targets, "features": list(self.features or ())}
+        for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
+            for column in columns:
+                header.refuse_missing(column, f"{path}.{setting}")
+
+
+def files_of(files: str | Sequence[str]) -> list[Path]:
+    """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
+
+    Raises:
+        UserError: where there is none, or it is of no known format.
+    """
+    found: list[Path] = []
+    for pattern in [files] if isinstance(files, str) else files:
+        path = Path(pattern).expanduser()
+        paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not paths:
+            raise UserError(f"data.files={pattern}: {path.absolute()} is not there", "a table", "data.files=<it>")
+        found += paths
+    for path in found:
+        if not path.is_file():
+            raise UserError(f"data.files={path} is no file", "files, or a pattern", f"data.files='{path}/*.csv'")
+        if format_of(path) is None:
+            raise UserError(f"data.files={path} is of no known format", f"a file that ends in {', '.join(SUFFIXES)}")
+    return list(dict.fromkeys(found))
+
+
+def format_of(path: Path) -> str | None:
+    """Returns the format of a file by its suffix; None: unknown."""
+    return SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+
+
+@dataclass(frozen=True)
+class Header:
+    """Columns that all files have, in the order of the first; delimiter: of text files, None: there is none."""
+
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+    delimiter: str | None
+
+    @classmethod
+    def of(cls, files: Sequence[Path], delimiter: str | None, encoding: str) -> "Header":
+        """Reads the names of the columns of each file.
+
+        Raises:
+            UserError: where a file is empty or cannot be read, or names are missing, several times there, too many, or
+                others than those of the first file.
+        """
+        first: Header | None = None
+        for path in files:
+            columns, used = _columns(path, delimiter, encoding)
+            _refuse_names(path, columns)
+            if first is None:
+                first = cls(tuple(files), tuple(columns), used)
+            missing = sorted(set(first.columns) - set(columns))
+            if missing or used != first.delimiter:
+                problem = f"has no column {missing[0]}" if missing else f"is separated by {used!r}"
+                raise UserError(f"{path} {problem}, unlike {files[0]}", "files of the same columns and kind")
+        assert first is not None
+        return first
+
+    def refuse_missing(self, column: str, setting: str) -> None:
+        """Raises UserError where there is no such column."""
+        if column in self.columns:
+            return
+        shown = ", ".join(self.columns[:12]) + (" …" if len(self.columns) > 12 else "")
+        hint = "another data.delimiter" if len(self.columns) == 1 else f"{setting}=<a column>"
+        raise UserError(f"{setting}={column}: {self.files[0]} has no such column", f"one of {shown}", hint)
+
+
+def text_of(path: Path, encoding: str) -> io.TextIOWrapper:
+    """Opens a text file, compressed or not."""
+    return io.TextIOWrapper(pa.input_stream(str(path), compression="detect"), encoding=encoding, newline="")
+
+
+def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None]:
+    try:
+        if format_of(path) == "parquet":
+            return pq.read_schema(path).names, None
+        if format_of(path) == "feather":
+            with pa.memory_map(str(path)) as file:
+                return pa.ipc.open_file(file).schema.names, None
+        with text_of(path, "latin1") as file:  # the rest of a buffer may be in another encoding
+            line = file.readline().encode("latin1").decode("utf-8-sig" if encoding == "utf8" else encoding)
+            chosen = delimiter or max(DELIMITERS, key=line.count)
+            return next(csv.reader([line], delimiter=chosen), []), chosen
+    except UnicodeDecodeError as error:
+        raise not_in_encoding(f"{path}: its header", encoding) from error
+    except LookupError as error:
+        raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
+    except (OSError, pa.ArrowException, csv.Error) as error:
+        raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
+
+
+def not_in_encoding(where: str, encoding: str) -> UserError:
+    """Returns the error for bytes that are no text."""
+    other = "latin1" if encoding == "utf8" else "utf8"
+    return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
+
+
+def _refuse_names(path: Path, columns: Sequence[str]) -> None:
+    if not any(column.strip() for column in columns):
+        raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
+    seen: set[str] = set()
+    for place, column in enumerate(columns, start=1):
+        if not column.strip():
+            raise UserError(f"{path}: column {place} has no name", "a name for each column in the first row")
+        if column in seen:
+            raise UserError(f"{path} has two columns named {column}", "a name of its own for each column")
+        seen.add(column)
+    if len(columns) > MOST_COLUMNS:
+        raise UserError(
+            f"{path} has {len(columns):,} columns", f"{MOST_COLUMNS:,} at most; a row of that many numbers is a vector"
+        )

@@ -1,0 +1,135 @@
+"""Regression: one or several numbers, standardized for the network, and answered in their own units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.tasks.task import Task
+
+if TYPE_CHECKING:
+    from stages.settings.train import TrainSettings
+
+STRATA = 10
+"""Quantiles of the first target of which each split has its part, at most."""
+
+ROWS_OF_STRATUM = 20
+"""Examples of each of them, at least."""
+
+
+@dataclass(frozen=True)
+class Regression(Task):
+    """Numbers, float32 [b, k].
+
+    mean, std: of each target in the training split: the network is to answer with the target minus the mean, over std.
+    loss: of the standardized targets, their mean: `mse`, `mae`, or `huber`, which is squared up to one std.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    loss: str = "mse"
+
+    primary: ClassVar[str] = "rmse"
+    higher: ClassVar[tuple[str, ...]] = ("r2",)
+    answer: ClassVar[str] = "prediction"
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], targets: np.ndarray) -> Self:
+        """Returns the task whose outputs are standardized by the `targets` of the training split, [N, k]."""
+        wide = np.asarray(targets, np.float64)
+        std = np.where(wide.std(axis=0) > 0, wide.std(axis=0), 1.0)
+        return cls(names, tuple(map(float, wide.mean(axis=0))), tuple(map(float, std)))
+
+    def check(self, where: str, targets: np.ndarray) -> None:
+        """See `Task`."""
+        expected = f"finite numbers, float32 [N, {len(self.names)}]"
+        if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != np.float32:
+            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
+        if not np.isfinite(targets).all():
+            row, place = np.argwhere(~np.isfinite(targets))[0]
+            raise UserError(f"{where} target {self.names[place]} is {targets[row, place]} in row {row}", expected)
+
+    def strata(self, targets: np.ndarray) -> np.ndarray | None:
+        """Returns the quantile that each example's first target is in, int32 [N]; fewer where examples are few."""
+        values = targets[:, 0]
+        count = min(STRATA, len(values) // ROWS_OF_STRATUM)
+        if count < 2:
+            return None
+        borders = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
+        strata = np.searchsorted(borders, values, side="right")
+        return np.unique(strata, return_inverse=True)[1].astype(np.int32)
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """See `Task`.
+
+        Raises:
+            UserError: for settings that only classes have.
+        """
+        for name in ("label_smoothing", "class_weights"):
+            if getattr(settings, name):
+                raise UserError(
+                    f"train.{name} with a target that is a number", "classes, or without it", f"train.{name}=null"
+                )
+        return replace(self, loss="mse" if settings.loss == "auto" else settings.loss)
+
+    def standardized(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Returns targets, [b, k], as the network is to answer them."""
+        mean, std = (tf.constant(values, dtype) for values in (self.mean, self.std))
+        return (tf.cast(targets, dtype) - mean) / std
+
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of each example, [b]: the mean over its targets."""
+        error = outputs - self.standardized(targets, outputs.dtype)
+        size, square = tf.abs(error), tf.square(error)
+        if self.loss == "huber":
+            values = tf.where(size <= 1, square / 2, size - 0.5)
+        else:
+            values = square if self.loss == "mse" else size
+        return tf.reduce_mean(values, axis=-1)
+
+    @property
+    def sums(self) -> Mapping[str, tuple[int, ...]]:
+        """See `Task`."""
+        return dict.fromkeys(("squared", "absolute", "target", "target_squared"), (len(self.names),))
+
+    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`: sums over the examples for each standardized target, [k], in float64 until they are summed."""
+        wanted = self.standardized(targets, tf.float64)
+        error = tf.cast(outputs, tf.float64) - wanted
+        parts = (tf.square(error), tf.abs(error), wanted, tf.square(wanted))
+        wide = tf.cast(weights, tf.float64)[:, tf.newaxis]
+        return {
+            name: tf.cast(tf.reduce_sum(wide * part, axis=0), weights.dtype)
+            for name, part in zip(self.sums, parts, strict=True)
+        }
+
+    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Returns RMSE and MAE in the targets' units, and R², each the mean over the targets."""
+        count, std = sums["examples"], np.array(self.std)
+        spread = sums["target_squared"] - np.square(sums["target"]) / count
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {
+                "rmse": float(np.mean(std * np.sqrt(sums["squared"] / count))),
+                "mae": float(np.mean(std * sums["absolute"] / count)),
+                "r2": float(np.mean(1 - sums["squared"] / spread)),
+            }
+
+    def answers(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the targets in their own units, float32 [b, k]."""
+        mean, std = (tf.constant(values, tf.float32) for values in (self.mean, self.std))
+        return tf.cast(outputs, tf.float32) * std + mean
+
+    def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """See `Task`."""
+        return keras.layers.Rescaling([*self.std], [*self.mean], dtype=outputs.dtype, name=self.answer)(outputs)
+
+    def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
+        """See `Task`; differences are in stds of the targets."""
+        difference = (np.abs(ours - theirs) / np.array(self.std)).max(axis=1)
+        return float(difference.max()), float(np.mean(difference <= allowed))

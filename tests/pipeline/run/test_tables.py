@@ -1,0 +1,146 @@
+"""A table from the command to its predictions: trained, killed and resumed, tracked, exported, asked."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from sklearn import metrics as sk
+
+from pipeline import predict
+from tests import commands
+from tests.pipeline.experiments import TRAINED, only_folder, only_run
+
+pytestmark = pytest.mark.slow
+
+ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(3)
+    shop = random.integers(0, 50, ROWS)
+    frame = pd.DataFrame(
+        {
+            "size (m)": np.where(random.random(ROWS) < 0.1, np.nan, random.normal(10, 3, ROWS).round(3)),
+            "shop": [f"s{number}" for number in shop],
+            "grade": random.integers(1, 4, ROWS),
+            "price": (1e5 + 100 * shop + random.normal(0, 500, ROWS)).round(2),
+            "rent": (shop / 7 + random.normal(0, 1, ROWS)).round(3),
+            "weight": random.random(ROWS).round(3),
+            "color": np.array(["red", "blue", "green"])[shop % 3],
+        }
+    )
+    path = tmp_path_factory.mktemp("table") / "shops.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def outputs(csv: Path, tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of a whole run with two replicas."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    done = run(csv, outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all")
+    assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
+    return outputs
+
+
+def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
+    """Runs a whole pipeline on two replicas."""
+    common = ("data=table", f"data.files={csv}", "train.epochs=2", "strategy=mirrored", "optimizer.learning_rate=0.01")
+    done = commands.run(*common, *given, f"outputs={outputs}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
+    folder = only_folder(outputs)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["facts"]["data"]["category_features"] == 2
+    columns = pd.read_csv(folder / "data" / "columns.csv").set_index("name")
+    kinds = {"size (m)": "number", "shop": "category", "grade": "whole", "color": "target"}
+    assert columns.kind.to_dict() == {**kinds, **dict.fromkeys(("price", "rent", "weight"), "leave_out")}
+    assert summary["metrics"]["export/max_abs_diff"] <= 1e-6
+    assert {"export/saved_model/agreement", "export/keras/agreement"} <= {*summary["metrics"]}
+
+
+def test_predictions_of_new_rows_are_those_of_the_test(outputs: Path, csv: Path, tmp_path: Path) -> None:
+    folder = only_folder(outputs)
+    written = tmp_path / "predicted.parquet"
+    assert predict.main([str(folder), str(csv), "-o", str(written)]) == 0
+    tested, answers = pq.read_table(folder / "predictions.parquet"), pq.read_table(written)
+    expected = np.stack(tested["probabilities"].to_numpy(zero_copy_only=False))
+    given = np.stack(answers["probabilities"].to_numpy(zero_copy_only=False))[tested["example"].to_numpy()]
+    np.testing.assert_allclose(given, expected, atol=1e-6)
+
+
+def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
+    _, run = only_run(outputs)
+    mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
+    model = mlflow.pyfunc.load_model(run.data.tags["model_uri"])
+    names = [column.name for column in model.metadata.get_input_schema().inputs]
+    assert names == ["size__m_", "shop", "grade"]
+    frame = pd.read_csv(csv).rename(columns={"size (m)": "size__m_"})[names]
+    answers = model.predict(frame)
+    assert len(answers) == ROWS
+    assert {"probabilities", "class_name", "score"} == {*answers.columns}
+
+
+def test_metrics_of_numbers_are_those_of_scikit_learn(
+    csv: Path, tmp_path_factory: pytest.TempPathFactory, migrated_store: Path
+) -> None:
+    outputs = tmp_path_factory.mktemp("numbers")
+    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+    done = run(csv, outputs, "data.target=[price,rent]", "data.weight=weight", "train.loss=huber", "export=keras")
+    assert "price, rent are numbers: task=regression" in done.stdout
+    folder = only_folder(outputs)
+    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    table = pq.read_table(folder / "predictions.parquet")
+    targets, answers = (np.stack(table[name].to_numpy(zero_copy_only=False)) for name in ("target", "prediction"))
+    frame = pd.read_csv(csv).iloc[table["example"].to_numpy()]
+    np.testing.assert_array_equal(targets, frame[["price", "rent"]].to_numpy(np.float32))
+    score = {"sample_weight": frame.weight, "multioutput": "raw_values"}
+    expected = {
+        "rmse": sk.root_mean_squared_error(targets, answers, **score),
+        "mae": sk.mean_absolute_error(targets, answers, **score),
+        "r2": sk.r2_score(targets, answers, **score),
+    }
+    for name, values in expected.items():
+        assert metrics[f"test/{name}"] == pytest.approx(values.mean(), rel=1e-6)
+        for target, value in zip(("price", "rent"), values, strict=True):
+            assert metrics[f"test/{name}/{target}"] == pytest.approx(value, rel=1e-6)
+    assert metrics["test/rmse_low"] < metrics["test/rmse"] < metrics["test/rmse_high"]
+    assert metrics["export/max_abs_diff"] <= 1e-6
+    assert (folder / "plots" / "predicted.png").is_file()
+
+
+def test_killed_and_resumed_equals_uninterrupted(csv: Path, tmp_path: Path) -> None:
+    given = (
+        "data=table", f"data.files={csv}", "data.target=color", *TRAINED, "train.epochs=12", "deterministic=true",
+        "train.checkpoint_every_steps=1", "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3",
+    )  # fmt: skip
+    weights = []
+    for name in ("whole", "killed"):
+        outputs = tmp_path / name
+        if name == "killed":
+            with commands.start(*given, f"outputs={outputs}", "tracking=off") as process:
+                deadline = time.monotonic() + 120
+                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+        done = commands.run(*given, f"outputs={outputs}", "tracking=off")
+        assert done.returncode == 0, done.stdout + done.stderr
+        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
+            weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
+    assert weights[0].keys() == weights[1].keys()
+    for key, values in weights[0].items():
+        np.testing.assert_array_equal(weights[1][key], values)

@@ -1,0 +1,79 @@
+"""`pipeline.predict` answers every row of a table, in order, by the columns that the model takes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from pipeline import predict
+from pipeline.serving import tables
+from tests.pipeline.serving.exported import write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose model answers with twice the size, -1 where it is missing, and with the color."""
+    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "table", None, None)
+
+    def serve(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        size = columns["size__m_"]
+        doubled = tf.where(tf.math.is_nan(size), tf.constant(-1.0, tf.float64), 2 * size)
+        pair = tf.stack([doubled, tf.cast(columns["grade"], tf.float64)], axis=1)
+        return {"doubled": doubled, "pair": pair, "name": columns["color"]}
+
+    kinds = {"size__m_": tf.float64, "grade": tf.int64, "color": tf.string}
+    specs = {name: tf.TensorSpec((None,), kind, name=name) for name, kind in kinds.items()}
+    function = tf.function(serve, autograph=False).get_concrete_function(specs)
+    tf.saved_model.save(tf.Module(), str(folder / "export" / "saved_model"), {"serving_default": function})
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "new.csv"
+    path.write_text("color,other,size (m),grade\nred,x,1.5,1\n,y,,2\nblüe,z,3,3\n")
+    return path
+
+
+def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "BATCH", 2)
+    output, other = tmp_path / "predicted.parquet", tmp_path / "other.csv"
+    shutil.copy(table, other)
+    assert predict.main([str(run), str(table), str(other), "-o", str(output)]) == 0
+    answers = pq.read_table(output)
+    assert answers.column_names == ["file", "row", "doubled", "name", "pair"]
+    assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.csv"] * 3
+    assert answers["row"].to_pylist() == [1, 2, 3] * 2
+    assert answers["doubled"].to_pylist() == [3.0, -1.0, 6.0] * 2
+    assert answers["name"].to_pylist() == ["red", "", "blüe"] * 2
+    np.testing.assert_array_equal(answers["pair"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
+
+
+def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict.main([str(run), str(table), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[2] == {"file": "new.csv", "row": 3, "doubled": 6.0, "name": "blüe", "pair": [6.0, 3.0]}
+    assert predict.main([str(run), str(table)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("color,grade\nred,1\n", "has no column size__m_"),
+        ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is no number"),
+        ("color,size (m),grade\n", "has no rows"),
+    ],
+)
+def test_tables_that_cannot_be_answered(
+    run: Path, tmp_path: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.csv").write_text(content)
+    output = tmp_path / "predicted.parquet"
+    assert predict.main([str(run), str(tmp_path / "new.csv"), "-o", str(output)]) == 2
+    assert message in capsys.readouterr().err
+    assert not output.exists()

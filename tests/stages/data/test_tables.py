@@ -1,0 +1,250 @@
+"""Tables: what is found of their columns, how they are read, and what is said of files that cannot be."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from stages.data.tables import scan
+from stages.data.typed_columns import NUMBERS, Coded, Typed, digests, read
+from stages.errors import UserError
+from stages.settings.table import Header, TableSettings, files_of
+
+PLAIN = "size,color,price\n1.5,red,10\n2.5,blue,20\n,red,30\n"
+
+Write = Callable[..., TableSettings]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file, and returns the settings that name it."""
+
+    def make(content: str | bytes, name: str = "table.csv", **settings: Any) -> TableSettings:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return TableSettings(**{"files": str(path), "target": "price", **settings})
+
+    return make
+
+
+def header_of(settings: TableSettings) -> Header:
+    return Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
+
+
+def kinds(settings: TableSettings) -> dict[str, str]:
+    """Returns the kind of each column, and in brackets why it is left out."""
+    found = {name: profile.kind() for name, profile in scan(header_of(settings), settings).items()}
+    return {name: f"{kind} ({note})" if note else kind for name, (kind, note) in found.items()}
+
+
+def columns(settings: TableSettings, **read_as: str) -> dict[str, np.ndarray]:
+    """Returns the columns by name, and what is left out."""
+    arrays, texts, skipped = read(header_of(settings), settings, [Typed(*item) for item in read_as.items()], 1000)
+    values = {
+        name: Coded(array, np.array(texts[name], object))[:] if name in texts else array
+        for name, array in arrays.items()
+    }
+    return {**values, "skipped": np.array(skipped)}
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_text_files_of_any_delimiter_compressed_or_not(write: Write, delimiter: str, compressed: bool) -> None:
+    content = PLAIN.replace(",", delimiter).encode()
+    settings = write(*((gzip.compress(content), "table.csv.gz") if compressed else (content, "table.txt")))
+    settings.check("data")
+    values = columns(settings, size="number", color="category", price="whole")
+    np.testing.assert_array_equal(values["size"], [1.5, 2.5, np.nan])
+    assert values["color"].tolist() == ["red", "blue", "red"]
+    assert values["price"].tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "feather"])
+def test_typed_files_and_patterns(write: Write, tmp_path: Path, suffix: str) -> None:
+    table = pa.table(
+        {
+            "size": pa.array([1.5, None, float("nan")], pa.float32()),
+            "color": pa.array(["red", None, "blue"]).dictionary_encode(),
+            "is_new": [True, False, None],
+            "price": pa.array([1, 2, 3], pa.int8()),
+        }
+    )
+    for name in "ba":
+        writer = pq.write_table if suffix == "parquet" else pa.feather.write_feather
+        writer(table, tmp_path / f"{name}.{suffix}")
+    settings = TableSettings(files=[str(tmp_path / f"*.{suffix}")], target="price")
+    settings.check("data")
+    assert [path.name for path in header_of(settings).files] == [f"a.{suffix}", f"b.{suffix}"]
+    values = columns(settings, size="number", color="category", is_new="category", price="number")
+    np.testing.assert_array_equal(values["size"], [1.5, np.nan, np.nan] * 2)
+    assert values["color"].tolist() == ["red", "", "blue"] * 2
+    assert values["is_new"].tolist() == ["true", "false", ""] * 2
+    assert values["price"].tolist() == [1, 2, 3] * 2
+    assert values[NUMBERS].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_kinds(write: Write) -> None:
+    rows = 200
+    settings = write(
+        "id,code,zip,grade,size,sold,comment,name,empty,same,counter,price\n"
+        + "".join(
+            f"{(row * 7919) % 99991},{row % 30},0{row % 40 + 1000},{row % 5},{row / 7},2024-01-{row % 28 + 1:02},"
+            f"word number {row} and more,n{row},,7,{row + 5},{row * 3}\n"
+            for row in range(rows)
+        )
+    )
+    assert kinds(settings) == {
+        "id": "leave_out (an identifier, 200 different values)",
+        "code": "number",
+        "zip": "category",  # leading zeros
+        "grade": "category",
+        "size": "number",
+        "sold": "leave_out (dates)",
+        "comment": "leave_out (a text, 200 different values)",
+        "name": "leave_out (an identifier, 200 different values)",
+        "empty": "leave_out (no values)",
+        "same": "leave_out (one value alone)",
+        "counter": "leave_out (an identifier, 200 different values)",
+        "price": "number",
+    }
+
+
+def test_whole_numbers_of_a_first_block_do_not_decide(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.data.tables.BLOCK", 64)
+    settings = write("size,price\n" + "0,1\n" * 40 + "0.5,2\n" * 40)
+    assert kinds(settings) == {"size": "number", "price": "category"}
+
+
+def test_quoted_values_may_have_delimiters_and_lines(write: Write) -> None:
+    settings = write('size,color,price\n1,"a, ""b""\nc",2\n3,d,4\n')
+    assert columns(settings, color="category")["color"].tolist() == ['a, "b"\nc', "d"]
+
+
+def test_a_byte_order_mark_and_spaces_around_numbers_are_no_part_of_them(write: Write) -> None:
+    settings = write("\ufeffsize,color,price\n 1.5 ,a,2\n x,b,3\n".encode(), on_error="skip")
+    settings.check("data")
+    assert columns(settings, size="number")["size"].tolist() == [1.5]
+
+
+def test_another_encoding_can_be_named(write: Write) -> None:
+    settings = write("color,price\ncafé,1\n".encode("latin1"), encoding="latin1")
+    assert columns(settings, color="category")["color"].tolist() == ["café"]
+
+
+def test_texts_that_mean_a_missing_value(write: Write) -> None:
+    settings = write("size,price\n?,1\nNA,2\n3,3\n", missing=["?"])
+    np.testing.assert_array_equal(columns(settings, size="number")["size"], [np.nan, np.nan, 3])
+
+
+def test_a_table_on_the_disk_is_the_one_in_memory(write: Write, tmp_path: Path) -> None:
+    settings = write(PLAIN.replace("2.5", "two"), on_error="skip")
+    read_as = [Typed("size", "number"), Typed("color", "category"), Typed("price", "whole")]
+    in_memory, on_disk = (read(header_of(settings), settings, read_as, 3, folder) for folder in (None, tmp_path))
+    assert in_memory[1:] == on_disk[1:]
+    assert in_memory[2] == [("table.csv row 2, column size", "'two' is no number")]
+    for name, array in in_memory[0].items():
+        np.testing.assert_array_equal(array, on_disk[0][name])
+        assert len(array) == 2
+    assert len(np.load(tmp_path / "column_0.npy")) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "read_as", "message"),
+    [
+        ("a,price\n1,2\nx,3\n", Typed("a", "number"), "table.csv row 2, column a: 'x' is no number"),
+        ("a,price\n1,2\ninf,3\n", Typed("a", "number"), "table.csv row 2, column a: 'inf' is infinite"),
+        ("a,price\n1,2\n,3\n", Typed("a", "number", required=True), "table.csv row 2, column a: the value is missing"),
+        ("a,price\n1,2\n,3\n", Typed("a", "category", True), "table.csv row 2, column a: the value is missing"),
+        ("a,price\n1,2\n-1,3\n", Typed("a", "number", least=0.0), "table.csv row 2, column a: '-1' is less than 0"),
+        ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no number"),
+        ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
+        ("a,price\n2024-02-29,2\n29.2.2024,3\n", Typed("a", "date"), "row 2, column a: '29.2.2024' is no date"),
+        ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "table.csv row 2 has 3 values for 2 columns"),
+        ("a,price\n1,2\n1\n", Typed("a", "number"), "table.csv row 2 has 1 values for 2 columns"),
+        (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv row 2, column a is not in utf8"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as: Typed, message: str) -> None:
+    settings = write(content)
+    with pytest.raises(UserError) as error:
+        read(header_of(settings), settings, [read_as], 9)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        ("", {}, "table.csv is empty"),
+        ("\n\n", {}, "table.csv is empty"),
+        ("a,b,a,price\n1,2,3,4\n", {}, "table.csv has two columns named a"),
+        ("a,,price\n1,2,3\n", {}, "column 2 has no name"),
+        ("a,b\n1,2\n", {}, "data.target=price: "),
+        ("a:price\n1:2\n", {}, "Try: another data.delimiter"),
+        ("a,price\n1,2\n", {"features": {"b": "number"}}, "data.features=b: "),
+        ("a,price\n1,2\n", {"features": {"a": "image"}}, "data.features: a is image"),
+        ("a,price\n1,2\n", {"weight": "w"}, "data.weight=w: "),
+        ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
+        ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
+        ("a,price\n1,2\n", {"target": None}, "data.target=None"),
+        (b"caf\xe9,price\n1,2\n", {}, "its header is not in utf8"),
+        (",".join(f"c{n}" for n in range(10_000)) + ",price\n", {}, "has 10,001 columns"),
+    ],
+)
+def test_headers_and_settings_that_cannot_be_used(
+    write: Write, content: str | bytes, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        write(content, **settings).check("data")
+    assert message in str(error.value)
+
+
+def test_a_header_without_rows(write: Write) -> None:
+    settings = write("a,price\n")
+    with pytest.raises(UserError, match="has a header and no rows"):
+        scan(header_of(settings), settings)
+
+
+def test_a_list_is_no_feature(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [[1, 2]], "price": [1]}), tmp_path / "table.parquet")
+    settings = TableSettings(files=str(tmp_path / "table.parquet"), target="price")
+    with pytest.raises(UserError, match="the column a holds list"):
+        scan(header_of(settings), settings)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [("nothing.csv", "is not there"), ("no*.csv", "is not there"), (".", "is no file"), ("a.json", "no known format")],
+)
+def test_files_that_are_no_tables(tmp_path: Path, files: str, message: str) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(UserError, match=message):
+        files_of(str(tmp_path / files))
+
+
+def test_files_of_other_columns(write: Write, tmp_path: Path) -> None:
+    write("a,price\n1,2\n", "a.csv")
+    write("b,price\n1,2\n", "b.csv")
+    with pytest.raises(UserError, match="has no column a, unlike"):
+        header_of(TableSettings(files=str(tmp_path / "?.csv"), target="price"))
+
+
+def test_digests_are_equal_where_rows_are() -> None:
+    numbers = np.array([0.0, -0.0, 1.0, np.nan, np.nan])
+    codes = np.array([0, 0, 1, 1, 2], np.int32)
+    found = digests([numbers, codes], [None, ["a", "b", "c"]])
+    assert found[0] == found[1]
+    assert len(set(found.tolist())) == 4
+    other = digests([numbers, codes[[2, 2, 0, 0, 4]]], [None, ["b", "a", "c"]])
+    np.testing.assert_array_equal(other, found)  # whatever numbers stand for the texts
+
+
+def test_damaged_files(write: Write) -> None:
+    for name in ("table.parquet", "table.feather"):
+        with pytest.raises(UserError, match="cannot be read"):
+            header_of(write("no such thing", name))

@@ -1,0 +1,110 @@
+"""What is learnt of numbers and categories, and the model that encodes them: same bits in training and in a file."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.features.kinds import Feature
+from stages.features.numbers_and_categories import (
+    NO_NUMBER,
+    NUMBERS,
+    ONE_HOT,
+    encode,
+    encoder_of,
+    learn,
+    learn_category,
+    learn_number,
+)
+
+RANDOM = np.random.default_rng(3)
+ROWS = 3000
+COLUMNS = {
+    "width": RANDOM.normal(1e9, 3.0, ROWS),
+    "age": np.where(RANDOM.random(ROWS) < 0.2, np.nan, RANDOM.normal(40, 9, ROWS)),
+    "color": RANDOM.choice(np.array(["red", "blue", ""], object), ROWS, p=[0.6, 0.3, 0.1]),
+    "class": RANDOM.integers(1, 4, ROWS),
+    "zip": np.array([f"z{number}" for number in RANDOM.zipf(1.3, ROWS) % 200], object),
+}
+FEATURES = {
+    "width": Feature("number", "float64"),
+    "age": Feature("number", "float64"),
+    "color": Feature("category", "string"),
+    "class": Feature("category", "int64"),
+    "zip": Feature("category", "string"),
+}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> keras.Model:
+    return encoder_of(FEATURES, learn(FEATURES, COLUMNS))
+
+
+def test_statistics_are_those_of_float64_in_one_pass() -> None:
+    values = np.concatenate([RANDOM.normal(1e8, 1.0, 150_000), [np.nan] * 5])
+    learnt = learn_number(values)
+    np.testing.assert_allclose(learnt.mean, np.nanmean(values), rtol=1e-15)
+    np.testing.assert_allclose(learnt.std, np.nanstd(values), rtol=1e-9)
+    assert learnt.median == np.nanmedian(values)
+    assert learnt.has_missing
+
+
+def test_constant_and_missing_columns_stay_finite() -> None:
+    assert learn_number(np.full(9, 0.1)).std == 1.0
+    assert learn_number(np.full(9, np.nan)).median == 0.0
+
+
+def test_a_vocabulary_is_ordered_by_frequency_then_name() -> None:
+    assert learn_category(np.array(["b", "a", "c", "c"], object)) == ["c", "a", "b"]
+    many = np.array([f"{number:03}" for number in range(50)] + ["007"], object)
+    assert learn_category(many) == ["007"]  # those that occur once stand for unknown ones
+
+
+def test_values_are_as_documented(encoder: keras.Model) -> None:
+    tensors = encode(encoder, COLUMNS, slice(None))
+    numbers = tensors[NUMBERS]
+    assert numbers.dtype == np.float32
+    assert numbers.shape == (ROWS, 2 + 1 + 3 + 3 + 1)
+    wide = COLUMNS["width"]
+    np.testing.assert_allclose(numbers[:, 0], (wide - wide.mean()) / wide.std(), rtol=1e-6, atol=1e-7)
+    is_missing = np.isnan(COLUMNS["age"])
+    np.testing.assert_array_equal(numbers[:, 2], is_missing)
+    assert len(np.unique(numbers[is_missing, 1])) == 1
+    np.testing.assert_array_equal(numbers[:, 3:6].argmax(1), [["red", "blue", ""].index(c) for c in COLUMNS["color"]])
+    vocabulary = learn_category(COLUMNS["zip"])
+    assert len(vocabulary) > ONE_HOT
+    places = {value: place for place, value in enumerate(vocabulary, start=1)}
+    np.testing.assert_array_equal(tensors["zip"], [places.get(value, 0) for value in COLUMNS["zip"]])
+
+
+def test_unknown_categories_are_zeros(encoder: keras.Model) -> None:
+    row = {name: values[:1] for name, values in COLUMNS.items()}
+    row |= {"color": np.array(["green"], object), "class": np.array([9]), "zip": np.array(["?"], object)}
+    tensors = encode(encoder, row, slice(None))
+    assert tensors[NUMBERS][0, 3:].tolist() == [0] * 6 + [1]
+    assert tensors["zip"][0] == 0
+
+
+def test_values_that_keras_gives_a_meaning_have_none_here() -> None:
+    columns = {"text": np.array(["[UNK]", "a", "[UNK]", ""], object), "whole": np.array([-1, 5, -1, NO_NUMBER])}
+    features = {"text": Feature("category", "string"), "whole": Feature("category", "int64")}
+    learnt = learn(features, {"text": columns["text"], "whole": columns["whole"][:3]})
+    tensors = encode(encoder_of(features, learnt), columns, slice(None))
+    np.testing.assert_array_equal(
+        tensors[NUMBERS], [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0], [0, 1, 0, 0, 0]]
+    )
+
+
+def test_any_batch_a_file_and_a_graph_give_the_same_bits(encoder: keras.Model, tmp_path: Path) -> None:
+    expected = encode(encoder, COLUMNS, slice(None))
+    parts = [encode(encoder, COLUMNS, slice(start, start + 7)) for start in range(0, ROWS, 7)]
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = keras.models.load_model(tmp_path / "encoder.keras")
+    compiled = tf.function(loaded, autograph=False)
+    raw = {name: tf.constant(values, FEATURES[name].dtype) for name, values in COLUMNS.items()}
+    answers = {name: value.numpy() for name, value in compiled(raw).items()}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+        np.testing.assert_array_equal(answers[name], values)

@@ -1,0 +1,234 @@
+"""Tables as data sets: what is predicted, how rows are divided, and what is said of targets that cannot be learned."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.errors import UserError
+from stages.load.table import table
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.settings.images import NormalizeSettings
+from stages.settings.table import TableSettings
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
+from tests.conftest import shared
+
+ROWS = 400
+RANDOM = np.random.default_rng(7)
+COLUMNS: dict[str, Any] = {
+    "size": RANDOM.normal(100, 20, ROWS).round(3),
+    "area (m²)": RANDOM.normal(5, 2, ROWS).round(3),
+    "color": RANDOM.choice(["red", "blue", "green"], ROWS),
+    "shop": [f"s{number}" for number in RANDOM.integers(0, 60, ROWS)],
+    "patient": [f"p{number}" for number in RANDOM.integers(0, 40, ROWS)],
+    "day": [f"2024-{row % 12 + 1:02}-{row % 28 + 1:02}" for row in range(ROWS)],
+    "part": RANDOM.choice(["train", "Validation", "test"], ROWS),
+    "weight": RANDOM.random(ROWS).round(3),
+    "grade": RANDOM.integers(1, 5, ROWS),
+    "price": RANDOM.normal(1000, 200, ROWS).round(2),
+    "rent": RANDOM.normal(10, 2, ROWS).round(3),
+}
+
+Load = Callable[..., Dataset]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Loads a table of COLUMNS, some of them replaced."""
+
+    def make(
+        target: Any = "price", replaced: dict[str, Any] | None = None, cache: Path | None = None, **given: Any
+    ) -> Dataset:
+        columns = {**COLUMNS, **(replaced or {})}
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        path = tmp_path / "table.csv"
+        if not path.exists():
+            path.write_text("\n".join(lines) + "\n")
+        settings = TableSettings(files=str(path), target=target, **given)
+        settings.check("data")
+        return table(settings, folder=tmp_path, cache=cache)
+
+    return make
+
+
+def numbers(dataset: Dataset) -> dict[str, set[int]]:
+    """Returns the numbers of each split's rows in the file."""
+    return {name: {*np.asarray(split.numbers).tolist()} for name, split in dataset.splits.items()}
+
+
+def column(dataset: Dataset, name: str, split: str) -> np.ndarray:
+    """Returns what the file has of a split's rows."""
+    return np.array(COLUMNS[name])[dataset.splits[split].numbers]
+
+
+def test_features_are_the_columns_of_the_file(load: Load) -> None:
+    dataset = load()
+    assert dataset.features["area__m__"].facts == {"column": "area (m²)"}
+    assert "day" not in dataset.features
+    for split in ("train", "val", "test"):
+        features = dataset.splits[split].features
+        np.testing.assert_array_equal(features["area__m__"][:], column(dataset, "area (m²)", split))
+        assert features["shop"][:].tolist() == column(dataset, "shop", split).tolist()
+        np.testing.assert_array_equal(features["grade"][:], column(dataset, "grade", split))
+    rows = [row for part in numbers(dataset).values() for row in part]
+    assert sorted(rows) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [
+        ("price", Regression),
+        (["price", "rent"], Regression),
+        ("color", Classification),
+        ("grade", Classification),
+    ],
+)
+def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -> None:
+    dataset = load(target)
+    assert isinstance(dataset.task, task)
+    names = [target] if isinstance(target, str) else target
+    for split in ("train", "test"):
+        targets = np.asarray(dataset.splits[split].targets)
+        if task is Regression:
+            expected = np.stack([column(dataset, name, split) for name in names], axis=1)
+            np.testing.assert_array_equal(targets, expected.astype(np.float32))
+        else:
+            classes = np.array(dataset.task.names)[targets].tolist()
+            assert classes == [str(value) for value in column(dataset, target, split)]
+    if isinstance(dataset.task, Regression):
+        np.testing.assert_allclose(dataset.task.mean, dataset.train.targets.astype(float).mean(axis=0))
+    assert not set(names) & set(dataset.features)
+
+
+def test_kinds_can_be_declared(load: Load) -> None:
+    dataset = load("grade", features={"grade": "number", "shop": "leave_out", "size": "category"})
+    assert isinstance(dataset.task, Regression)
+    assert "shop" not in dataset.features
+    assert dataset.features["size"].kind == "category"
+    assert list(load(features=["size", "color"]).features) == ["size", "color"]
+
+
+def test_splits_have_their_part_of_each_class_or_quantile(load: Load) -> None:
+    shares = [np.bincount(split.targets) / len(split) for split in load("color").splits.values()]
+    np.testing.assert_allclose(shares[1:], [shares[0]] * 2, atol=0.03)
+    means = [np.mean(split.targets) for split in load("price").splits.values()]
+    np.testing.assert_allclose(means, np.mean(means), rtol=0.05)
+
+
+def test_a_column_names_the_splits(load: Load) -> None:
+    dataset = load(split_column="part")
+    for split, value in (("train", "train"), ("val", "Validation"), ("test", "test")):
+        assert numbers(dataset)[split] == set(np.flatnonzero(COLUMNS["part"] == value))
+    assert "part" not in dataset.features
+
+
+def test_rows_of_a_group_stay_together(load: Load) -> None:
+    dataset = load(group="patient")
+    groups = [{*column(dataset, "patient", split)} for split in dataset.splits]
+    assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
+    assert all(len(split) > 10 for split in dataset.splits.values())
+
+
+def test_the_last_rows_by_time_are_the_test(load: Load) -> None:
+    dataset = load(time="day")
+    days = [sorted(column(dataset, "day", split)) for split in ("train", "val", "test")]
+    assert days[0][-1] <= days[1][0]
+    assert days[1][-1] <= days[2][0]
+    assert len(dataset.test) == 80
+
+
+def test_weights_are_those_of_the_rows(load: Load) -> None:
+    dataset = load(weight="weight")
+    np.testing.assert_array_equal(dataset.val.weights, column(dataset, "weight", "val"))
+
+
+def test_a_table_on_the_disk_is_the_one_in_memory(load: Load, tmp_path: Path) -> None:
+    settings = NormalizeSettings()
+    in_memory = normalize(load(), settings)
+    for _ in range(2):  # converted, then found
+        on_disk = normalize(load(cache=tmp_path / "cache", memory_gib=0.0), settings, cache=tmp_path / "cache")
+        assert not isinstance(on_disk.train.inputs["numbers"], np.ndarray)
+        rows = np.array([5, 0, 5, 17])
+        for split in ("train", "val", "test"):
+            ours, theirs = on_disk.splits[split], in_memory.splits[split]
+            for columns, others in ((ours.features, theirs.features), (ours.inputs, theirs.inputs)):
+                for name, values in columns.items():
+                    np.testing.assert_array_equal(values[rows], others[name][rows])
+            np.testing.assert_array_equal(ours.targets, theirs.targets)
+            np.testing.assert_array_equal(ours.described.digests, theirs.described.digests)
+
+
+def test_the_fingerprint_follows_values_targets_and_splits(load: Load, tmp_path: Path) -> None:
+    found = [load().fingerprint, load("rent").fingerprint, load(split_seed=1).fingerprint]
+    (tmp_path / "table.csv").unlink()
+    found.append(load(replaced={"size": COLUMNS["size"] + 1}).fingerprint)
+    (tmp_path / "table.csv").unlink()
+    assert load().fingerprint == found[0]
+    assert len({*found}) == 4
+
+
+def test_rows_that_cannot_be_used_are_left_out_and_listed(load: Load, tmp_path: Path) -> None:
+    size, price = [*map(str, COLUMNS["size"])], [*map(str, COLUMNS["price"])]
+    size[3], price[5], price[7] = "large", "", "inf"
+    dataset = load(replaced={"size": size, "price": price}, on_error="skip")
+    assert not {3, 5, 7} & {row for part in numbers(dataset).values() for row in part}
+    assert sum(map(len, dataset.splits.values())) == ROWS - 3
+    lines = (tmp_path / "data" / "skipped.csv").read_text().splitlines()
+    assert lines[1:] == [
+        "\"table.csv row 4, column size\",'large' is no number",
+        '"table.csv row 6, column price",the value is missing',
+        "\"table.csv row 8, column price\",'inf' is infinite",
+    ]
+
+
+def replaced(name: str, row: int, value: str) -> dict[str, Any]:
+    values = [*map(str, COLUMNS[name])]
+    values[row] = value
+    return {name: values}
+
+
+@pytest.mark.parametrize(
+    ("target", "columns", "settings", "message"),
+    [
+        ("price", {"price": [5] * ROWS}, {}, "data.target=price has one value alone"),
+        ("price", {"price": [5.5] * ROWS}, {}, "data.target=price is 5.5 in all rows"),
+        ("price", replaced("price", 4, ""), {}, "table.csv row 5, column price: the value is missing"),
+        ("price", replaced("price", 4, "inf"), {}, "table.csv row 5, column price: 'inf' is infinite"),
+        ("price", replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
+        ("price", {"price": [""] * ROWS}, {}, "data.target=price has no values"),
+        ("name", {"name": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=name has an identifier, 400 different"),
+        (["price", "color"], {}, {}, "data.target: color is a category, and there are several targets"),
+        ("price", replaced("weight", 4, "-0.5"), {"weight": "weight"}, "row 5, column weight: '-0.5' is less than 0"),
+        ("price", replaced("part", 4, "other"), {"split_column": "part"}, "row 5 is other"),
+        ("price", {"part": ["val", "test"] * (ROWS // 2)}, {"split_column": "part"}, "names no training row"),
+        ("price", {}, {"split_column": "part", "group": "patient"}, "is in the splits"),
+        ("price", replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
+        ("price", {}, {"features": ["day"]}, "day: dates"),
+        ("color", {"color": ["red"] * (ROWS - 1) + ["blue"]}, {}, "the test split cannot be cut"),
+    ],
+)
+def test_tables_that_cannot_be_learned_from(
+    load: Load, target: Any, columns: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        load(target, columns, **settings)
+    assert message in str(error.value)
+
+
+def test_real_tables() -> None:
+    found = {}
+    for name, target in (("diamonds", "price"), ("penguins", "species"), ("titanic", "survived")):
+        dataset = normalize(
+            table(TableSettings(files=str(shared("tables", f"{name}.csv")), target=target)), NormalizeSettings()
+        )
+        [(_, inputs)] = dataset.train.inputs.items()
+        found[name] = (type(dataset.task), len(dataset.train) + len(dataset.val) + len(dataset.test), inputs.shape[1])
+    assert found == {
+        "diamonds": (Regression, 53_940, 26),
+        "penguins": (Classification, 344, 14),
+        "titanic": (Classification, 891, 49),
+    }

@@ -1,0 +1,89 @@
+"""Regression: losses of Keras, metrics of scikit-learn, answers in the targets' own units."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as sk
+
+from stages.errors import UserError
+from stages.tasks.regression import Regression
+from tests.stages.experiments import settings
+
+RANDOM = np.random.default_rng(5)
+TARGETS = (RANDOM.normal(size=(97, 3)) * [1e4, 1.0, 1e-3] + [5e5, -3.0, 0.0]).astype(np.float32)
+TASK = Regression.of(("price", "size", "weight"), TARGETS)
+STANDARDIZED = TASK.standardized(TARGETS, tf.float32).numpy()
+OUTPUTS = (STANDARDIZED + RANDOM.normal(size=TARGETS.shape) * 0.9).astype(np.float32)
+WEIGHTS = RANDOM.random(97)
+
+
+@pytest.mark.parametrize(
+    ("loss", "keras_loss"),
+    [
+        ("auto", keras.losses.MeanSquaredError(reduction=None)),
+        ("mae", keras.losses.MeanAbsoluteError(reduction=None)),
+        ("huber", keras.losses.Huber(reduction=None)),
+    ],
+)
+def test_losses_are_those_of_keras_on_standardized_targets(loss: str, keras_loss: keras.losses.Loss) -> None:
+    task = TASK.for_training(settings(loss=loss), TARGETS)
+    np.testing.assert_allclose(task.losses(TARGETS, OUTPUTS), keras_loss(STANDARDIZED, OUTPUTS), rtol=1e-6)
+
+
+def test_metrics_are_those_of_scikit_learn_however_the_examples_are_divided() -> None:
+    sums: dict[str, Any] = {"examples": WEIGHTS.sum()}
+    for part in np.array_split(np.arange(97), 5):
+        for name, value in TASK.add(TARGETS[part], OUTPUTS[part], tf.constant(WEIGHTS[part])).items():
+            assert value.shape == TASK.sums[name]
+            sums[name] = sums.get(name, 0) + value.numpy()
+    answers = OUTPUTS.astype(np.float64) * TASK.std + TASK.mean
+    expected = {
+        "rmse": sk.root_mean_squared_error(TARGETS, answers, sample_weight=WEIGHTS),
+        "mae": sk.mean_absolute_error(TARGETS, answers, sample_weight=WEIGHTS),
+        "r2": sk.r2_score(TARGETS, answers, sample_weight=WEIGHTS),
+    }
+    assert TASK.scores(sums) == pytest.approx(expected, rel=1e-9)
+    assert not TASK.is_higher_better("val_rmse")
+    assert TASK.is_higher_better("val_r2")
+
+
+def test_answers_are_in_the_units_of_the_targets() -> None:
+    answers = TASK.answers(STANDARDIZED).numpy()
+    np.testing.assert_allclose(answers, TARGETS, rtol=1e-6, atol=1e-9)
+    inputs = keras.Input((3,))
+    layer = keras.Model(inputs, TASK.with_answers(inputs))
+    assert TASK.differ(answers, layer(STANDARDIZED).numpy(), 1e-4) == (pytest.approx(0, abs=1e-5), 1.0)
+    assert TASK.differ(answers, answers + np.array(TASK.std), 0.5) == (pytest.approx(1, rel=1e-3), 0.0)
+
+
+def test_a_constant_target_is_not_divided_by_nothing() -> None:
+    assert Regression.of(("a",), np.ones((5, 1))).std == (1.0,)
+
+
+def test_strata_are_quantiles_of_enough_rows() -> None:
+    task = Regression(("price",))
+    strata = task.strata(RANDOM.normal(size=(1000, 1)))
+    assert strata is not None
+    assert np.bincount(strata).tolist() == [100] * 10
+    assert task.strata(np.arange(30.0)[:, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (TARGETS[:, :2], r"targets are float32 \(97, 2\)"),
+        (np.where(np.arange(291).reshape(97, 3) == 7, np.nan, TARGETS).astype(np.float32), "size is nan in row 2"),
+    ],
+)
+def test_targets_that_do_not_fit(targets: np.ndarray, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TASK.check("houses: its train", targets)
+
+
+@pytest.mark.parametrize("given", [{"label_smoothing": 0.1}, {"class_weights": "balanced"}])
+def test_settings_of_classes_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(given))):
+        TASK.for_training(settings(**given), TARGETS)

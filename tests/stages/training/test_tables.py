@@ -1,0 +1,84 @@
+"""Training on tables: numbers beside embedded categories, the same on any replicas, from memory and from the disk."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.load.table import table
+from stages.model import model
+from stages.normalize import normalize
+from stages.results import Dataset, Model, Strategy
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, WideAndDeepSettings
+from stages.settings.table import TableSettings
+from tests.stages.experiments import adam, after_steps, flat, mirrored, one_device, settings
+
+ROWS = 611
+STEPS = 25
+TARGETS = {"classification": "color", "regression": "price", "several": ["price", "rent"]}
+
+
+@functools.cache
+def csv(folder: Path) -> str:
+    random = np.random.default_rng(11)
+    path = folder / "table.csv"
+    size, shop = random.normal(10, 3, ROWS), random.integers(0, 60, ROWS)
+    colors = ("red", "blue", "green")
+    lines = ["size,shop,grade,color,price,rent"] + [
+        f"{'' if row % 9 == 0 else f'{size[row]:.3f}'},s{shop[row]},{row % 4},{colors[shop[row] % 3]},"
+        f"{1e5 + 1e4 * size[row] + 500 * shop[row]:.1f},{shop[row] / 7 + random.normal():.3f}"
+        for row in range(ROWS)
+    ]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+def dataset(folder: Path, task: str, cache: Path | None = None, **given: Any) -> Dataset:
+    loaded = table(TableSettings(files=csv(folder), target=TARGETS[task], **given), cache=cache)
+    return normalize(loaded, NormalizeSettings(), cache=cache)
+
+
+def build(data: Dataset, where: Strategy, network: Any = None, policy: str = "float32") -> Model:
+    network = network or MlpSettings(hidden=[16], dropout=0.2)
+    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+
+
+@pytest.mark.parametrize("task", TARGETS)
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_equal_one_device(folder: Path, task: str, replicas: int) -> None:
+    data = dataset(folder, task)
+    assert set(data.train.inputs) == {"numbers", "shop"}
+    given = settings(batch_size=64)  # 7 of 8 steps an epoch; the last one of 439 rows has 55
+    one, means = after_steps(one_device(), data, given, STEPS, build)
+    several, of_several = after_steps(mirrored(replicas), data, given, STEPS, build)
+    np.testing.assert_allclose(
+        flat(several.network), flat(one.network), rtol=0, atol=2e-7 * max(1, np.abs(flat(one.network)).max())
+    )
+    assert of_several == pytest.approx(means, rel=5e-7)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_every_network_learns(folder: Path, policy: str) -> None:
+    data = dataset(folder, "classification")
+    given = settings(batch_size=64, optimizer=adam(learning_rate=0.01))
+    for network in (MlpSettings(hidden=[32]), WideAndDeepSettings(hidden=[32])):
+        _, means = after_steps(one_device(), data, given, 200, functools.partial(build, network=network, policy=policy))
+        assert means["accuracy"] > 0.7
+
+
+def test_from_the_disk_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    given = settings(batch_size=64)
+    streamed = dataset(folder, "classification", cache=tmp_path, memory_gib=0.0)
+    networks = [
+        after_steps(one_device(), data, given, STEPS, build)[0].network
+        for data in (dataset(folder, "classification"), streamed)
+    ]
+    np.testing.assert_array_equal(flat(networks[1]), flat(networks[0]))
