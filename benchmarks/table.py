@@ -144,8 +144,7 @@ ROWS = (
     Row("preparation of a set like CIFAR-10", "preparation:cifar10", "seconds", "pipeline", "tf.data", at_most=1.0,
         note=PREPARED),
     Row("preparation of tf_flowers", "preparation:flowers", "seconds", "pipeline", "tf.data", at_most=1.0,
-        note="Pillow decodes and resizes image by image, with a filter over all pixels, so that anybody can repeat it; "
-        "tf.data's resize looks at four."),
+        note="measured when Pillow still decoded and resized image by image."),
     Row("a job of a sweep beyond its training", "sweeps:launchers", "over training", "sweep", at_most=1.0, unit="s",
         note="the tracing of training and evaluation, and the export with its comparison."),
     Row("eight jobs of one epoch on the digits, a sweep", "sweeps:launchers", "seconds", "sweep", "a process each",
