@@ -59,6 +59,13 @@ def build_callbacks(
     Raises:
         UserError: for a callback that cannot be made, or that cannot work with these settings.
     """
+    measured = ["loss", *task.metrics, *(metric.name for metric in metrics)]
+    if settings.monitor.removeprefix("val_") not in measured:
+        raise UserError(
+            f"train.monitor={settings.monitor}: the task has no such metric",
+            [f"val_{name}" for name in measured],
+            f"train.monitor=val_{task.primary}",
+        )
     is_higher_better = task.is_higher_better(settings.monitor)
     best = BestWeights(settings.monitor, is_higher_better)
     mode = "max" if is_higher_better else "min"
@@ -82,7 +89,7 @@ def build_callbacks(
             callback.folder = str(folder or "")
         if left_out := state_of(callback, "", {})[1]:
             reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
-    _refuse_useless(own, settings, metrics)
+    _refuse_useless(own, settings, measured)
     return best, Callbacks([*callbacks, *own.values()])
 
 
@@ -123,14 +130,13 @@ _SETTING_RATES = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRat
 def _refuse_useless(
     callbacks: Mapping[str, keras.callbacks.Callback],
     settings: TrainSettings,
-    metrics: Sequence[keras.metrics.Metric],
+    logs: Sequence[str],
 ) -> None:
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
         UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs.
     """
-    logs = ["loss", "accuracy", *(metric.name for metric in metrics)]
     known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
     adding += [c for c in callbacks.values() if isinstance(c, keras.callbacks.LambdaCallback)]

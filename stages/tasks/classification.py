@@ -36,6 +36,7 @@ class Classification(Task):
     class_weights: tuple[float, ...] | None = None
 
     primary: ClassVar[str] = "accuracy"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     higher: ClassVar[tuple[str, ...]] = ("accuracy",)
     answer: ClassVar[str] = "probabilities"
     target: ClassVar[str] = "label"

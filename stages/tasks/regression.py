@@ -36,6 +36,7 @@ class Regression(Task):
     loss: str = "mse"
 
     primary: ClassVar[str] = "rmse"
+    metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     higher: ClassVar[tuple[str, ...]] = ("r2",)
     answer: ClassVar[str] = "prediction"
 

@@ -24,8 +24,8 @@ class Task(ABC):
     as the last layer of a network returns them, float32 [b, outputs] or wider.
 
     names: of the classes, labels or targets.
-    primary: the metric by which models are compared. higher: the metrics, as each epoch has them, of which more is
-        better; of all others less is.
+    primary: the metric by which models are compared. metrics: those that each epoch has. higher: those of which more
+        is better; of all others less is.
     answer: name of what an exported model returns first, float32 [N, outputs].
     target: name of the column of targets in `predictions.parquet`.
     """
@@ -33,6 +33,7 @@ class Task(ABC):
     names: tuple[str, ...]
 
     primary: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]] = ()
     higher: ClassVar[tuple[str, ...]] = ()
     answer: ClassVar[str]
     target: ClassVar[str] = "target"

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stages.callbacks.build import build_callbacks
+from stages.errors import UserError
 from stages.load.table import table
 from stages.model import model
 from stages.normalize import normalize
+from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, WideAndDeepSettings
@@ -72,6 +75,14 @@ def test_every_network_learns(folder: Path, policy: str) -> None:
     for network in (MlpSettings(hidden=[32]), WideAndDeepSettings(hidden=[32])):
         _, means = after_steps(one_device(), data, given, 200, functools.partial(build, network=network, policy=policy))
         assert means["accuracy"] > 0.7
+
+
+def test_a_metric_that_the_task_does_not_have_is_refused(folder: Path) -> None:
+    task = dataset(folder, "regression").task
+    with pytest.raises(UserError, match=r"monitor=val_accuracy.*Expected one of: val_loss, val_rmse, val_mae, val_r2"):
+        build_callbacks(settings(monitor="val_accuracy"), task, Silent())
+    best, _ = build_callbacks(settings(monitor="val_r2"), task, Silent())
+    assert best.monitor == "val_r2"
 
 
 def test_from_the_disk_the_same_weights(folder: Path, tmp_path: Path) -> None:
