@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
@@ -15,7 +15,7 @@ from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
 from pipeline.planning.inherited import inherit_overrides
-from pipeline.run_folder.runs import Runs, epoch_metrics, read_run
+from pipeline.run_folder.runs import Runs, epoch_metrics, read_config, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import current_status
 from pipeline.system import environment
@@ -61,9 +61,7 @@ class Run:
     @cached_property
     def config(self) -> DictConfig:
         """The whole configuration, without secrets."""
-        document = OmegaConf.load(regular_file(self.folder / "config.yaml"))
-        assert isinstance(document, DictConfig)
-        return document
+        return read_config(self.folder)
 
     @property
     def history(self) -> "pd.DataFrame":

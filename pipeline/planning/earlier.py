@@ -21,18 +21,19 @@ from pipeline.provenance.identity import (
     as_override,
     differing,
     identity,
+    is_among,
     relevant_settings,
     settings_of,
 )
 from pipeline.provenance.source_digest import new_for_other_code, sources
 from pipeline.run_folder.pending import is_unsent
-from pipeline.run_folder.runs import Runs, read_run
+from pipeline.run_folder.runs import Runs, read_config, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.models import RESULTS
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
-from stages.settings.places import regular_file
 from stages.settings.results import EvaluateSettings
+from stages.settings.train import TrainSettings
 
 RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
 """Settings that may differ in a run that is resumed by its id."""
@@ -42,12 +43,15 @@ REUSED_WITH = (*RESUMED_WITH, "from", "run", "fork", "fork_weights", "determinis
 
 FORKED_WITH = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
-    "model.network._target_",
+    "model.network", "precision.policy",
 )  # fmt: skip
-"""Settings that may not differ from those of the run that is forked.
+"""Settings that may not differ from those of the run that is forked: of its data and variables.
 
 What only the data and the network themselves can tell is compared with the checkpoint when they are there.
 """
+
+_FREE = ("model.network.dropout", "model.network.arguments")
+"""Settings of networks that may differ all the same: the variables do not follow from them."""
 
 
 def resolve(job: Job, console: Console) -> Job:
@@ -141,16 +145,37 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     if starts and not can_start(folder / "checkpoints"):
         raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
     check_fork(experiment, run)
+    if starts:
+        refuse_without_epochs(experiment, run)
     return run
 
 
+def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
+    """Refuse a fork of `run`, which has finished, that has no epoch left to train."""
+    train = experiment.of("train", TrainSettings)
+    begin = int(run.metrics.get("train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch", 0))
+    if train and begin >= train.all_epochs:
+        raise UserError(
+            f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
+            f"more than {begin}",
+            f"train.epochs={2 * begin}",
+        )
+
+
 def check_fork(experiment: Experiment, run: Summary) -> None:
-    """Refuse a setting with which `experiment` has other data or another network than the run it forks."""
+    """Refuse a setting with which `experiment` has other data or variables than the run it forks."""
+    both = _both(run, experiment, ())
+    compared = list(FORKED_WITH)
+    if not all(str(settings.get("model.network._target_")).startswith("stages.networks.") for settings in both):
+        compared.remove("model.network")  # one's own may have settings of other names
     before, now = (
-        {name: value for name, value in settings.items() if name in FORKED_WITH}
-        for settings in _both(run, experiment, ())
+        {name: value for name, value in settings.items() if is_among(name, compared) and not is_among(name, _FREE)}
+        for settings in both
     )
-    expected = "the data, the network and the training stage of that run, or a new run"
+    for settings in (before, now):  # the dtype of the variables
+        policy = settings.get("precision.policy")
+        settings["precision.policy"] = policy if policy in ("bfloat16", "float16", "float64") else "float32"
+    expected = "the data, the network, the training stage and the dtype of the variables of that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")
 
 
@@ -250,7 +275,7 @@ def other_run(experiment: Experiment) -> Path | None:
 
 def _both(run: Summary, experiment: Experiment, ignored: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run and of this one by their dotted names, but those that are `ignored`."""
-    before = OmegaConf.to_container(OmegaConf.load(regular_file(Path(run.folder) / "config.yaml")))
+    before = OmegaConf.to_container(read_config(Path(run.folder)))
     return relevant_settings(before, ignored), settings_of(experiment, tuple(ignored))
 
 

@@ -4,11 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from pipeline.paths import age_order, shorter
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import regular_file, resolved
+
+CONFIG = "config.yaml"
 
 SHORTEST_ID = 4
 
@@ -28,6 +34,21 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
         warn(f"{shorter(folder / NAME)} cannot be read, so this run is passed over ({error})")
         return None
     return replace(summary, folder=str(folder.resolve()))  # it may have been moved
+
+
+def read_config(folder: Path) -> DictConfig:
+    """Return the whole configuration of the run in `folder`, without secrets.
+
+    Raises:
+        UserError: where its file is lost or damaged.
+    """
+    try:
+        document = OmegaConf.load(regular_file(folder / CONFIG))
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{shorter(folder / CONFIG)} cannot be read", "the file that the run has written") from error
+    if not isinstance(document, DictConfig) or not document:
+        raise UserError(f"{shorter(folder / CONFIG)} has no settings", "the file that the run has written")
+    return document
 
 
 def has_finished(folder: Path) -> bool:

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.planning.earlier import check_fork
+from pipeline.planning.earlier import check_fork, refuse_without_epochs
 from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 OTHERS = {
     "model=mlp": "model.network._target_ was stages.networks.cnn.cnn",
+    "model.network.filters=[8,8]": "model.network.filters",
+    "precision=bfloat16 optimizer=sgd": "precision.policy was float32 and is bfloat16",
     "data.split_seed=7": "data.split_seed was 42 and is 7",
     "data.test_fraction=0.3": "data.test_fraction was 0.2 and is 0.3",
     "data=synthetic": "data._target_",
@@ -38,3 +40,26 @@ def test_other_data_or_variables_are_refused(given: str, run: Summary) -> None:
 @pytest.mark.parametrize("given", SAME)
 def test_what_fits_is_not_refused(given: str, run: Summary) -> None:
     check_fork(experiment("fork=1a", *given.split()), run)
+
+
+def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:
+    """It starts from the epoch of the best weights, or from the last one, and may go on to fine-tune."""
+    done = dataclasses.replace(run, metrics={"train/weights_epoch": 3.0, "train/last_epoch": 5.0})
+    for given, begin in (("best", 3), ("last", 5)):
+        words = ("fork=1a", f"fork_weights={given}")
+        message = f"{begin} are over where fork=1a starts.*Try: train.epochs={2 * begin}"
+        with pytest.raises(UserError, match=message):
+            refuse_without_epochs(experiment(*words, f"train.epochs={begin}"), done)
+        refuse_without_epochs(experiment(*words, f"train.epochs={begin + 1}"), done)
+        refuse_without_epochs(experiment(*words, f"train.epochs={begin}", "train.fine_tune_epochs=1"), done)
+    refuse_without_epochs(experiment("fork=1a", "train.epochs=1"), dataclasses.replace(run, metrics={}))
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1", "", "\udcff: 1"])
+def test_a_damaged_configuration_is_one_line(content: str, run: Summary) -> None:
+    (Path(run.folder) / "config.yaml").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        check_fork(experiment("fork=1a"), run)
+    (Path(run.folder) / "config.yaml").unlink()
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        check_fork(experiment("fork=1a"), run)
