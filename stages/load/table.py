@@ -93,7 +93,7 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     for name in names:
         if (source.arrays[name] == source.arrays[name][0]).all():
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
-    if all(kind == "number" for kind in kinds.values()):
+    if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
         return (
             targets,

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn import datasets
 
 from stages.errors import UserError
 from stages.load.table import table
@@ -232,3 +234,22 @@ def test_real_tables() -> None:
         "penguins": (Classification, 344, 14),
         "titanic": (Classification, 891, 49),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "task", "features"),
+    [
+        ("diabetes", "target", Regression, 10),
+        ("wine", "target", Classification, 13),
+        ("breast_cancer", "target", Classification, 30),
+        ("linnerud", ["Weight", "Waist", "Pulse"], Regression, 3),
+    ],
+)
+def test_sets_of_scikit_learn(name: str, target: Any, task: type, features: int, tmp_path: Path) -> None:
+    bundle = getattr(datasets, f"load_{name}")(as_frame=True)
+    pd.concat([bundle.data, pd.DataFrame(bundle.target)], axis=1).to_csv(tmp_path / f"{name}.csv", index=False)
+    dataset = normalize(table(TableSettings(files=str(tmp_path / f"{name}.csv"), target=target)), NormalizeSettings())
+    assert isinstance(dataset.task, task)
+    assert len(dataset.features) == features
+    assert sum(map(len, dataset.splits.values())) == len(bundle.data)
+    assert all(np.isfinite(np.asarray(split.inputs["numbers"])).all() for split in dataset.splits.values())
