@@ -12,6 +12,7 @@ from stages.distribution.collectives import is_chief
 from stages.errors import UserError
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
+from stages.evaluation.labels import read_labels, report_labels
 from stages.evaluation.metrics import CALIBRATION, metrics_of
 from stages.evaluation.numbers import NumbersReport, draw_numbers, report_numbers
 from stages.evaluation.predictions import (
@@ -30,6 +31,7 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
 
 
 def evaluate(
@@ -93,6 +95,9 @@ def _explain(
 ) -> tuple[Report | NumbersReport, list[Path]]:
     """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
     names = dataset.task.names
+    if isinstance(dataset.task, MultiLabel):
+        of_labels = report_labels(*read_labels(path), names, settings.confidence, dataset.test.weights)
+        return replace(of_labels, values={"test/loss": scores.loss, **of_labels.values}), []
     if not isinstance(dataset.task, Classification):
         report = report_numbers(path, scores.loss, names, settings.confidence, dataset.test.weights)
         return report, draw_numbers(path, names, folder) if folder is not None else []
@@ -117,7 +122,7 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
     if settings.against is None:
         return None
     if not isinstance(dataset.task, Classification):
-        raise UserError("evaluate.against with a target that is a number", "classes", "evaluate.against=null")
+        raise UserError("evaluate.against with a target that is no class", "classes", "evaluate.against=null")
     folder = Path(settings.against)
     check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
     return folder
@@ -125,7 +130,7 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
 
 def _ends(report: Report | NumbersReport) -> dict[str, float]:
     """Returns the interval of the first metric as metrics; those of all others would flood MLflow's charts."""
-    name = next((name for name in ("test/accuracy", "test/rmse") if name in report.intervals), None)
+    name = next((name for name in ("test/accuracy", "test/rmse", "test/macro_f1") if name in report.intervals), None)
     return {} if name is None else dict(zip((f"{name}_low", f"{name}_high"), report.intervals[name], strict=True))
 
 

@@ -115,8 +115,10 @@ def run_description(summary: Summary, typed: str, note: str | None) -> str:
 def model_card(summary: Summary, model: "Exported") -> str:
     """Return the card of a run's model in Markdown: its input and output, its test metrics, where it comes from."""
     names = ", ".join(map(escaped, model.class_names[:MOST_CLASSES]))
-    of_classes = "classes" in summary.facts.get("data", {"classes": 0})
-    output = "a probability for each class" if of_classes else "numbers in the units of its data"
+    data = summary.facts.get("data", {"classes": 0})
+    output = "numbers in the units of its data"
+    if "classes" in data or "labels" in data:
+        output = f"a probability for each {'class' if 'classes' in data else 'label'}"
     more = f" and {len(model.class_names) - MOST_CLASSES} more" if len(model.class_names) > MOST_CLASSES else ""
     intervals = summary.facts.get("intervals", {})
     scores = [
@@ -168,7 +170,11 @@ def data_sizes(summary: Summary) -> str | None:
     examples = ", ".join(f"{facts[f'{split}_examples']:,} {split}" for split in ("train", "val", "test"))
     kinds = [f"{count} {name.removesuffix('_features')}" for name, count in facts.items() if name.endswith("_features")]
     inputs = ", ".join(kinds) or f"{facts['height']}×{facts['width']}×{facts['channels']}"
-    answers = f"{facts['classes']} classes" if "classes" in facts else f"{facts['targets']} numbers to predict"
+    answers = next(
+        f"{facts[name]} {what}"
+        for name, what in (("classes", "classes"), ("labels", "labels"), ("targets", "numbers to predict"))
+        if name in facts
+    )
     return f"{examples}; {answers}; {inputs}"
 
 
@@ -206,7 +212,9 @@ def _result(summary: Summary) -> str:
 
 
 def _scores(metrics: Mapping[str, float], prefix: str) -> str:
-    names = [name for name in ("accuracy", "rmse", "r2", "loss") if f"{prefix}{name}" in metrics]
+    names = [
+        name for name in ("accuracy", "rmse", "r2", "macro_f1", "exact_match", "loss") if f"{prefix}{name}" in metrics
+    ]
     return ", ".join(f"{name} {metrics[prefix + name]:.4{'g' if name == 'rmse' else 'f'}}" for name in names)
 
 

@@ -22,11 +22,15 @@ from stages.seeds import derive
 from stages.settings.table import TableSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "valid": "val", "test": "test"}
 """Values of `data.split_column`, in any case, and the splits that they mean."""
+
+LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+"""Values of a column that is one of several labels, in any case."""
 
 
 def table(
@@ -48,6 +52,8 @@ def table(
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
     _log(source, why, reporter)
+    if isinstance(task, MultiLabel):
+        _warn_of_constants(task.names, targets[rows["train"]], reporter)
     used = [column.kind for column in source.used]
     params = {
         "fingerprint": _fingerprint(source, targets, rows),
@@ -86,13 +92,17 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     """Returns the targets, int32 [N] or float32 [N, k], what is predicted, and why that is.
 
     Raises:
-        UserError: where a target has one value alone, or several are not all numbers.
+        UserError: where a target has one value alone, or several are neither all numbers nor all of 0 and 1.
     """
     names = settings.targets
     kinds = {column.name: column.note for column in source.columns if column.kind == "target"}
     for name in names:
         if (source.arrays[name] == source.arrays[name][0]).all():
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
+    labels = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
+    found = [part for part in labels if part is not None]
+    if len(found) == len(names) > 1:
+        return np.stack(found, axis=1), MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
         return (
@@ -101,12 +111,7 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
             f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression",
         )
     if len(names) > 1:
-        other = next(name for name, kind in kinds.items() if kind != "number")
-        raise UserError(
-            f"data.target: {other} is a {kinds[other]}, and there are several targets",
-            "one target, or several numbers",
-            f"'data.features={{{other}: number}}'",
-        )
+        raise _of_two_kinds(source, [name for name in names if kinds[name] != "number"])
     values, codes = np.unique(source.arrays[names[0]], return_inverse=True)
     if kinds[names[0]] == "category":  # numbers of texts, in the order in which these occur
         texts = source.texts[names[0]]
@@ -115,6 +120,36 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         values, codes = np.array([texts[place] for place in order], object), rank[source.arrays[names[0]]]
     why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
     return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
+
+
+def _labels(source: TableSource, name: str) -> np.ndarray | None:
+    """Returns a column of 0 and 1, int32 [N]; None where it has other values."""
+    values = source.arrays[name]
+    if name not in source.texts:
+        return np.asarray(values, np.int32) if np.isin(values, (0, 1)).all() else None
+    known = [LABELS.get(text.lower()) for text in source.texts[name]]
+    if any(known[code] is None for code in np.unique(values)):
+        return None
+    return np.array([label or 0 for label in known], np.int32)[values]
+
+
+def _of_two_kinds(source: TableSource, names: Sequence[str]) -> UserError:
+    """Returns the error for several targets, of which those named are no numbers."""
+    other = next((name for name in names if _labels(source, name) is None), names[0])
+    values = list(map(str, source.of(other)))
+    row = next((row for row, value in enumerate(values) if value.lower() not in LABELS), 0)
+    return UserError(
+        f"data.target: {other} is {values[row]} in row {source.numbers[row] + 1:,}, and there are several targets",
+        "one target, several numbers, or several columns of 0 and 1",
+        f"'data.features={{{other}: number}}'",
+    )
+
+
+def _warn_of_constants(names: Sequence[str], targets: np.ndarray, reporter: Reporter) -> None:
+    """Tells of labels that training cannot learn."""
+    for name, values in zip(names, targets.T, strict=True):
+        if (values == values[0]).all():
+            reporter.warn(f"the label {name} is {values[0]} in all {len(values):,} training rows: nothing can learn it")
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:

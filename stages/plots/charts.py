@@ -20,7 +20,7 @@ MOST_POINTS = 5000
 
 
 def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
-    """Plots loss and accuracy, or RMSE, by epoch, with the best epoch and the starts of later phases; returns `path`.
+    """Plots loss and accuracy, RMSE or F1 by epoch, with the best epoch and the starts of later phases; returns `path`.
 
     Args:
         best_epoch: counted from 1. first_epoch: that of the first row of `history`.
@@ -29,7 +29,8 @@ def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: 
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
-    shown = ("loss", "accuracy" if "train/accuracy" in history[0] else "rmse")
+    score = next((name for name in ("accuracy", "macro_f1") if f"train/{name}" in history[0]), "rmse")
+    shown = ("loss", score)
     for axes, name in zip(figure.subplots(1, 2), shown, strict=True):
         for split in ("train", "val"):
             axes.plot(epochs, [row.get(f"{split}/{name}", np.nan) for row in history], marker=".", label=split)

@@ -27,9 +27,24 @@ class TrainSettings:
     """Of targets that are numbers, standardized; `auto` is `mse`. Classes have the cross-entropy alone."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
-    """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it)."""
+    """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it). Of
+    several labels the factor of each where it holds; `balanced`: examples without it / examples with it."""
     monitor: str = choice(
-        "val_loss", "val_loss", "val_accuracy", "val_rmse", "val_mae", "val_r2", "loss", "accuracy", "rmse", "mae", "r2"
+        "val_loss",
+        "val_loss",
+        "val_accuracy",
+        "val_rmse",
+        "val_mae",
+        "val_r2",
+        "val_macro_f1",
+        "val_exact_match",
+        "loss",
+        "accuracy",
+        "rmse",
+        "mae",
+        "r2",
+        "macro_f1",
+        "exact_match",
     )
     """Decides which epoch is best, and when to stop early: a metric that the task has."""
     restore_best: bool = True

@@ -67,7 +67,8 @@ def _epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str
     speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
     left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
     remaining = f"  {left:.0f} s left" if epoch + 1 < epochs else ""
-    names = (name for name in ("loss", "accuracy", "rmse", "val_loss", "val_accuracy", "val_rmse") if name in logs)
+    shown = ("loss", "accuracy", "rmse", "macro_f1")
+    names = (name for name in (*shown, *(f"val_{name}" for name in shown)) if name in logs)
     means = "  ".join(f"{name} {logs[name]:.4{'g' if name.endswith('rmse') else 'f'}}" for name in names)
     return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{remaining}"
 

@@ -122,6 +122,31 @@ def test_metrics_of_numbers_are_those_of_scikit_learn(
     assert (folder / "plots" / "predicted.png").is_file()
 
 
+def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    frame = pd.read_csv(csv)
+    frame = frame.assign(is_red=(frame.color == "red").astype(int), is_first=frame.grade == 1)
+    frame.drop(columns=["color", "grade"]).to_csv(path, index=False)
+    given = ("train.epochs=2", "optimizer.learning_rate=0.01", "tracking=off", f"outputs={tmp_path}")
+    done = commands.run("data=table", f"data.files={path}", "data.target=[is_red,is_first]", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is_red, is_first are 0 or 1: task=multi_label" in done.stdout
+    folder = only_folder(tmp_path)
+    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    table = pq.read_table(folder / "predictions.parquet")
+    targets, predicted, answers = (
+        np.stack(table[name].to_numpy(zero_copy_only=False)) for name in ("target", "predicted", "probabilities")
+    )
+    expected = frame.iloc[table["example"].to_numpy()][["is_red", "is_first"]].to_numpy(int)
+    np.testing.assert_array_equal(targets, expected)
+    np.testing.assert_array_equal(predicted, answers > 0.5)
+    assert metrics["test/macro_f1"] == pytest.approx(sk.f1_score(targets, predicted, average="macro"), rel=1e-9)
+    assert metrics["test/macro_roc_auc"] == pytest.approx(sk.roc_auc_score(targets, answers), rel=1e-9)
+    assert metrics["test/exact_match"] == pytest.approx(sk.accuracy_score(targets, predicted), rel=1e-9)
+    assert metrics["export/max_abs_diff"] <= 1e-6
+    assert len((folder / "test_by_label.csv").read_text().splitlines()) == 3
+
+
 def test_killed_and_resumed_equals_uninterrupted(csv: Path, tmp_path: Path) -> None:
     given = (
         "data=table", f"data.files={csv}", "data.target=color", *TRAINED, "train.epochs=12", "deterministic=true",

@@ -16,8 +16,10 @@ from stages.results import Dataset
 from stages.settings.images import NormalizeSettings
 from stages.settings.table import TableSettings
 from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from tests.conftest import shared
+from tests.stages.images import Telling
 
 ROWS = 400
 RANDOM = np.random.default_rng(7)
@@ -43,7 +45,11 @@ def load(tmp_path: Path) -> Load:
     """Loads a table of COLUMNS, some of them replaced."""
 
     def make(
-        target: Any = "price", replaced: dict[str, Any] | None = None, cache: Path | None = None, **given: Any
+        target: Any = "price",
+        replaced: dict[str, Any] | None = None,
+        cache: Path | None = None,
+        reporter: Telling | None = None,
+        **given: Any,
     ) -> Dataset:
         columns = {**COLUMNS, **(replaced or {})}
         lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
@@ -52,7 +58,7 @@ def load(tmp_path: Path) -> Load:
             path.write_text("\n".join(lines) + "\n")
         settings = TableSettings(files=str(path), target=target, **given)
         settings.check("data")
-        return table(settings, folder=tmp_path, cache=cache)
+        return table(settings, reporter, tmp_path, cache)
 
     return make
 
@@ -104,6 +110,26 @@ def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -
     if isinstance(dataset.task, Regression):
         np.testing.assert_allclose(dataset.task.mean, dataset.train.targets.astype(float).mean(axis=0))
     assert not set(names) & set(dataset.features)
+
+
+def test_several_columns_of_0_and_1_are_labels(load: Load, tmp_path: Path) -> None:
+    hot = RANDOM.integers(0, 2, ROWS)
+    wet = RANDOM.choice(["True", "False"], ROWS)
+    labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float)}
+    told = Telling()
+    dataset = load([*labels], labels, reporter=told)
+    assert isinstance(dataset.task, MultiLabel)
+    assert "hot, wet, old are 0 or 1: task=multi_label" in told.lines[0]
+    expected = np.stack([hot, wet == "True", hot[::-1]], axis=1)[dataset.train.numbers]
+    np.testing.assert_array_equal(dataset.train.targets, expected)
+    assert dataset.train.targets.dtype == np.int32
+    declared = {"hot": "number", "old": "number"}
+    assert isinstance(load(["hot", "old"], labels, features=declared).task, Regression)
+    rare = {**labels, "rare": [1, *[0] * (ROWS - 1)]}
+    (tmp_path / "table.csv").unlink()
+    part = ["test", *["train"] * (ROWS - 1)]
+    load([*rare], {**rare, "part": part}, reporter=told, split_column="part")
+    assert any(line.startswith("the label rare is 0 in all") for line in told.lines)
 
 
 def test_kinds_can_be_declared(load: Load) -> None:
@@ -203,7 +229,13 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
         ("price", replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
         ("price", {"price": [""] * ROWS}, {}, "data.target=price has no values"),
         ("name", {"name": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=name has an identifier, 400 different"),
-        (["price", "color"], {}, {}, "data.target: color is a category, and there are several targets"),
+        (["price", "color"], {}, {}, "data.target: color is blue in row 1, and there are several targets"),
+        (
+            ["hot", "grade"],
+            {"hot": [0, 1] * (ROWS // 2), "grade": [1, 0, 2, 1] * (ROWS // 4)},
+            {},
+            "grade is 2 in row 3",
+        ),
         ("price", replaced("weight", 4, "-0.5"), {"weight": "weight"}, "row 5, column weight: '-0.5' is less than 0"),
         ("price", replaced("part", 4, "other"), {"split_column": "part"}, "row 5 is other"),
         ("price", {"part": ["val", "test"] * (ROWS // 2)}, {"split_column": "part"}, "names no training row"),

@@ -21,7 +21,12 @@ from tests.stages.experiments import adam, after_steps, flat, mirrored, one_devi
 
 ROWS = 611
 STEPS = 25
-TARGETS = {"classification": "color", "regression": "price", "several": ["price", "rent"]}
+TARGETS = {
+    "classification": "color",
+    "regression": "price",
+    "several": ["price", "rent"],
+    "labels": ["is_red", "is_even"],
+}
 
 
 @functools.cache
@@ -30,9 +35,10 @@ def csv(folder: Path) -> str:
     path = folder / "table.csv"
     size, shop = random.normal(10, 3, ROWS), random.integers(0, 60, ROWS)
     colors = ("red", "blue", "green")
-    lines = ["size,shop,grade,color,price,rent"] + [
+    lines = ["size,shop,grade,color,price,rent,is_red,is_even"] + [
         f"{'' if row % 9 == 0 else f'{size[row]:.3f}'},s{shop[row]},{row % 4},{colors[shop[row] % 3]},"
-        f"{1e5 + 1e4 * size[row] + 500 * shop[row]:.1f},{shop[row] / 7 + random.normal():.3f}"
+        f"{1e5 + 1e4 * size[row] + 500 * shop[row]:.1f},{shop[row] / 7 + random.normal():.3f},"
+        f"{int(shop[row] % 3 == 0)},{int(shop[row] % 2 == 0)}"
         for row in range(ROWS)
     ]
     path.write_text("\n".join(lines))
@@ -45,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dataset(folder: Path, task: str, cache: Path | None = None, **given: Any) -> Dataset:
-    loaded = table(TableSettings(files=csv(folder), target=TARGETS[task], **given), cache=cache)
+    labels = {} if task == "labels" else dict.fromkeys(TARGETS["labels"], "leave_out")
+    loaded = table(TableSettings(files=csv(folder), target=TARGETS[task], **{"features": labels, **given}), cache=cache)
     return normalize(loaded, NormalizeSettings(), cache=cache)
 
 
@@ -83,6 +90,16 @@ def test_a_metric_that_the_task_does_not_have_is_refused(folder: Path) -> None:
         build_callbacks(settings(monitor="val_accuracy"), task, Silent())
     best, _ = build_callbacks(settings(monitor="val_r2"), task, Silent())
     assert best.monitor == "val_r2"
+    best, _ = build_callbacks(settings(monitor="val_macro_f1"), dataset(folder, "labels").task, Silent())
+    assert best.monitor == "val_macro_f1"
+
+
+def test_labels_are_learned(folder: Path) -> None:
+    given = settings(batch_size=64, optimizer=adam(learning_rate=0.01), class_weights="balanced")
+    data = dataset(folder, "labels", features=["size", "shop", "grade"])
+    _, means = after_steps(one_device(), data, given, 200, functools.partial(build, network=MlpSettings(hidden=[32])))
+    assert means["macro_f1"] > 0.8
+    assert means["exact_match"] > 0.6
 
 
 def test_from_the_disk_the_same_weights(folder: Path, tmp_path: Path) -> None:

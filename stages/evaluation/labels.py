@@ -1,0 +1,109 @@
+"""Metrics of several labels, by scikit-learn: F1, ROC-AUC and average precision, of each label, macro and micro."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from stages.evaluation.intervals import Ends, Estimate, interval
+from stages.evaluation.numbers import LEAST, NumbersReport
+from stages.storage.atomic import write_csv
+
+BY_LABEL = "test_by_label.csv"
+
+
+@dataclass(frozen=True)
+class LabelsReport(NumbersReport):
+    """Metrics of all labels; by_label: rows of a table, its header first."""
+
+    by_label: Sequence[Sequence[object]]
+
+    def write(self, folder: Path) -> tuple[Path, ...]:
+        """Writes the tables to `folder`; returns their paths."""
+        write_csv(folder / BY_LABEL, self.by_label)
+        return *super().write(folder), folder / BY_LABEL
+
+
+def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns targets and predicted labels, int32 [n, k], and probabilities, float32 [n, k], of a file of them."""
+    table = pq.read_table(path, columns=["target", "predicted", "probabilities"], use_threads=False)
+    targets, predicted, probabilities = (
+        column.combine_chunks().flatten().to_numpy().reshape(len(table), -1) for column in table.columns
+    )
+    return targets, predicted, probabilities
+
+
+def report_labels(
+    targets: np.ndarray,
+    predicted: np.ndarray,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+    confidence: float,
+    weights: np.ndarray | None,
+) -> LabelsReport:
+    """Returns the metrics of predicted labels.
+
+    A label that never holds and is never predicted has an F1 of 0; ROC-AUC and average precision are over the labels
+    that some examples have and others have not.
+
+    Args:
+        weights: of the examples, float64 [n]; None: they are all alike.
+    """
+    from sklearn import metrics as sk  # some tenths of a second
+
+    f1 = sk.f1_score(targets, predicted, average=None, zero_division=0, sample_weight=weights)
+    columns = {"f1": np.asarray(f1, np.float64)}
+    ranked = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
+    estimates = label_estimates(targets, predicted, weights)
+    values = {f"test/{name}": value for name, (value, _) in estimates.items()}
+    values["test/micro_f1"] = float(
+        sk.f1_score(targets, predicted, average="micro", zero_division=0, sample_weight=weights)
+    )
+    scores: dict[str, Callable[..., float]] = {
+        "roc_auc": sk.roc_auc_score,
+        "average_precision": sk.average_precision_score,
+    }
+    for name, score in scores.items() if np.isfinite(probabilities).all() and len(ranked) else ():
+        columns[name] = np.full(len(names), math.nan)
+        for place in ranked:
+            columns[name][place] = score(targets[:, place], probabilities[:, place], sample_weight=weights)
+        values[f"test/macro_{name}"] = float(columns[name][ranked].mean())
+        values[f"test/micro_{name}"] = float(
+            score(targets[:, ranked], probabilities[:, ranked], average="micro", sample_weight=weights)
+        )
+    found = {f"test/{name}": interval(*estimate, confidence) for name, estimate in estimates.items()}
+    intervals: dict[str, Ends] = {
+        name: ends for name, ends in found.items() if ends is not None and len(targets) >= LEAST
+    }
+    notes = [
+        f"{len(targets):,} test examples. exact_match: those of which every label is predicted. low, high: "
+        f"{100 * confidence:g} % interval over the test examples, of {LEAST} or more; it does not show how results "
+        "vary with the seed."
+    ]
+    left_out = [name for place, name in enumerate(names) if place not in ranked]
+    if left_out:
+        notes.append(
+            f"all test examples are alike in {', '.join(left_out[:5])}{' …' if left_out[5:] else ''}: ROC-AUC and "
+            "average precision leave them out"
+        )
+    cells = [["" if math.isnan(value) else float(value) for value in column] for column in columns.values()]
+    rows = zip(names, *cells, map(int, targets.sum(axis=0)), map(int, predicted.sum(axis=0)), strict=True)
+    return LabelsReport(values, intervals, notes, [("label", *columns, "examples", "predicted"), *rows])
+
+
+def label_estimates(targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None) -> dict[str, Estimate]:
+    """Returns macro F1 and exact match, and the influence of each example on them, float64 [n]."""
+    parts = np.ones(len(targets)) if weights is None else weights / weights.mean()
+    hits, holds = parts[:, None] * (targets & predicted), parts[:, None] * (targets + predicted)
+    below = holds.mean(axis=0)
+    scale = np.divide(1.0, below, out=np.zeros(len(below)), where=below > 0)
+    f1 = 2 * hits.mean(axis=0) * scale
+    exact = (targets == predicted).all(axis=1)
+    matched = float((parts * exact).mean())
+    return {
+        "macro_f1": (float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1)),
+        "exact_match": (matched, parts * (exact - matched)),
+    }

@@ -1,0 +1,162 @@
+"""Several labels: each of them holds for an example or does not, whatever the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.tasks.task import Task
+
+if TYPE_CHECKING:
+    from stages.settings.train import TrainSettings
+
+THRESHOLD = 0.5
+"""Probability above which a label is predicted."""
+
+NEAR_TIE = 0.05
+"""Distance of a model's probability from the threshold within which either answer is its own, at most."""
+
+ROWS_OF_STRATUM = 20
+"""Examples with the label by which splits are cut, and without it, at least."""
+
+
+@dataclass(frozen=True)
+class MultiLabel(Task):
+    """Labels, int32 [b, k] of 0 and 1.
+
+    given: what the network returns, `logits` or `probabilities`.
+    label_smoothing: part of a target that is replaced by one half. positive_weights: factor of each label's loss where
+        it holds; None: 1.
+    """
+
+    given: str = "logits"
+    label_smoothing: float = 0.0
+    positive_weights: tuple[float, ...] | None = None
+
+    primary: ClassVar[str] = "macro_f1"
+    metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "exact_match")
+    higher: ClassVar[tuple[str, ...]] = metrics
+    answer: ClassVar[str] = "probabilities"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {"labels": len(self.names)}
+
+    def check(self, where: str, targets: np.ndarray) -> None:
+        """See `Task`."""
+        expected = f"0 or 1, int32 [N, {len(self.names)}]"
+        if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != np.int32:
+            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
+        is_other = (targets != 0) & (targets != 1)
+        if is_other.any():
+            row, place = np.argwhere(is_other)[0]
+            raise UserError(f"{where} label {self.names[place]} is {targets[row, place]} in row {row}", expected)
+
+    def strata(self, targets: np.ndarray) -> np.ndarray | None:
+        """Returns the rarest label of which there are enough examples, int32 [N]."""
+        rarer = np.minimum(targets.sum(axis=0), len(targets) - targets.sum(axis=0))
+        if rarer.max() < ROWS_OF_STRATUM:
+            return None
+        return targets[:, int(np.argmin(np.where(rarer < ROWS_OF_STRATUM, len(targets), rarer)))]
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """See `Task`.
+
+        Raises:
+            UserError: for a loss of numbers, and where there are not as many weights as labels.
+        """
+        if settings.loss != "auto":
+            raise UserError(f"train.loss={settings.loss} with targets that are labels", "auto", "train.loss=auto")
+        return replace(
+            self,
+            label_smoothing=settings.label_smoothing,
+            positive_weights=self._positive_weights(settings.class_weights, targets),
+        )
+
+    def _positive_weights(self, weights: object, targets: np.ndarray) -> tuple[float, ...] | None:
+        if weights is None:
+            return None
+        if weights == "balanced":
+            positives = np.maximum(targets.sum(axis=0), 1)
+            return tuple(float(value) for value in (len(targets) - targets.sum(axis=0)) / positives)
+        assert isinstance(weights, (list, tuple))
+        if len(weights) != len(self.names):
+            raise UserError(
+                f"train.class_weights has {len(weights)} numbers",
+                f"{len(self.names)}, one for each of {', '.join(self.names)}",
+                "train.class_weights=balanced",
+            )
+        return tuple(float(weight) for weight in weights)
+
+    def of_network(self, outputs: str) -> Self:
+        """See `Task`."""
+        return replace(self, given=outputs)
+
+    def check_outputs(self, outputs: np.ndarray) -> None:
+        """See `Task`."""
+        if self.given == "probabilities" and not np.all((outputs >= 0) & (outputs <= 1)):
+            raise UserError(
+                "model.outputs=probabilities, but the network's output is not all between 0 and 1",
+                "what the last layer of the network returns",
+                "model.outputs=logits",
+            )
+
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the cross-entropy of each example, [b]: the mean over its labels."""
+        wanted = tf.cast(targets, outputs.dtype)
+        smooth = wanted * (1.0 - self.label_smoothing) + self.label_smoothing / 2
+        if self.given == "logits":
+            values = tf.nn.sigmoid_cross_entropy_with_logits(smooth, outputs)
+        else:
+            clipped = tf.clip_by_value(outputs, 1e-7, 1 - 1e-7)  # Keras' own bounds
+            values = -smooth * tf.math.log(clipped) - (1 - smooth) * tf.math.log(1 - clipped)
+        if self.positive_weights is not None:
+            values *= 1 + wanted * (tf.constant(self.positive_weights, outputs.dtype) - 1)
+        return tf.reduce_mean(values, axis=-1)
+
+    @property
+    def sums(self) -> Mapping[str, tuple[int, ...]]:
+        """See `Task`."""
+        return {**dict.fromkeys(("hits", "positives", "predicted"), (len(self.names),)), "exact": ()}
+
+    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`: true positives, positives and predicted positives of each label, and examples without mistake."""
+        predicted = self.answers(outputs) > THRESHOLD
+        wanted = tf.cast(targets, tf.bool)
+        exact = tf.reduce_all(predicted == wanted, axis=-1)
+        parts = {"hits": predicted & wanted, "positives": wanted, "predicted": predicted, "exact": exact}
+        return {name: tf.tensordot(weights, tf.cast(part, weights.dtype), axes=1) for name, part in parts.items()}
+
+    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Returns the mean of the labels' F1, 0 for one that never holds and is never predicted; and exact matches."""
+        below = np.asarray(sums["positives"] + sums["predicted"])
+        f1 = np.divide(2 * np.asarray(sums["hits"]), below, out=np.zeros(len(self.names)), where=below > 0)
+        return {"macro_f1": float(f1.mean()), "exact_match": float(sums["exact"] / sums["examples"])}
+
+    def answers(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the probability of each label, float32 [b, k]."""
+        wide = tf.cast(outputs, tf.float32)
+        return tf.sigmoid(wide) if self.given == "logits" else wide
+
+    def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """See `Task`."""
+        if self.given == "probabilities":
+            return outputs
+        return keras.layers.Activation("sigmoid", dtype=outputs.dtype, name=self.answer)(outputs)
+
+    def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return {"predicted": (rows > THRESHOLD).astype(np.int32), self.answer: rows}
+
+    def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
+        """See `Task`: examples agree whose labels are all the same, up to those near our threshold."""
+        is_near = np.abs(ours - THRESHOLD) <= min(allowed, NEAR_TIE)
+        agrees = is_near | ((ours > THRESHOLD) == (theirs > THRESHOLD))
+        return float(np.max(np.abs(theirs - ours))), float(np.mean(agrees.all(axis=1)))

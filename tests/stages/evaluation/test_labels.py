@@ -1,0 +1,56 @@
+"""Metrics of several labels: scikit-learn's, with intervals that hold the truth."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from stages.evaluation.labels import label_estimates, report_labels
+
+RANDOM = np.random.default_rng(2)
+NAMES = ("beach", "sunset", "never")
+
+
+def made(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    targets = (RANDOM.random((count, 3)) < [0.5, 0.2, 0.0]).astype(np.int32)
+    probabilities = (1 / (1 + np.exp(-RANDOM.normal(size=(count, 3)) - 1.5 * targets + 1))).astype(np.float32)
+    return targets, (probabilities > 0.5).astype(np.int32), probabilities
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) -> None:
+    targets, predicted, probabilities = made(300)
+    weights = RANDOM.random(300) if is_weighted else None
+    report = report_labels(targets, predicted, probabilities, NAMES, 0.95, weights)
+    given = {"sample_weight": weights}
+    expected = {
+        "test/macro_f1": sk.f1_score(targets, predicted, average="macro", zero_division=0, **given),
+        "test/micro_f1": sk.f1_score(targets, predicted, average="micro", **given),
+        "test/exact_match": sk.accuracy_score(targets, predicted, **given),
+        "test/macro_roc_auc": sk.roc_auc_score(targets[:, :2], probabilities[:, :2], **given),
+        "test/micro_roc_auc": sk.roc_auc_score(targets[:, :2], probabilities[:, :2], average="micro", **given),
+        "test/macro_average_precision": sk.average_precision_score(targets[:, :2], probabilities[:, :2], **given),
+        "test/micro_average_precision": sk.average_precision_score(
+            targets[:, :2], probabilities[:, :2], average="micro", **given
+        ),
+    }
+    assert dict(report.values) == pytest.approx(expected, rel=1e-12)
+    for name in ("test/macro_f1", "test/exact_match"):
+        low, high = report.intervals[name]
+        assert low < report.values[name] < high
+    assert "never: ROC-AUC" in report.notes[1]
+    report.write(tmp_path)
+    lines = (tmp_path / "test_by_label.csv").read_text().splitlines()
+    assert lines[0] == "label,f1,roc_auc,average_precision,examples,predicted"
+    assert lines[3].startswith("never,0.0,,,0,")
+
+
+def test_influences_are_derivatives_by_the_weight() -> None:
+    targets, predicted, _ = made(50)
+    for name, (value, influences) in label_estimates(targets, predicted, None).items():
+        for row in range(5):
+            weights = np.ones(50)
+            weights[row] += 1e-5
+            changed = label_estimates(targets, predicted, weights)[name][0]
+            assert (changed - value) / 1e-5 * 50 == pytest.approx(influences[row], abs=1e-3)
