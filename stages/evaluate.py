@@ -10,11 +10,12 @@ import numpy as np
 
 from stages.distribution.collectives import is_chief
 from stages.errors import UserError
+from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.labels import read_labels, report_labels
 from stages.evaluation.metrics import CALIBRATION, metrics_of
-from stages.evaluation.numbers import NumbersReport, draw_numbers, report_numbers
+from stages.evaluation.numbers import NumbersReport, draw_numbers, read_numbers, report_numbers
 from stages.evaluation.predictions import (
     NAME,
     Predicted,
@@ -71,9 +72,9 @@ def evaluate(
         if folder is not None:
             files["plots"] = plots
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
-    if against is not None:
-        assert isinstance(report, Report)
-        report = replace(report, notes=[*report.notes, against.sentence])
+        baseline = _baseline(path, dataset, settings)
+    beside = [part for part in (baseline, against) if part is not None]
+    report = replace(report, notes=[*report.notes, *(part.sentence for part in beside)])
     if folder is not None:
         files["report"] = report.write(folder)
     for note in report.notes[1:]:
@@ -83,8 +84,9 @@ def evaluate(
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
         summary["confidence"] = settings.confidence
+    for part in beside:
+        metrics |= part.metrics
     if against is not None:
-        metrics |= against.metrics
         summary["against"] = asdict(against)
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.metrics, scores.tables, record)
@@ -99,13 +101,20 @@ def _explain(
         of_labels = report_labels(*read_labels(path), names, settings.confidence, dataset.test.weights)
         return replace(of_labels, values={"test/loss": scores.loss, **of_labels.values}), []
     if not isinstance(dataset.task, Classification):
-        report = report_numbers(path, scores.loss, names, settings.confidence, dataset.test.weights)
+        report = report_numbers(read_numbers(path), scores.loss, names, settings.confidence, dataset.test.weights)
         return report, draw_numbers(path, names, folder) if folder is not None else []
     predicted = read_predictions(path)
     of_classes = _report(predicted, scores.loss, dataset, settings)
     if folder is None:
         return of_classes, []
     return of_classes, _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
+
+
+def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Baseline | None:
+    """Returns the baseline of a table, compared with the predictions at `path`; None where there is none."""
+    if not settings.baseline or dataset.images is not None:
+        return None
+    return baseline_of(path, dataset, settings.confidence, settings.calibration_bins)
 
 
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:

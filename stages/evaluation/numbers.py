@@ -51,14 +51,18 @@ def read_numbers(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def report_numbers(
-    path: Path, loss: float, names: Sequence[str], confidence: float, weights: np.ndarray | None
+    numbers: tuple[np.ndarray, np.ndarray],
+    loss: float,
+    names: Sequence[str],
+    confidence: float,
+    weights: np.ndarray | None,
 ) -> NumbersReport:
-    """Returns the metrics of the file of predictions at `path`; of several targets their means, and those of each.
+    """Returns the metrics of targets and predictions; of several targets their means, and those of each.
 
     Args:
-        weights: of the examples, float64 [n]; None: they are all alike.
+        numbers: float64 [n, k] each. weights: of the examples, float64 [n]; None: they are all alike.
     """
-    targets, answers = read_numbers(path)
+    targets, answers = numbers
     parts = np.ones(len(targets)) if weights is None else weights / weights.mean()
     by_target = [_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
     values = {"test/loss": loss}
@@ -87,6 +91,13 @@ def report_numbers(
 
 Estimate = tuple[float, np.ndarray]
 """A metric, and the influence of each example on it, float64 [n], up to a constant."""
+
+
+def rmse_estimate(targets: np.ndarray, answers: np.ndarray, weights: np.ndarray | None) -> Estimate:
+    """Returns the mean of the targets' RMSE, and the influence of each example on it."""
+    parts = np.ones(len(targets)) if weights is None else weights / weights.mean()
+    places = range(targets.shape[1])
+    return _mean([_estimates(targets[:, place], answers[:, place], parts)["rmse"] for place in places])
 
 
 def _estimates(targets: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> dict[str, Estimate]:

@@ -1,0 +1,87 @@
+"""The baseline beside a table's result: scikit-learn's on the same rows, and what the test examples say of the two."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import datasets
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import root_mean_squared_error
+
+from stages.evaluation.baseline import Baseline, baseline_of
+from stages.evaluation.eval_step import Scores
+from stages.evaluation.predictions import NAME, write_predictions
+from stages.load.table import table
+from stages.results import Dataset
+from stages.settings.table import TableSettings
+
+
+def loaded(frame: pd.DataFrame, target: Any, folder: Path) -> Dataset:
+    frame.to_csv(folder / "table.csv", index=False)
+    return table(TableSettings(files=str(folder / "table.csv"), target=target))
+
+
+def compared(data: Dataset, rows: np.ndarray, folder: Path) -> Baseline:
+    """Returns the baseline beside a network whose `Task.predict` returns `rows` for the test split."""
+
+    def score(add: Any) -> Scores:
+        add(rows.astype(np.float32))
+        return Scores(0.0, {}, {})
+
+    write_predictions(folder / NAME, data.test, data.task, score)
+    found = baseline_of(folder / NAME, data, 0.95, 15)
+    assert found is not None
+    return found
+
+
+def columns(data: Dataset, split: str) -> np.ndarray:
+    return np.stack([column[:] for column in data.splits[split].features.values()], axis=1)
+
+
+def test_of_classes_it_is_that_of_scikit_learn(tmp_path: Path) -> None:
+    data = loaded(datasets.load_breast_cancer(as_frame=True).frame, "target", tmp_path)
+    model = HistGradientBoostingClassifier(random_state=0).fit(columns(data, "train"), data.train.targets)
+    answers, accuracy = (
+        model.predict_proba(columns(data, "test")),
+        model.score(columns(data, "test"), data.test.targets),
+    )
+    same = compared(data, np.column_stack([answers, answers.argmax(axis=1)]), tmp_path)
+    assert same.metrics["baseline/accuracy"] == pytest.approx(accuracy)
+    assert (same.difference.difference, same.verdict) == (0, "not distinguishable from")
+    wrong = 1 - np.asarray(data.test.targets)
+    worse = compared(data, np.column_stack([np.eye(2)[wrong], wrong]), tmp_path)
+    assert worse.difference.difference == pytest.approx(-accuracy)
+    assert "the network is worse than the baseline" in worse.sentence
+
+
+@pytest.mark.parametrize("target", ["target", ["target", "bmi"]])
+def test_of_numbers_less_is_better(tmp_path: Path, target: Any) -> None:
+    data = loaded(datasets.load_diabetes(as_frame=True).frame, target, tmp_path)
+    wanted = np.asarray(data.test.targets, np.float64)
+    exact = compared(data, wanted + 1e-3, tmp_path)
+    assert exact.verdict == "better than"
+    assert exact.difference.high < 0
+    assert compared(data, wanted * 0 - 500, tmp_path).verdict == "worse than"
+    if target == "target":
+        kinds = [feature.kind == "category" for feature in data.features.values()]
+        model = HistGradientBoostingRegressor(random_state=0, categorical_features=kinds)
+        predicted = model.fit(columns(data, "train"), data.train.targets[:, 0]).predict(columns(data, "test"))
+        assert exact.values["rmse"] == pytest.approx(root_mean_squared_error(wanted[:, 0], predicted), rel=0.05)
+        assert compared(data, predicted[:, None], tmp_path).verdict != "better than"
+
+
+def test_of_labels_and_categories(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    shop = random.integers(0, 300, 900)
+    frame = pd.DataFrame({"shop": [f"s{number}" for number in shop], "size": random.normal(size=900)})
+    frame = frame.assign(hot=(frame["size"] > 0).astype(int), wet=shop % 2)
+    data = loaded(frame, ["hot", "wet"], tmp_path)
+    targets = np.asarray(data.test.targets)
+    assert compared(data, 1.0 - targets, tmp_path).verdict == "worse than"
+    better = compared(data, targets * 1.0, tmp_path)
+    assert better.higher
+    assert 0.4 < better.values["macro_f1"] < 1
+    assert better.difference.difference == pytest.approx(1 - better.values["macro_f1"])
+    assert {"macro_roc_auc", "exact_match"} <= {*better.values}
