@@ -208,9 +208,10 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
 def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
-    shape = shapes if len(shapes) > 1 else next(iter(shapes.values()))
-    if len(shapes) > 1 and "categories" in signature(function).parameters:
-        arguments = {**arguments, "categories": sizes(dataset.features)}
+    categories = sizes(dataset.features)
+    shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
+    if isinstance(shape, dict) and "categories" in signature(function).parameters:
+        arguments = {**arguments, "categories": categories}
     try:
         network = function(shape, dataset.task.outputs, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype

@@ -36,7 +36,7 @@ def normalize(
     """
     images = dataset.images
     if images is None:
-        return learn_encoder(dataset, cache, reporter or Silent(), folder)
+        return learn_encoder(dataset, settings, cache, reporter or Silent(), folder)
     low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):

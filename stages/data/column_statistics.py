@@ -51,14 +51,21 @@ def column_statistics(dataset: Dataset) -> ColumnStatistics:
         sampled = _sampled(split)
         for key, feature in dataset.features.items():
             values = split.features[key][sampled]
-            facts = _of_numbers(values) if feature.kind == "number" else _of_category(values)
-            rows.append((name, feature.facts.get("column", key), feature.kind, *facts))
+            rows.append((name, feature.facts.get("column", key), feature.kind, *_of(feature.kind, values)))
     repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
     return ColumnStatistics(rows, repeated, shared, giving_away(dataset))
 
 
 def _sampled(split: Split) -> np.ndarray:
     return np.unique(np.linspace(0, len(split) - 1, SAMPLE).astype(np.int64))
+
+
+def _of(kind: str, values: np.ndarray) -> tuple[object, ...]:
+    """Returns statistics of values; of texts those of their lengths, in words."""
+    if kind == "text":
+        lengths = np.array([len(text.split()) for text in values], np.float64)
+        return (float(np.mean(lengths == 0)), *_of_numbers(lengths)[1:5], len(np.unique(values)), "")
+    return _of_numbers(values) if kind == "number" else _of_category(values)
 
 
 def _of_numbers(values: np.ndarray) -> tuple[object, ...]:
@@ -94,6 +101,8 @@ def giving_away(dataset: Dataset) -> dict[str, float]:
         return {}
     found = {}
     for name, feature in dataset.features.items():
+        if feature.kind == "text":
+            continue
         values = dataset.train.features[name][sampled]
         if feature.kind != "number":
             values = np.unique(values, return_inverse=True)[1]

@@ -20,7 +20,7 @@ from stages.reporter import Reporter
 from stages.settings.table import Header, TableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
 
-DTYPES = {"number": "float64", "category": "string", "whole": "int64"}
+DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
 MOST_SKIPPED = 10_000
@@ -84,7 +84,8 @@ class TableSource:
 def feature_of(column: ColumnFacts) -> Feature:
     """Returns the feature that a column is; its facts have the column's name where that is another one."""
     facts = {"column": column.name} if column.name != column.feature else {}
-    return Feature("number" if column.kind == "number" else "category", DTYPES[column.kind], facts=facts)
+    kind = "category" if column.kind == "whole" else column.kind
+    return Feature(kind, DTYPES[column.kind], facts=facts)
 
 
 def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) -> TableSource:
@@ -166,6 +167,7 @@ def _facts(profile: Profile, roles: Mapping[str, str], settings: TableSettings, 
     is_whole = profile.is_whole and profile.is_number and not profile.missing
     kind = "whole" if kind == "category" and is_whole else kind
     role = roles.get(profile.name)
+    kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
         _refuse_target(profile, kind, note)
     different = len(profile.values) if kind != "number" else 0
@@ -189,4 +191,4 @@ def _typed(column: ColumnFacts, profile: Profile) -> Typed:
         return Typed(column.name, "number" if profile.is_number else "date", required=True)
     if column.kind in ("group", "split_column"):
         return Typed(column.name, "category", required=True)
-    return Typed(column.name, column.kind)
+    return Typed(column.name, "category" if column.kind == "text" else column.kind)

@@ -77,7 +77,7 @@ class Serving(tf.Module):
 
     @tf.function(autograph=False)
     def __call__(self, features: Any) -> tf.Tensor:
-        return self._answers(features if isinstance(features, dict) else {IMAGES: features})
+        return self._answers(features if isinstance(features, dict) else dict.fromkeys(self.dataset.features, features))
 
     def _answers(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         inputs: Any = features if self.encoder is None else self.encoder(features)

@@ -13,11 +13,13 @@ import numpy as np
 from stages.data.columns import Column, Streamed
 from stages.data.split import Split
 from stages.errors import UserError
+from stages.features import texts
 from stages.features.kinds import Feature
 from stages.features.numbers_and_categories import BLOCK, encode, encoder_of, learn, with_facts
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.safe_places import safe_place
+from stages.settings.images import NormalizeSettings
 from stages.storage.arrays import ArrayFile
 from stages.storage.atomic import atomic_write
 from stages.storage.cache import Contents, cached
@@ -25,17 +27,21 @@ from stages.storage.cache import Contents, cached
 NAME = "encoder"
 
 
-def learn_encoder(dataset: Dataset, cache: Path | None, reporter: Reporter, folder: Path | None = None) -> Dataset:
+def learn_encoder(
+    dataset: Dataset, settings: NormalizeSettings, cache: Path | None, reporter: Reporter, folder: Path | None = None
+) -> Dataset:
     """Returns the data set with an encoder, learnt from its training split alone, and its splits encoded by it.
 
     Args:
         cache: the folder that runs share; takes the tensors of columns that are read at each use.
         folder: the run's; takes `data/features.json`, the mean or the vocabulary of each feature. None: no file.
     """
-    others = {feature.kind for feature in dataset.features.values()} - {"number", "category"}
+    others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text"}
     if others:
-        raise UserError(f"{dataset.name} has features that are {', '.join(sorted(others))}", "numbers and categories")
-    learnt = learn(dataset.features, dataset.train.features)
+        raise UserError(
+            f"{dataset.name} has features that are {', '.join(sorted(others))}", "numbers, categories and texts"
+        )
+    learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length)
     features = with_facts(dataset.features, learnt)
     files = {}
     if folder is not None:
@@ -96,8 +102,10 @@ def _make(encoder: keras.Model, split: Split, folder: Path) -> Contents:
 
 
 def _blocks(encoder: keras.Model, split: Split) -> Iterator[dict[str, np.ndarray]]:
-    for start in range(0, len(split), BLOCK):
-        yield encode(encoder, split.features, slice(start, start + BLOCK))
+    has_text = any(len(value.shape) > 1 and value.dtype == "int32" for value in encoder.output.values())
+    step = texts.BLOCK if has_text else BLOCK
+    for start in range(0, len(split), step):
+        yield encode(encoder, split.features, slice(start, start + step))
         safe_place()
 
 

@@ -1,4 +1,4 @@
-"""Numbers and categories: learnt from the training split in one pass, encoded by a Keras model before the network."""
+"""Columns: learnt from the training split in one pass, encoded by a Keras model before the network."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from keras import ops
 
 from stages.data.columns import Column
 from stages.features.kinds import Feature
+from stages.features.texts import RESERVED, LearntText, learn_text, numbers_of
 
 NUMBERS = "numbers"
 """Name of the tensor that has all numbers, flags of missing ones, and categories of few values."""
@@ -74,31 +75,44 @@ def learn_category(column: Column) -> list[Any]:
 NO_NUMBER = int(np.iinfo(np.int64).min)
 """Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
 
-Learnt = LearntNumber | list[Any]
-"""Knowledge of a column: statistics of a number, the vocabulary of a category."""
+Learnt = LearntNumber | LearntText | list[Any]
+"""Knowledge of a column: statistics of a number, the vocabulary of a text or of a category."""
 
 
-def learn(features: Mapping[str, Feature], columns: Mapping[str, Column]) -> dict[str, Learnt]:
-    """Returns what is learnt of each number and category from the columns of the training split."""
-    return {
-        name: learn_number(columns[name]) if feature.kind == "number" else learn_category(columns[name])
-        for name, feature in features.items()
-    }
+def learn(
+    features: Mapping[str, Feature], columns: Mapping[str, Column], max_tokens: int = 20_000, length: int | None = None
+) -> dict[str, Learnt]:
+    """Returns what is learnt of each feature from the columns of the training split.
+
+    Args:
+        max_tokens, length: of texts, see `learn_text`.
+    """
+
+    def of(kind: str, column: Column) -> Learnt:
+        if kind == "text":
+            return learn_text(column, max_tokens, length)
+        return learn_number(column) if kind == "number" else learn_category(column)
+
+    return {name: of(feature.kind, columns[name]) for name, feature in features.items()}
 
 
 def with_facts(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> dict[str, Feature]:
     """Returns the features with what is learnt of them among their facts."""
     facts = {
-        name: asdict(values) if isinstance(values, LearntNumber) else {"values": values}
-        for name, values in learnt.items()
+        name: {"values": values} if isinstance(values, list) else asdict(values) for name, values in learnt.items()
     }
     return {name: replace(feature, facts={**feature.facts, **facts[name]}) for name, feature in features.items()}
 
 
 def sizes(features: Mapping[str, Feature]) -> dict[str, int]:
-    """Returns how many indices there are of each category that is one, the unknown value's among them."""
+    """Returns how many indices there are of each text, and of each category that is one, the unknown one among them."""
     values = {name: len(feature.facts.get("values", ())) for name, feature in features.items()}
-    return {name: count + 1 for name, count in values.items() if count > ONE_HOT}
+    words = {name: len(feature.facts["words"]) for name, feature in features.items() if feature.kind == "text"}
+    return {
+        name: words[name] + RESERVED if name in words else count + 1
+        for name, count in values.items()
+        if name in words or count > ONE_HOT
+    }
 
 
 def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> keras.Model:
@@ -107,7 +121,8 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
     NUMBERS, float32 [b, d]: each number minus its mean, over its std, computed in float64, a missing one as the median;
     1 where one is missing, of those that were in training; a column for each value of a category, all 0 for an unknown
     one. A category of more than ONE_HOT values is a tensor of its name, int32 [b]: its place in the vocabulary, from 1;
-    0 for an unknown value, for which NUMBERS has a 1, too. A missing text is the empty one, a value like any other.
+    0 for an unknown value, for which NUMBERS has a 1, too. A missing value is the empty text, a value like any other.
+    A text is a tensor of its name, int32 [b, length], see `numbers_of`.
     """
     inputs = {name: keras.Input((), dtype=feature.dtype, name=name) for name, feature in features.items()}
     parts = []
@@ -116,7 +131,9 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
     if statistics:
         parts += _standardized([inputs[name] for name in statistics], list(statistics.values()))
     for name, values in learnt.items():
-        if isinstance(values, LearntNumber):
+        if isinstance(values, LearntText):
+            outputs[name] = numbers_of(inputs[name], values)
+        if not isinstance(values, list):
             continue
         of_texts = features[name].dtype == "string"
         kind, unknown = (keras.layers.StringLookup, "\0") if of_texts else (keras.layers.IntegerLookup, NO_NUMBER)
@@ -127,8 +144,9 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
             outputs[name] = ops.cast(kind(vocabulary=values, oov_token=unknown)(inputs[name]), "int32")
             parts.append(ops.expand_dims(ops.equal(outputs[name], 0), axis=-1))
     floats = [ops.cast(part, "float32") for part in parts]
-    numbers = floats[0] if len(floats) == 1 else ops.concatenate(floats, axis=-1)
-    return keras.Model(inputs, {NUMBERS: numbers, **outputs}, name="encoder")
+    if floats:
+        outputs = {NUMBERS: floats[0] if len(floats) == 1 else ops.concatenate(floats, axis=-1), **outputs}
+    return keras.Model(inputs, outputs, name="encoder")
 
 
 def _standardized(inputs: list[Any], learnt: list[LearntNumber]) -> list[Any]:

@@ -55,11 +55,11 @@ class ImageFolderSource(EncodedSource):
         for split, root in splits.items():
             begin = len(self._files)
             for label, name in enumerate(self.class_names):
-                images = [path for path in _files_below(root / name) if path.suffix.lower() in SUFFIXES]
+                images = [path for path in files_below(root / name) if path.suffix.lower() in SUFFIXES]
                 self._files += images
                 self._labels += [label] * len(images)
             self.parts[split] = np.arange(begin, len(self._files))
-            self.passed_over += sum(1 for _ in _files_below(root)) - len(self.parts[split])
+            self.passed_over += sum(1 for _ in files_below(root)) - len(self.parts[split])
         self.fingerprint = self._fingerprint(self.decode.key)
 
     def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
@@ -126,7 +126,7 @@ def _folders(root: Path) -> list[Path]:
     return [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """Yields the files below `folder` in the order of their paths, without hidden ones; links to folders are not
     followed, and links to nothing are files, which cannot be read."""
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():

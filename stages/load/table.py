@@ -36,7 +36,7 @@ LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 def table(
     settings: TableSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns the rows of a table, with a feature for each column that is a number or a category.
+    """Returns the rows of a table, with a feature for each column that is a number, a category or a text.
 
     Args:
         folder: the run's; takes `data/columns.csv`, and `data/skipped.csv` where rows are left out. None: no files.
@@ -60,7 +60,8 @@ def table(
         "held_in": "disk" if source.is_mapped else "memory",
         "data/skipped": source.skipped,
         "numbers": used.count("number"),
-        "categories": len(used) - used.count("number"),
+        "categories": used.count("category") + used.count("whole"),
+        "texts": used.count("text"),
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
     weights = source.arrays[settings.weight] if settings.weight else None
@@ -234,7 +235,7 @@ def _fingerprint(source: TableSource, targets: np.ndarray, rows: Mapping[str, np
 def _log(source: TableSource, task: str, reporter: Reporter) -> None:
     """Prints what the columns are, and what is predicted."""
     reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
-    kinds = {"number": ("number",), "category": ("category", "whole"), "left out": ("leave_out",)}
+    kinds = {"number": ("number",), "category": ("category", "whole"), "text": ("text",), "left out": ("leave_out",)}
     for kind, of in kinds.items():
         columns = [column for column in source.columns if column.kind in of]
         if columns:

@@ -1,31 +1,66 @@
-"""Inputs of several kinds, joined: categories get embeddings, everything else is flattened."""
+"""Inputs of several kinds, joined: categories and words get embeddings, everything else is flattened."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+from keras import ops
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each input, by name."""
 
+WORD_WIDTH = 64
+"""Numbers that stand for a word, where a network has no setting for it."""
 
-def join(shapes: Shapes, categories: Mapping[str, int]) -> tuple[dict[str, Any], Any]:
-    """Returns the inputs of a network, and all of them as one tensor, float [b, d].
+
+def mean_of_words(indices: Any, words: int, name: str) -> Any:
+    """Returns the mean of a text's embeddings, float [b, WORD_WIDTH]; 0 for an empty text."""
+    values, is_word = embed_words(indices, words, WORD_WIDTH, name)
+    return mean_where(values, is_word)
+
+
+def join(
+    shapes: Shapes, categories: Mapping[str, int], text: Callable[[Any, int, str], Any] = mean_of_words
+) -> tuple[Any, Any]:
+    """Returns the inputs of a network, the one or by name, and all of them as one tensor, float [b, d].
 
     Args:
-        categories: from inputs of indices, [b], to the number of different ones; all other inputs are floats.
+        categories: from inputs of indices, of categories [b] and of texts [b, length], to the number of different ones;
+            all other inputs are floats.
+        text: from indices of words, how many there are and the input's name to float [b, d].
     """
     inputs = {
         name: keras.Input(shape, dtype="int32" if name in categories else "float32", name=name)
         for name, shape in shapes.items()
     }
-    parts = [
-        keras.layers.Embedding(categories[name], embedding_width(categories[name]), name=f"embed_{name}")(value)
-        if name in categories
-        else keras.layers.Flatten()(value)
-        for name, value in inputs.items()
-    ]
-    return inputs, parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+
+    def flat(name: str, value: Any) -> Any:
+        if name not in categories:
+            return keras.layers.Flatten()(value)
+        count = categories[name]
+        if shapes[name]:
+            return text(value, count, name)
+        return keras.layers.Embedding(count, embedding_width(count), name=f"embed_{name}")(value)
+
+    parts = [flat(name, value) for name, value in inputs.items()]
+    joined = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+    return (inputs if len(inputs) > 1 else next(iter(inputs.values()))), joined
+
+
+def embed_words(indices: Any, words: int, width: int, name: str) -> tuple[Any, Any]:
+    """Returns embeddings, float [b, length, width], 0 behind the last word, and where words are, float [b, length, 1].
+
+    With these, what is behind a text changes nothing, however long the row is.
+    """
+    is_word = ops.expand_dims(ops.cast(ops.not_equal(indices, 0), "float32"), axis=-1)
+    values = keras.layers.Embedding(words, width, name=f"embed_{name}")(indices)
+    return ops.multiply(values, is_word), is_word
+
+
+def mean_where(values: Any, is_word: Any) -> Any:
+    """Returns the mean over words, float [b, d]; 0 where there is none."""
+    total = ops.sum(ops.multiply(values, is_word), axis=1)
+    return ops.divide(total, ops.maximum(ops.sum(is_word, axis=1), 1.0))
 
 
 def embedding_width(values: int) -> int:

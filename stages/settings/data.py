@@ -187,11 +187,36 @@ class ImageFolderSettings(ImagesSettings):
 
     def check(self, path: str) -> None:
         super().check(path)
-        if self.dir is None:
-            raise UserError(f"{path}.dir is not set", "a directory with a folder for each class", f"{path}.dir=<it>")
-        if not is_folder(self.dir):
-            raise UserError(
-                f"{path}.dir={self.dir} is not a directory ({resolved(self.dir) or 'too long a name'})",
-                "a directory with a folder for each class",
-                f"{path}.dir=<it>",
-            )
+        _refuse_no_folder(self.dir, path)
+
+
+@option("data", "text_folder")
+@dataclass(kw_only=True)
+class TextFolderSettings(DataSettings):
+    """A directory with a folder of texts (`.txt`) for each class, with or without train/, val/, test/ above them."""
+
+    _target_: str = "stages.load.text_folder.text_folder"
+    dir: str | None = None
+    """Holds a folder of texts for each class, or `train`, `val` and `test` with those in them."""
+    encoding: str = "utf8"
+    """Of all files, such as `latin1`."""
+
+    @property
+    def folder(self) -> Path:
+        """The directory."""
+        assert self.dir is not None
+        return Path(self.dir).expanduser().resolve()
+
+    def check(self, path: str) -> None:
+        _refuse_no_folder(self.dir, path)
+
+
+def _refuse_no_folder(folder: str | None, path: str) -> None:
+    if folder is None:
+        raise UserError(f"{path}.dir is not set", "a directory with a folder for each class", f"{path}.dir=<it>")
+    if not is_folder(folder):
+        raise UserError(
+            f"{path}.dir={folder} is not a directory ({resolved(folder) or 'too long a name'})",
+            "a directory with a folder for each class",
+            f"{path}.dir=<it>",
+        )

@@ -11,12 +11,15 @@ from stages.settings.ranges import choice, number, option
 @option("normalize", "normalize")
 @dataclass(kw_only=True)
 class NormalizeSettings:
-    """The scaling of pixel values. It becomes the first layer of the model, and so of its export."""
+    """How features become what the network takes: pixels scaled, columns and texts encoded. The export has it, too."""
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
     """`auto`: as the network declares (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
     mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
+    max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary of a text, at most")
+    length: int | None = number(None, at_least=1, at_most=100_000, unit="words of a text that the network takes")
+    """null: as many as 95 % of the training split's texts have at most, up to 256."""
 
 
 @option("augment", "augment")

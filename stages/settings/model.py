@@ -44,7 +44,7 @@ class PrecisionSettings:
 @option("network", "auto")
 @dataclass(kw_only=True)
 class AutoSettings:
-    """Convolutions for images, dense layers for everything else."""
+    """Convolutions for images and for one text, dense layers for everything else."""
 
     _target_: str = "stages.networks.auto.auto"
 
@@ -65,6 +65,19 @@ class WideAndDeepSettings(MlpSettings):
     """The same beside a linear model."""
 
     _target_: str = "stages.networks.wide_and_deep.wide_and_deep"
+
+
+@option("network", "text_cnn")
+@dataclass(kw_only=True)
+class TextCnnSettings:
+    """Convolutions over the words of texts, and the greatest value of each filter."""
+
+    _target_: str = "stages.networks.text_cnn.text_cnn"
+    filters: int = number(
+        128, at_least=1, at_most=65536, unit="filters of each width, and numbers that stand for a word"
+    )
+    widths: list[int] = number([3, 4, 5], at_least=1, at_most=1024, unit="words that a filter sees")
+    dropout: float = number(0.5, at_least=0, below=1)
 
 
 @option("network", "cnn")

@@ -21,7 +21,7 @@ SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", 
 DELIMITERS = (",", "\t", ";", "|")
 """Separators the columns of a header, the likeliest first."""
 
-KINDS = ("number", "category", "leave_out")
+KINDS = ("number", "category", "text", "leave_out")
 """Kinds that a column can be declared to have."""
 
 MOST_COLUMNS = 2000
@@ -39,8 +39,8 @@ class TableSettings(DataSettings):
     target: Any = None
     """The column to predict, or a list of columns."""
     features: Any = None
-    """From columns to kinds (`number`, `category`, `leave_out`), for those whose kind was found wrongly; or a list of
-    the only columns to use."""
+    """From columns to kinds (`number`, `category`, `text`, `leave_out`), for those whose kind was found wrongly, and
+    for texts, which are not used otherwise; or a list of the only columns to use."""
     weight: str | None = None
     """The column that holds the weight of each example in loss and metrics."""
     split_column: str | None = None

@@ -1,0 +1,90 @@
+"""The commands of the page on texts; killed and resumed, a run has the weights of an uninterrupted one."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tests import commands
+from tests.conftest import ROOT
+from tests.pipeline.experiments import TRAINED, only_folder
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("tracking=off", "train.epochs=3", "optimizer.learning_rate=0.01", "normalize.max_tokens=200")
+ROWS = 240
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds what the page names: `reviews/` and `reviews.csv`."""
+    folder = tmp_path_factory.mktemp("texts")
+    random = np.random.default_rng(7)
+    stars = random.integers(1, 4, ROWS)
+    words = random.choice([f"word{number}" for number in range(60)], (ROWS, 9))
+    opinions = np.array(["awful!", "so-so", "Great."])[stars - 1]
+    texts = [" ".join([*row[: random.integers(0, 9)], opinion]) for row, opinion in zip(words, opinions, strict=True)]
+    frame = pd.DataFrame({"review": texts, "text": texts, "price": random.normal(size=ROWS).round(3), "stars": stars})
+    frame.to_csv(folder / "reviews.csv", index=False)
+    for row, (text, star) in enumerate(zip(texts, stars, strict=True)):
+        path = folder / "reviews" / f"{star} stars" / f"{row}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def typed(module: str) -> list[list[str]]:
+    """Returns the arguments of the page's commands of a module."""
+    found = re.findall(rf"^python -m {re.escape(module)} (.*)$", (ROOT / "docs" / "text.md").read_text(), re.MULTILINE)
+    return [shlex.split(line) for line in found]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None:
+    given = typed("pipeline")[number]
+    done = commands.run(*given, *SMALL, "strategy=mirrored", f"outputs={tmp_path}", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_folder(tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["facts"]["data"]["text_features"] == 1
+    assert summary["metrics"]["test/accuracy"] > 0.9
+    assert summary["metrics"]["export/max_abs_diff"] <= 1e-6
+    if number:
+        return
+    [asked] = typed("pipeline.predict")
+    answered = [str(run) if word == "RUN" else word for word in asked]
+    done = commands.run(*answered, module="pipeline.predict", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    predicted = pq.read_table(folder / "predicted.parquet")["class_name"].to_pylist()
+    stars = pd.read_csv(folder / "reviews.csv").stars
+    assert np.mean([name == f"{star} stars" for name, star in zip(predicted, stars, strict=True)]) > 0.9
+
+
+def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
+    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=12", "deterministic=true",
+             "train.checkpoint_every_steps=1", "model=text_cnn", "model.network.filters=8")  # fmt: skip
+    weights = []
+    for name in ("whole", "killed"):
+        outputs = tmp_path / name
+        if name == "killed":
+            with commands.start(*given, f"outputs={outputs}", cwd=folder) as process:
+                deadline = time.monotonic() + 120
+                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+        done = commands.run(*given, f"outputs={outputs}", cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
+            weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
+    assert weights[0].keys() == weights[1].keys()
+    for key, values in weights[0].items():
+        np.testing.assert_array_equal(weights[1][key], values)

@@ -1,0 +1,67 @@
+"""Vocabularies of texts, and the numbers of their words: the same in training, in a file and in a graph."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.features.kinds import Feature
+from stages.features.numbers_and_categories import NUMBERS, encode, encoder_of, learn, sizes, with_facts
+from stages.features.texts import LONGEST, RESERVED, learn_text, split_words
+
+TEXTS = np.array(
+    ["The cat, the CAT!", "", "a dog's bowl (blue)", "Größe: 3.5 m\n\tthe end", "[UNK] \\ ^caret^ `tick` ~", "  ..  "],
+    object,
+)
+FEATURES = {"review": Feature("text", "string")}
+
+
+def test_a_vocabulary_is_ordered_by_frequency_then_name_and_limited() -> None:
+    assert learn_text(np.array(["b a c", "c"], object), 10).words == ["c", "a", "b"]
+    assert learn_text(np.array(["b a c", "c"], object), 2).words == ["c", "a"]
+
+
+def test_the_length_is_that_of_most_texts_up_to_a_limit() -> None:
+    texts = np.array(["one"] * 98 + ["word " * 50] * 2, object)
+    assert learn_text(texts, 9).length == 1
+    assert learn_text(texts, 9, length=7).length == 7
+    assert learn_text(np.array(["word " * 999], object), 9).length == LONGEST
+
+
+def test_texts_without_words_are_refused() -> None:
+    with pytest.raises(UserError, match="no words"):
+        learn_text(np.array(["", " .. "], object), 9)
+
+
+def test_words_are_those_of_the_layer() -> None:
+    learnt = learn_text(TEXTS, 1000)
+    encoder = encoder_of(FEATURES, {"review": learnt})
+    numbers = encode(encoder, {"review": TEXTS}, slice(None))["review"]
+    assert numbers.dtype == np.int32
+    places = {word: place for place, word in enumerate(learnt.words, start=RESERVED)}
+    for row, words in zip(numbers, split_words(TEXTS), strict=True):
+        expected = [places[word.decode()] for word in words.numpy()][: learnt.length]
+        assert row.tolist() == expected + [0] * (learnt.length - len(expected))
+    [unknown] = encode(encoder, {"review": np.array(["the zebra"], object)}, slice(None))["review"]
+    assert unknown[:3].tolist() == [RESERVED, 1, 0]
+
+
+def test_any_batch_a_file_and_a_graph_give_the_same_numbers(tmp_path: Path) -> None:
+    features = {**FEATURES, "width": Feature("number", "float64")}
+    columns = {"review": TEXTS, "width": np.arange(6.0)}
+    learnt = learn(features, columns, max_tokens=5, length=4)
+    encoder = encoder_of(features, learnt)
+    assert sizes(with_facts(features, learnt)) == {"review": 7}
+    expected = encode(encoder, columns, slice(None))
+    assert {*expected} == {NUMBERS, "review"}
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = keras.models.load_model(tmp_path / "encoder.keras")
+    raw = {name: tf.constant(values, features[name].dtype) for name, values in columns.items()}
+    answers = tf.function(loaded, autograph=False)(raw)
+    for name, values in expected.items():
+        parts = [encode(encoder, columns, slice(row, row + 1))[name] for row in range(len(TEXTS))]
+        np.testing.assert_array_equal(np.concatenate(parts), values)
+        np.testing.assert_array_equal(answers[name], values)

@@ -1,0 +1,84 @@
+"""Folders of texts: their classes and splits, and files that cannot be used."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages.errors import UserError
+from stages.load.text_folder import text_folder
+from stages.settings.data import TextFolderSettings
+
+
+def write(root: Path, name: str, texts: int = 10) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    for number in range(texts):
+        (folder / f"{number}.txt").write_text(f"größe {name} {number}")
+    return folder
+
+
+def settings(root: Path, encoding: str = "utf8") -> TextFolderSettings:
+    return TextFolderSettings(dir=str(root), test_fraction=0.2, encoding=encoding)
+
+
+def test_folders_are_classes_and_splits_are_cut(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        write(tmp_path, name, 50)
+    (tmp_path / "bad" / "deep").mkdir()
+    (tmp_path / "bad" / "deep" / "empty.TXT").touch()
+    (tmp_path / "bad" / "notes.pdf").touch()
+    dataset = text_folder(settings(tmp_path))
+    assert dataset.task.names == ("bad", "good")
+    assert [len(split) for split in dataset.splits.values()] == [72, 8, 21]
+    assert dataset.record.params["data/passed_over"] == 1
+    texts = np.concatenate([split.features["text"][:] for split in dataset.splits.values()])
+    assert len({*texts}) == 101
+    for split in dataset.splits.values():
+        assert split.files is not None
+        for text, label, file in zip(split.features["text"][:], split.targets, split.files, strict=True):
+            assert file.split("/")[0] == dataset.task.names[label]
+            assert text == ("" if "empty" in file else (tmp_path / file).read_text())
+
+
+def test_folders_of_splits_are_taken_and_content_changes_the_fingerprint(tmp_path: Path) -> None:
+    for split, count in {"train": 20, "test": 5}.items():
+        for name in ("good", "bad"):
+            write(tmp_path / split, name, count)
+    dataset = text_folder(settings(tmp_path))
+    assert [len(split) for split in dataset.splits.values()] == [36, 4, 10]
+    assert text_folder(settings(tmp_path)).fingerprint == dataset.fingerprint
+    (tmp_path / "train" / "good" / "0.txt").write_text("other")
+    assert text_folder(settings(tmp_path)).fingerprint != dataset.fingerprint
+
+
+def test_another_encoding_is_refused_by_name_and_can_be_set(tmp_path: Path) -> None:
+    write(tmp_path, "good")
+    latin = write(tmp_path, "bad") / "3.txt"
+    latin.write_bytes("naïve".encode("latin1"))
+    with pytest.raises(UserError, match=r"bad/3\.txt is not in utf8") as caught:
+        text_folder(settings(tmp_path))
+    assert "\n" not in str(caught.value.args[0])
+    texts = np.concatenate(
+        [split.features["text"][:] for split in text_folder(settings(tmp_path, encoding="latin1")).splits.values()]
+    )
+    assert "naïve" in texts
+    with pytest.raises(UserError, match="klingon is unknown"):
+        text_folder(settings(tmp_path, encoding="klingon"))
+
+
+def test_folders_without_two_classes_of_texts_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "one", "good")
+    with pytest.raises(UserError, match=r"has 1 class folder\(s\): good"):
+        text_folder(settings(tmp_path / "one"))
+    write(tmp_path / "one", "empty", 0)
+    with pytest.raises(UserError, match="only the class good has training texts"):
+        text_folder(settings(tmp_path / "one"))
+    for name in ("a", "b"):
+        write(tmp_path / "none", name, 0)
+    with pytest.raises(UserError, match="the train split of none has no text"):
+        text_folder(settings(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"data\.dir is not set"):
+        TextFolderSettings().check("data")
+    with pytest.raises(UserError, match="is not a directory"):
+        settings(tmp_path / "nowhere").check("data")

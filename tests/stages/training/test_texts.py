@@ -1,0 +1,95 @@
+"""Training on texts: the same on any replicas, beside columns of a table, and better than the most frequent class."""
+
+import importlib
+import inspect
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.load.table import table
+from stages.load.text_folder import text_folder
+from stages.model import model
+from stages.normalize import normalize
+from stages.results import Dataset, Model, Strategy
+from stages.settings.data import TextFolderSettings
+from stages.settings.images import NormalizeSettings
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, TextCnnSettings
+from stages.settings.table import TableSettings
+from tests.stages.experiments import adam, after_steps, flat, mirrored, one_device, settings
+
+ROWS = 300
+STEPS = 20
+
+
+def docstrings(folder: Path) -> None:
+    """Writes the docstrings of some modules, a folder for each package, and the package's name left out."""
+    modules = {
+        "numpy": ("numpy", "numpy.linalg", "numpy.random", "numpy.fft", "numpy.ma"),
+        "scipy": ("scipy.stats", "scipy.signal", "scipy.optimize"),
+        "keras": ("keras.layers", "keras.ops", "keras.losses", "keras.optimizers"),
+        "sklearn": ("sklearn.metrics", "sklearn.cluster", "sklearn.linear_model", "sklearn.ensemble"),
+    }
+    for package, names in modules.items():
+        (folder / package).mkdir(parents=True)
+        found = [vars(importlib.import_module(name)) for name in names]
+        public = [(name, value) for module in found for name, value in module.items() if not name.startswith("_")]
+        texts = {inspect.getdoc(value) or "" for _, value in public if callable(value)}
+        for number, text in enumerate(sorted(texts, key=len)[-200:]):
+            (folder / package / f"{number}.txt").write_text(text.lower().replace(package, ""))
+
+
+def build(data: Dataset, where: Strategy, network: Any = None, policy: str = "float32") -> Model:
+    network = network or TextCnnSettings(filters=16, dropout=0.2)
+    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A text beside a number and a category of few values; the text alone has the target."""
+    random = np.random.default_rng(5)
+    words = random.choice([f"word{number}" for number in range(90)], (ROWS, 12))
+    texts = [" ".join(row[: random.integers(0, 12)]) for row in words]
+    target = ["yes" if "word1" in text else "no" for text in texts]
+    frame = pd.DataFrame({"size": random.normal(size=ROWS), "color": random.choice(["red", "blue"], ROWS)})
+    path = tmp_path_factory.mktemp("texts") / "reviews.csv"
+    frame.assign(review=texts, liked=target).to_csv(path, index=False)
+    loaded = table(TableSettings(files=str(path), target="liked", features={"review": "text"}))
+    return normalize(loaded, NormalizeSettings(length=8))
+
+
+def test_a_text_of_a_table_is_numbers_of_words(data: Dataset) -> None:
+    assert {name: feature.kind for name, feature in data.features.items()} == {
+        "size": "number", "color": "category", "review": "text",
+    }  # fmt: skip
+    words = data.train.inputs["review"]
+    assert isinstance(words, np.ndarray)
+    assert (words.dtype, words.shape[1]) == (np.int32, 8)
+    assert (words == 0).all(axis=1).any()  # an empty text
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_equal_one_device(data: Dataset, replicas: int) -> None:
+    given = settings(batch_size=64)
+    one, means = after_steps(one_device(), data, given, STEPS, build)
+    several, of_several = after_steps(mirrored(replicas), data, given, STEPS, build)
+    np.testing.assert_allclose(
+        flat(several.network), flat(one.network), rtol=0, atol=2e-7 * max(1, np.abs(flat(one.network)).max())
+    )
+    assert of_several == pytest.approx(means, rel=5e-7)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("network", [TextCnnSettings(filters=32, dropout=0.2), MlpSettings(hidden=[32])])
+def test_networks_tell_packages_by_their_docstrings(tmp_path: Path, network: Any, policy: str) -> None:
+    docstrings(tmp_path)
+    loaded = normalize(text_folder(TextFolderSettings(dir=str(tmp_path))), NormalizeSettings(max_tokens=5000))
+    given = settings(batch_size=64, optimizer=adam(learning_rate=0.003))
+    trained, _ = after_steps(one_device(), loaded, given, 100, partial(build, network=network, policy=policy))
+    answers = np.asarray(trained.network(loaded.test.inputs["text"][:])).argmax(axis=1)
+    majority = np.bincount(loaded.test.targets).max() / len(loaded.test)
+    assert len(loaded.test) > 80
+    assert (answers == loaded.test.targets).mean() > majority + 0.3
