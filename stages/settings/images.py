@@ -11,7 +11,7 @@ from stages.settings.ranges import choice, number, option
 @option("normalize", "normalize")
 @dataclass(kw_only=True)
 class NormalizeSettings:
-    """How features become what the network takes: pixels scaled, columns and texts encoded. The export has it, too."""
+    """Scaling of pixels, and encoding of columns and texts, in front of the network and so of its export."""
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")

@@ -69,7 +69,7 @@ def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None
 
 
 def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
-    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=12", "deterministic=true",
+    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=40", "deterministic=true",
              "train.checkpoint_every_steps=1", "model=text_cnn", "model.network.filters=8")  # fmt: skip
     weights = []
     for name in ("whole", "killed"):
@@ -81,6 +81,7 @@ def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -
                     time.sleep(0.01)
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
+            assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
         done = commands.run(*given, f"outputs={outputs}", cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
         with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
