@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
-from pipeline.config.names import Options
+from pipeline.config.names import Options, named_elsewhere
 from pipeline.config.sweep import SweepSettings
 from stages.errors import UserError
 
@@ -53,7 +53,8 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         key, typed = override.key_or_group, str(override.input_line)
         if re.match(r"hydra($|[./])", key):
             problem = f"{typed}: Hydra's own settings have no effect here"
-            raise UserError(problem, "outputs=, --config-dir, sweep= or another setting of this project", "--help")
+            fix = named_elsewhere(key, "") or ("outputs=<folder>" if key.endswith("dir") else "--help")
+            raise UserError(problem, "outputs=, --config-dir, sweep= or another setting of this project", fix)
         if override.is_sweep_override():
             _check_values(override, options, sweep)
         value = override.value()

@@ -14,6 +14,7 @@ from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.system.pulse import beat
 from pipeline.system.signals import Interrupted, stopping
+from pipeline.system.streams import no_room
 from pipeline.tracking.journal import NAME, Entry, Journal
 from pipeline.tracking.params import param_texts
 from pipeline.tracking.stored_run import RunSpec, StoredRun
@@ -52,6 +53,7 @@ class Sender:
     def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
         self.refused: list[str] = []
+        self._is_full = False
         self._last_answer = time.monotonic()
         self._run = run
         self._journal = journal
@@ -74,8 +76,9 @@ class Sender:
         """Wait until the store has everything; return why it has not, or None where it has.
 
         Args:
-            seconds: since the store last answered. longest: seconds in all.
+            seconds: since the store last answered, unless its disk is full. longest: seconds in all.
         """
+        self._is_full = False  # there may be room by now
         began = self._last_answer = time.monotonic()
         say_at = began + TOLD_AFTER_SECONDS
         self.notify()
@@ -85,7 +88,8 @@ class Sender:
             now = time.monotonic()
             if stopped():
                 return "it was stopped while it waited"
-            if now - began > longest or (self.trouble is not None and now - self._last_answer > seconds):
+            is_away = self.trouble is not None and now - self._last_answer > seconds
+            if self._is_full or is_away or now - began > longest:
                 return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
             if now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
@@ -111,7 +115,9 @@ class Sender:
             self._try(self._journal.entries[self._journal.sent])
             self._journal.mark_sent(self._journal.sent + 1)
         except Exception as error:  # whatever it is, training continues
-            reason = _reason(error)
+            full = no_room(error)
+            self._is_full = full is not None
+            reason = full.problem if full else _reason(error)
             if self.trouble is None:
                 self._warn(f"tracking: the store does not take what is sent ({reason}); it is kept and sent again")
             self.trouble = reason

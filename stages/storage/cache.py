@@ -19,6 +19,9 @@ from stages.storage.atomic import PARTIAL, atomic_write, remove
 
 POLL_SECONDS = 0.2
 
+KEY = "entry"
+"""The fact of an entry that is its own name."""
+
 
 class NoRoomError(UserError):
     """The folder that runs share cannot be written, or is full."""
@@ -47,14 +50,14 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
     """
     _mark_used(place)
     with suppress(OSError, DamagedError):
-        return read_arrays(place), False
+        return _read(place), False
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
             _mark_used(place)
             try:
-                return read_arrays(place), False
+                return _read(place), False
             except FileNotFoundError:
                 pass
             except DamagedError as error:
@@ -69,13 +72,21 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
         ) from error
 
 
+def _read(place: Path) -> ArrayFolder:
+    """Return the entry `place`, which bears the name that it was made under."""
+    entry = read_arrays(place)
+    if entry.facts.get(KEY) != place.name:
+        raise DamagedError("it was made under another name")
+    return entry
+
+
 def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
     made: list[Contents] = []
 
     def write(folder: Path) -> None:
         folder.mkdir()
         made.append(make(folder))
-        write_arrays(folder, made[0].facts, made[0].arrays, made[0].mapped)
+        write_arrays(folder, {**made[0].facts, KEY: place.name}, made[0].arrays, made[0].mapped)
 
     atomic_write(place, write, durable=False)  # what a power failure damages is noticed, and made again
     [contents] = made

@@ -106,6 +106,8 @@ MEANT = {
     "cluster=slurm_cluster": "cluster=slurm", "train=custom_loop": "train=loop", "early_stopping=true":
     "train.early_stopping_patience=…", "model=vit_b_16": "model=<option>", "export=tensorrt": "export=<option>",
     "data=path/to/images": "data=<option>", "optimizer.rho=0.9": "python -m pipeline --cfg job",
+    "hydra/launcher=joblib": "sweep.n_jobs=2", "hydra/sweeper=optuna": "sweep=tpe",
+    "hydra.run.dir=x": "outputs=<folder>",
     "optimizer=adamax": "optimizer=custom optimizer._target_=keras.optimizers.Adamax",
 }  # fmt: skip
 

@@ -64,6 +64,13 @@ def replaced(path: Path, by: str) -> None:
         path.symlink_to("nowhere")
 
 
+def of_another_key(place: Path) -> None:
+    other = place.with_name("other")
+    cached(other, make, Silent())
+    shutil.rmtree(place)
+    other.rename(place)
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "other class names": lambda place: other_facts(place, {"class_names": ["b", "a"], "invalid": []}),
     "no facts": lambda place: other_facts(place, {}),
@@ -73,6 +80,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "deep JSON": lambda place: (place / "facts.json").write_text("[" * 100_000),
     "not UTF-8": lambda place: (place / "facts.json").write_bytes(b"\xff\xfe\xff"),
     "swapped files": lambda place: swap(place, "images.npy", "labels.npy"),
+    "renamed": of_another_key,
     "a file for the folder": lambda place: replaced(place, "file"),
     "a link for the folder": lambda place: replaced(place, "link"),
     "an empty folder": lambda place: replaced(place, "folder"),
