@@ -1,6 +1,5 @@
-"""Folders of runs as runs leave them, made without training: summary, last checkpoint, predictions, a sweep's index."""
+"""Folders of runs as runs leave them, made without training: summary, journal, predictions, a sweep's index."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.sweep.jobs import slug
+from pipeline.tracking.journal import Journal
 
 CLASSES = 10
 
@@ -84,12 +84,9 @@ def make_run(folder: Path, made: MadeRun) -> None:
         facts=facts,
         error=made.error,
     ).write(folder)
-    progress = {"facts": {"progress": {"rows": rows, "epoch": made.epochs}}}
-    (folder / "checkpoints").mkdir()
-    np.savez(
-        folder / "checkpoints" / f"step-{made.epochs:08d}.npz",
-        facts=np.frombuffer(json.dumps(progress).encode(), np.uint8),
-    )
+    journal = Journal(folder)
+    for epoch, row in zip(epochs, rows, strict=True):
+        journal.add("metrics", {"values": row, "step": epoch, "time": 0})
 
 
 def make_sweep(folder: Path, runs: Sequence[MadeRun], indexed: Sequence[Mapping[str, Any]] = ()) -> Path:

@@ -135,20 +135,15 @@ def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None
         assert tuple(row["class"] for row in csv.DictReader(file)) == names
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [(-1, np.nan, "bias has values that are not finite"), (-2, 3e38, "differs from the model by nan")],
-)
-def test_an_export_of_a_broken_model_does_not_pass_for_equal(
-    place: int, value: float, said: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("place", "value"), [(-1, np.nan), (-2, 3e38)])
+def test_an_export_of_a_broken_model_does_not_pass_for_equal(place: int, value: float, tmp_path: Path) -> None:
     """By its weights, or by answers that are no numbers."""
     dataset, where = real_digits(), one_device()
     model = small_cnn(dataset, where)
     broken = model.network.get_weights()
     broken[place][:] = value
     model.network.set_weights(broken)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match="answers with probabilities that are not finite"):
         export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
 
 

@@ -170,7 +170,7 @@ def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tm
         ("predict", ["{run}", "missing.png"], "error: missing.png is not there"),
         ("predict", ["models:/nope@champion", "{image}"], "error: MODEL=models:/nope@champion cannot be loaded"),
         ("serve", ["nope"], "error: nope is no run under"),
-        ("serve", ["{run}", "--port=99999"], "error: port 99999 is none. Expected 1 to 65535"),
+        ("serve", ["{run}", "--port=99999"], "error: port 99999 of 127.0.0.1 cannot be had. Expected a free port"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(
