@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving.app import build_app
+from pipeline.serving.app import IMAGES, build_app
 from pipeline.serving.models import mlflow_model
 from pipeline.system import environment
 from pipeline.system.ports import HOST, free_port
@@ -34,22 +34,23 @@ def _serve(options: argparse.Namespace) -> int:
     app = build_app(folder)
     import uvicorn
 
-    print(_how_to_use(options.model, folder, port), flush=True)
+    takes_images = any(route.path == IMAGES for route in app.routes)
+    print(_how_to_use(options.model, folder, port, takes_images), flush=True)
     uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
     return 0
 
 
-def _how_to_use(model: str, folder: Path, port: int) -> str:
-    """Returns commands that work as they are pasted; that for pixels sends the example that the model has with it."""
+def _how_to_use(model: str, folder: Path, port: int, takes_images: bool) -> str:
+    """Returns commands that work as they are pasted; one sends the example that the model has with it."""
     address = f"http://{HOST}:{port}"
-    lines = [
-        f"{model} at {address}; Ctrl-C ends it",
-        f"an image    curl {address}/images -H 'Content-Type: image/png' --data-binary @image.png",
-    ]
+    lines = [f"{model} at {address}; Ctrl-C ends it"]
+    if takes_images:
+        lines.append(f"an image    curl {address}{IMAGES} -H 'Content-Type: image/png' --data-binary @image.png")
     example = folder / SERVING_EXAMPLE
     if example.is_file():
         body = shlex.quote(f"@{example}")
-        lines.append(f"pixels      curl {address}/invocations -H 'Content-Type: application/json' --data-binary {body}")
+        kind = "pixels    " if takes_images else "an example"
+        lines.append(f"{kind}  curl {address}/invocations -H 'Content-Type: application/json' --data-binary {body}")
     server = f"mlflow models serve --model-uri {shlex.quote(str(folder))} --host {HOST} --port {port}"
     return "\n".join([*lines, f"elsewhere   {server}"])
 

@@ -1,4 +1,4 @@
-"""The HTTP application: MLflow's scoring server for pixels, and `/images` for encoded images."""
+"""The HTTP application: MLflow's scoring server for pixels, columns and texts, and `/images` for encoded images."""
 
 import asyncio
 import base64
@@ -7,28 +7,35 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pipeline.serving.models import encoded_function, scores
+from pipeline.serving.models import BYTES, encoded_function, scores
 from pipeline.system.environment import quiet_stderr
+
+IMAGES = "/images"
+"""The path that takes encoded images."""
 
 
 def build_app(folder: Path) -> Any:
     """Return the application that serves the MLflow model in `folder`, as ASGI.
 
-        POST /invocations: pixels, as MLflow's scoring server takes them; probabilities.
-        POST /images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images": [<base64>, …]}; class, score and
-            probabilities of each.
-        GET /ping: 200 once the model is loaded.
-
-    Raises:
-        UserError: where the model does not take encoded images.
+    POST /invocations: pixels, columns or texts, as MLflow's scoring server takes them; the model's answers.
+    POST /images, where the model takes encoded images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
+        [<base64>, …]}; class, score and probabilities of each.
+    GET /ping: 200 once the model is loaded.
     """
     with quiet_stderr():
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         app = import_module("mlflow.pyfunc.scoring_server").init(model)
-    classify = encoded_function(model.get_raw_model())
+    loaded = model.get_raw_model()
+    if BYTES in loaded.signatures:
+        _take_images(app, encoded_function(loaded))
+    return app
+
+
+def _take_images(app: Any, classify: Any) -> None:
+    """Add `/images` to the application."""
     from fastapi import HTTPException, Request
 
-    @app.post("/images")
+    @app.post(IMAGES)
     async def images(request: Request) -> dict[str, Any]:
         body = await request.body()
         encoded = [body]
@@ -42,5 +49,3 @@ def build_app(folder: Path) -> Any:
         if wrong or not answers:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
         return {"predictions": answers}
-
-    return app

@@ -79,9 +79,15 @@ class TableSettings(DataSettings):
     def check(self, path: str) -> None:
         for name in ("files", "target"):
             value = getattr(self, name)
-            if not value or not all(isinstance(item, str) for item in ([value] if isinstance(value, str) else value)):
+            items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+            if not value or not all(isinstance(item, str) for item in items):
                 what = name.rstrip("s")
                 raise UserError(f"{path}.{name}={value}", f"a {what}, or a list of them", f"{path}.{name}=<{what}>")
+        if self.features is not None and (
+            isinstance(self.features, str) or not isinstance(self.features, (Mapping, Sequence))
+        ):
+            expected = "columns with their kinds, or a list of columns"
+            raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
         for column, kind in self.declared.items():
             if kind not in KINDS:
                 raise UserError(

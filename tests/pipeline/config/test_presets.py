@@ -26,6 +26,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for entry in values.pop("defaults"):
         if isinstance(entry, Mapping):
             [(key, name)] = entry.items()
+            if str(key).startswith("override "):  # of another group
+                continue
             group, place = str(key).removeprefix("/schema/").split("@")
             schema = plain(OmegaConf.structured(SCHEMAS[group][name]))
             inherited |= schema if place == "_here_" else {place: schema}

@@ -17,6 +17,7 @@ from sklearn import metrics as sk
 from pipeline import predict
 from tests import commands
 from tests.pipeline.experiments import TRAINED, only_folder, only_run
+from tests.pipeline.serving.test_serving import JSON, post, serving
 
 pytestmark = pytest.mark.slow
 
@@ -169,3 +170,21 @@ def test_killed_and_resumed_equals_uninterrupted(csv: Path, tmp_path: Path) -> N
     assert weights[0].keys() == weights[1].keys()
     for key, values in weights[0].items():
         np.testing.assert_array_equal(weights[1][key], values)
+
+
+def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: Path, tmp_path: Path) -> None:
+    folder = only_folder(outputs)
+    assert predict.main([str(folder), str(csv), "-o", str(tmp_path / "x.parquet"), f"--outputs={outputs}"]) == 0
+    expected = np.array(pq.read_table(tmp_path / "x.parquet").column("probabilities").to_pylist())
+    with serving(folder, outputs) as (address, _):
+        told = (outputs / "served.txt").read_text()
+        columns = pd.read_csv(csv)[["size (m)", "shop", "grade"]].rename(columns={"size (m)": "size__m_"})
+        records = {"dataframe_split": json.loads(columns.to_json(orient="split", index=False))}
+        code, answer = post(address, json.dumps(records).encode(), JSON)
+        wrong, error = post(address, b'{"dataframe_split": {"columns": ["shop"], "data": [["s1"]]}}', JSON)
+    assert code == 200
+    np.testing.assert_allclose([row["probabilities"] for row in answer["predictions"]], expected, rtol=0, atol=1e-6)
+    assert "an example  curl" in told
+    assert "/images" not in told
+    assert wrong == 400
+    assert "grade" in str(error)

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ def run(outputs: Path) -> Path:
 @pytest.fixture(scope="module")
 def served(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
     """The address of a server, and its process."""
+    with serving(run, outputs) as address_and_process:
+        yield address_and_process
+
+
+@contextmanager
+def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
+    """Serves a run; returns the address of the server, and its process."""
     with (outputs / "served.txt").open("w+") as out:
         command = commands.start(str(run), f"--outputs={outputs}", module="pipeline.serve", stdout=out, stderr=out)
         deadline, address = time.monotonic() + 120, None
