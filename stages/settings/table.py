@@ -1,15 +1,12 @@
 """Settings of tables: their files, which are looked up here, and what their columns are for."""
 
 import csv
-import io
+import gzip
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.ipc
-import pyarrow.parquet as pq
+from typing import IO, Any
 
 from stages.errors import UserError
 from stages.settings.data import DataSettings
@@ -166,18 +163,19 @@ class Header:
         raise UserError(f"{setting}={column}: {self.files[0]} has no such column", f"one of {shown}", hint)
 
 
-def text_of(path: Path, encoding: str) -> io.TextIOWrapper:
+def text_of(path: Path, encoding: str) -> IO[str]:
     """Opens a text file, compressed or not."""
-    return io.TextIOWrapper(pa.input_stream(str(path), compression="detect"), encoding=encoding, newline="")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding=encoding, newline="")
+    return path.open(encoding=encoding, newline="")
 
 
 def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None]:
     try:
-        if format_of(path) == "parquet":
-            return pq.read_schema(path).names, None
-        if format_of(path) == "feather":
-            with pa.memory_map(str(path)) as file:
-                return pa.ipc.open_file(file).schema.names, None
+        if format_of(path) != "csv":
+            import pyarrow.dataset  # most of a second, which other data need not wait for
+
+            return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None
         with text_of(path, "latin1") as file:  # the rest of a buffer may be in another encoding
             line = file.readline().encode("latin1").decode("utf-8-sig" if encoding == "utf8" else encoding)
             chosen = delimiter or max(DELIMITERS, key=line.count)
@@ -186,7 +184,7 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
         raise not_in_encoding(f"{path}: its header", encoding) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
-    except (OSError, pa.ArrowException, csv.Error) as error:
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # pyarrow's errors are among them
         raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
 
 
