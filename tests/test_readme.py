@@ -26,7 +26,8 @@ def test_its_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_p
         for name in ("one", "two"):
             (tmp_path / folder / name).mkdir(parents=True)
             for number in range(20):
-                (tmp_path / folder / name / f"{number}.png").touch()
+                (tmp_path / folder / name / f"{number}{'.txt' if 'text' in given else '.png'}").touch()
+    (tmp_path / "houses.csv").write_text("sqft,price\n1340,313000\n")
     words = [word.rstrip("`") for word in shlex.split(given.replace("<", "").replace(">", "").replace("`", ""))]
     prepare(experiment(*words, "dry_run=true"))
 
