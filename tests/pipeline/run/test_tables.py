@@ -86,7 +86,10 @@ def test_predictions_of_new_rows_are_those_of_the_test(outputs: Path, csv: Path,
 def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
     _, run = only_run(outputs)
     mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
-    model = mlflow.pyfunc.load_model(run.data.tags["model_uri"])
+    try:
+        model = mlflow.pyfunc.load_model(run.data.tags["model_uri"])
+    finally:
+        mlflow.set_tracking_uri(None)  # of this process, in which other files' tests have stores of their own
     names = [column.name for column in model.metadata.get_input_schema().inputs]
     assert names == ["size__m_", "shop", "grade"]
     frame = pd.read_csv(csv).rename(columns={"size (m)": "size__m_"})[names]
