@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -94,6 +95,7 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
 ) -> None:
     """The journal has what went into a deleted file, or into nothing."""
     monkeypatch.setattr("pipeline.tracking.tracker.STOPPED_SECONDS", 1.0)
+    before_it = set(threading.enumerate())
     tracker = begin(outputs)
     record(tracker, EPOCHS)
     assert tracker.flush(seconds=30) == 0
@@ -102,6 +104,9 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
     record(tracker, EPOCHS + 2)
     tracker.status("FINISHED")
     tracker.close(2)
+    for thread in set(threading.enumerate()) - before_it:  # they end with a run's process; here they make a store
+        thread.join(60)
+        assert not thread.is_alive()
     assert sync.main([str(outputs / "runs" / "tried" / "run")]) == 0
     run = assert_complete(outputs)
     if lose is not delete_experiment:  # it is restored, and its runs with it
