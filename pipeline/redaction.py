@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote, unquote, urlsplit
@@ -132,7 +133,7 @@ def learn(settings: Any, name: str = "") -> None:
 
 def learn_arguments(arguments: Sequence[str]) -> None:
     """Learn from a command line: `token=x`, `--password=x`, `--password x`, and credentials in addresses."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         name, separator, value = argument.partition("=")
         learn((value if separator else following).strip("'\""), name if separator or name.startswith("--") else "")
 

@@ -30,3 +30,12 @@ def test_it_is_answered_without_them(words: str, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == (2 if "trian" in words else 0), done.stderr
     assert done.stdout.splitlines()[-1] == "imported:", done.stdout
+
+
+@pytest.mark.parametrize("command", ["runs", "sync", "clean"])
+def test_a_command_without_a_word_looks_into_this_directory(command: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", f"pipeline.{command}"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -128,6 +128,7 @@ def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypa
     monkeypatch.setenv("MY_SERVICE_TOKEN", "tulip/and+rose=7")
     monkeypatch.setenv("DATABASE_URL", "postgres://heinrich:p%40ss!word@host/db")
     learn({"deep": [{"client-secret": 'quo"te\\d one'}]})
+    learn_arguments([])  # as the first command of the README has
     learn_arguments(["tracking.tags.apiKey=from-the-command", "--password", "swordfish"])
     for secret in ("tulip/and+rose=7", 'quo"te\\d one', "p@ss!word", "from-the-command", "swordfish", "heinrich"):
         for form in (secret, quote(secret, safe=""), json.dumps(secret), repr(secret), f"({secret})"):
