@@ -46,14 +46,14 @@ faults: .venv/.installed  ## kills real runs, sweeps and searches at random mome
 mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
 	$(BIN)/python -m tests.chaos.mutations $(ARGS)
 
-bench: .venv/.installed .bench-venv/.installed  ## measures all speeds, into docs/performance.md; ARGS="--only start" some
+bench: .venv/.installed .bench-venv/.installed  ## measures all speeds, into docs/how-it-works/performance.md; ARGS="--only start" some
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-quick: .venv/.installed  ## a few of them, in three minutes: fails where one is under half of what is recorded
 	$(BIN)/python -m benchmarks --quick $(ARGS)
 
-load: .venv/.installed  ## a served model under load for a minute, into docs/performance.md
-	$(BIN)/python -m benchmarks.serving docs/performance.md $(ARGS)
+load: .venv/.installed  ## a served model under load for a minute, into docs/how-it-works/performance.md
+	$(BIN)/python -m benchmarks.serving docs/how-it-works/performance.md $(ARGS)
 
 experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)

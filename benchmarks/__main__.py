@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures all, and writes docs/performance.md, its figure and what --quick compares with.
+"""`python -m benchmarks`: measures all, and writes docs/how-it-works/performance.md and what --quick compares with.
 
     python -m benchmarks                     everything, about three quarters of an hour on two cores
     python -m benchmarks --only start        the measurements whose name begins so; the others stay as they were

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.engines docs/clusters.md`: one experiment by every engine of this machine, as a table.
+"""`python -m benchmarks.engines docs/how-to/clusters.md`: one experiment by every engine of this machine, as a table.
 
 Two workers train the MNIST convnet for an epoch of 3,000 images, by `cluster=local`, on a real Slurm of three nodes
 that the benchmark starts, and on a Ray of the command's own; in turns, in several rounds. An engine that is not

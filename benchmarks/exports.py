@@ -1,5 +1,5 @@
 """`python -m benchmarks.exports [FILE]`: how far the answers of every format are from the model's, by precision and
-strategy, as two tables; in FILE, such as docs/export.md, they replace what is between their marks.
+strategy, as two tables; in FILE, such as docs/how-to/export.md, they replace what is between their marks.
 
 Data: MNIST and tf_flowers in `../shared/data/tfds` where they are prepared, else digits. Takes a quarter of an hour on
 two cores.

@@ -1,4 +1,4 @@
-"""docs/performance.md: the table and the figure of what was measured."""
+"""docs/how-it-works/performance.md: the table and the figure of what was measured."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from benchmarks.processes import ROOT
 from benchmarks.recorded import Records
 from benchmarks.table import ROWS, Row
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "how-it-works" / "performance.md"
 FIGURE = ROOT / "docs" / "images" / "performance.png"
 PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.scaling [PAGE] [--only PART…]`: what training costs on up to 1,024 replicas.
 
-Parts, each a table between marks of its own in PAGE (docs/scaling.md): `efficiency` by the model of
+Parts, each a table between marks of its own in PAGE (docs/how-it-works/scaling.md): `efficiency` by the model of
 `benchmarks/scaling_model.py`, `processes`: the model against processes on this machine, `bytes` of networks' gradients,
 `checkpoints`, `order` of examples.
 """

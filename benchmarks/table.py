@@ -1,4 +1,4 @@
-"""The rows of docs/performance.md: each measurement, its baseline and its target."""
+"""The rows of docs/how-it-works/performance.md: each measurement, its baseline and its target."""
 
 from dataclasses import dataclass
 

@@ -75,7 +75,7 @@ class Run:
 
         Args:
             kind: `saved_model`: a function of uint8 or float32 pixels, with signatures; `keras`: the Keras model with
-                its layers, to be looked at and trained on. See docs/export.md.
+                its layers, to be looked at and trained on. See docs/how-to/export.md.
 
         Raises:
             UserError: where the run has not exported it.

@@ -71,7 +71,7 @@ def outputs_folder(setting: str | None) -> Path:
         raise UserError(
             f"outputs={setting} is an address, but runs are files: locks and checkpoints need a file system",
             "a directory, which may be on a shared disk; MLflow's server puts models and files into an object store "
-            "(docs/places.md)",
+            "(docs/how-to/shared-folders.md)",
             "outputs=./outputs",
         )
     place = resolved(setting)

@@ -1,4 +1,4 @@
-"""`python -m tests.module_map`: rewrites the module map in docs/architecture.md from the modules' docstrings."""
+"""`python -m tests.module_map`: rewrites the map in docs/how-it-works/architecture.md from docstrings of modules."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tests.test_architecture import FLOORS
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "how-it-works" / "architecture.md"
 MARKS = ("<!-- python -m tests.module_map -->", "<!-- end of the map -->")
 WIDTH = 30
 

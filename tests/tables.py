@@ -74,7 +74,7 @@ def updated(text: str) -> str:
 def main() -> None:
     """Rewrites the pages that have changed, and prints their names."""
     root = CONF.parent
-    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for page in (root / "README.md", *sorted((root / "docs").glob("**/*.md"))):
         text = page.read_text()
         if updated(text) != text:
             page.write_text(updated(text))

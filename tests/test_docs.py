@@ -45,7 +45,7 @@ def test_blocks_of_the_page_on_notebooks_run(outputs: Path, monkeypatch: pytest.
     monkeypatch.chdir(outputs.parent)
     monkeypatch.setattr("pipeline.paths.CHECKOUT", None)  # so `outputs` is in the working directory
     namespace: dict[str, object] = {}
-    for block in blocks("notebooks.md", "python"):
+    for block in blocks("how-to/notebooks.md", "python"):
         made = namespace.get("run")
         exec(block.replace("4d9eb298", str(made.summary.run_id)[:8] if isinstance(made, Run) else ""), namespace)
     run = namespace["run"]
@@ -59,11 +59,11 @@ def test_extensions_of_the_page_on_callbacks_run(outputs: Path, monkeypatch: pyt
     folder = outputs.parent
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    for block in blocks("callbacks.md", "(?:python|yaml)"):
+    for block in blocks("how-to/callbacks.md", "(?:python|yaml)"):
         path = folder / block.partition("\n")[0].removeprefix("# ")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.partition("\n")[2])
-    page = (ROOT / "docs" / "callbacks.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "callbacks.md").read_text()
     command = re.search(r"python -m pipeline (.*)", page)
     assert command is not None
     composed = Composer(read_arguments(command[1].split())).one()

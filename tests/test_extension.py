@@ -1,4 +1,4 @@
-"""Extensions from a package outside the repository, as docs/extending.md shows them.
+"""Extensions from a package outside the repository, as docs/how-to/own-code.md shows them.
 
 The files are the page's own: each code block that begins with a comment naming a file becomes that file.
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """The files that the page tells the reader to write."""
-    page = (ROOT / "docs" / "extending.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", page, flags=re.DOTALL)
     assert len(blocks) == 17
     for name, content in blocks:
@@ -42,7 +42,7 @@ def run(package: Path, *arguments: str, trains: bool = False) -> subprocess.Comp
 
 
 def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> None:
-    page = (ROOT / "docs" / "extending.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
     command = re.search(r"python -m pipeline --config-dir my_conf (.*?)\n\n", page, flags=re.DOTALL)
     assert command is not None
     done = run(package, *command[1].replace("\\\n", " ").split(), f"outputs={outputs}", trains=True)

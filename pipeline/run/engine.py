@@ -17,7 +17,7 @@ from stages.targets import class_at
 
 OPEN_PORTS = (
     "the cluster's gRPC servers listen on all network interfaces of their machines without a password; "
-    "TensorFlow has no setting for it: docs/clusters.md"
+    "TensorFlow has no setting for it: docs/how-to/clusters.md"
 )
 
 

@@ -1,4 +1,4 @@
-"""The model of docs/scaling.md: a ring, computed by hand and simulated."""
+"""The model of docs/how-it-works/scaling.md: a ring, computed by hand and simulated."""
 
 import numpy as np
 import pytest

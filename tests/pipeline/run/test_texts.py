@@ -43,7 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def typed(module: str) -> list[list[str]]:
     """Returns the arguments of the page's commands of a module."""
-    found = re.findall(rf"^python -m {re.escape(module)} (.*)$", (ROOT / "docs" / "text.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "how-to" / "texts.md").read_text()
+    found = re.findall(rf"^python -m {re.escape(module)} (.*)$", page, re.MULTILINE)
     return [shlex.split(line) for line in found]
 
 

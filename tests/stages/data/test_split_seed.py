@@ -48,8 +48,8 @@ def composed(source: str, folder: Path) -> Callable[..., Dataset]:
 
 
 def own(tmp_path: Path) -> Callable[..., Dataset]:
-    """Returns the source that docs/extending.md shows, whose settings are composed from its dataclass."""
-    page = (ROOT / "docs" / "extending.md").read_text()
+    """Returns the source that docs/how-to/own-code.md shows, whose settings are composed from its dataclass."""
+    page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
     code = re.search(r"```python\n# my_package/stripes.py\n(.*?)```", page, flags=re.DOTALL)
     assert code is not None
     path = tmp_path / "stripes_of_the_page.py"

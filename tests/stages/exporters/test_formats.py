@@ -113,7 +113,8 @@ def test_the_blocks_of_the_page_load_every_format(
         pytest.importorskip(package)
     monkeypatch.chdir(all_formats[0])
     namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(), flags=re.DOTALL):
+    page = (ROOT / "docs" / "how-to" / "export.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(block, namespace)
         assert np.shape(namespace["probabilities"]) == (2, 10)
         np.testing.assert_allclose(np.sum(namespace["probabilities"], axis=1), 1, atol=1e-2)
