@@ -80,6 +80,17 @@ class TextCnnSettings:
     dropout: float = number(0.5, at_least=0, below=1)
 
 
+@option("network", "transformer")
+@dataclass(kw_only=True)
+class TransformerSettings:
+    """Attention among the words of texts, and the mean over them."""
+
+    _target_: str = "stages.networks.transformer.transformer"
+    width: int = number(64, at_least=1, at_most=65536, unit="numbers that stand for a word")
+    blocks: int = number(2, at_least=1, at_most=1000, unit="blocks of attention and dense layers")
+    dropout: float = number(0.1, at_least=0, below=1)
+
+
 @option("network", "cnn")
 @dataclass(kw_only=True)
 class CnnSettings:

@@ -11,10 +11,12 @@ import tensorflow as tf
 from stages.networks.auto import auto
 from stages.networks.mlp import mlp
 from stages.networks.text_cnn import text_cnn
+from stages.networks.transformer import transformer
 
 WORDS = 50
 NETWORKS: dict[str, Callable[[Any, Any], keras.Model]] = {
     "text_cnn": lambda shapes, categories: text_cnn(shapes, 3, 16, [2, 5], 0.1, categories),
+    "transformer": lambda shapes, categories: transformer(shapes, 3, 32, 2, 0.1, categories),
     "mlp": lambda shapes, categories: mlp(shapes, 3, [8], 0.1, categories),
 }
 

@@ -17,7 +17,7 @@ from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import TextFolderSettings
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, TextCnnSettings
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, TextCnnSettings, TransformerSettings
 from stages.settings.table import TableSettings
 from tests.stages.experiments import adam, after_steps, flat, mirrored, one_device, settings
 
@@ -71,11 +71,15 @@ def test_a_text_of_a_table_is_numbers_of_words(data: Dataset) -> None:
     assert (words == 0).all(axis=1).any()  # an empty text
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_replicas_equal_one_device(data: Dataset, replicas: int) -> None:
+CNN, TRANSFORMER = TextCnnSettings(filters=16, dropout=0.2), TransformerSettings(width=16, dropout=0.2)
+
+
+@pytest.mark.parametrize(("replicas", "network"), [(2, CNN), (3, CNN), (3, TRANSFORMER)])
+def test_replicas_equal_one_device(data: Dataset, replicas: int, network: Any) -> None:
     given = settings(batch_size=64)
-    one, means = after_steps(one_device(), data, given, STEPS, build)
-    several, of_several = after_steps(mirrored(replicas), data, given, STEPS, build)
+    made = partial(build, network=network)
+    one, means = after_steps(one_device(), data, given, STEPS, made)
+    several, of_several = after_steps(mirrored(replicas), data, given, STEPS, made)
     np.testing.assert_allclose(
         flat(several.network), flat(one.network), rtol=0, atol=2e-7 * max(1, np.abs(flat(one.network)).max())
     )
@@ -83,10 +87,14 @@ def test_replicas_equal_one_device(data: Dataset, replicas: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("network", [TextCnnSettings(filters=32, dropout=0.2), MlpSettings(hidden=[32])])
+@pytest.mark.parametrize(
+    "network", [TextCnnSettings(filters=32, dropout=0.2), TransformerSettings(width=32), MlpSettings(hidden=[32])]
+)
 def test_networks_tell_packages_by_their_docstrings(tmp_path: Path, network: Any, policy: str) -> None:
     docstrings(tmp_path)
-    loaded = normalize(text_folder(TextFolderSettings(dir=str(tmp_path))), NormalizeSettings(max_tokens=5000))
+    loaded = normalize(
+        text_folder(TextFolderSettings(dir=str(tmp_path))), NormalizeSettings(max_tokens=5000, length=48)
+    )
     given = settings(batch_size=64, optimizer=adam(learning_rate=0.003))
     trained, _ = after_steps(one_device(), loaded, given, 100, partial(build, network=network, policy=policy))
     answers = np.asarray(trained.network(loaded.test.inputs["text"][:])).argmax(axis=1)
