@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-engines screenshots test-fast faults mutations bench bench-quick load experiments lint tables ui clean
+.PHONY: help run docs test test-engines screenshots test-fast faults mutations bench bench-quick load experiments lint tables ui clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(PYTEST) -m "not engines" $(ARGS)
 
-test-engines: .venv/.installed  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, on hosts in network namespaces, and in a clean environment; it installs what is missing
+test-engines: .venv/.docs  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, on hosts in network namespaces, and in a clean environment; it installs what is missing
 	@(for program in ip chromium chromedriver munged slurmctld slurmd sbatch; do \
 		PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done; \
 		ls /usr/lib/postgresql/*/bin/postgres) >/dev/null 2>&1 || \
@@ -58,6 +58,9 @@ load: .venv/.installed  ## a served model under load for a minute, into docs/how
 experiments: .venv/.installed  ## the reference experiments whose data is available, against their files' headers
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
+docs: .venv/.docs  ## the documents as a site that needs no network, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,6 +79,10 @@ clean:  ## removes .venv and .bench-venv, nothing else
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 # What the project is measured against, where it can be installed; its packages are found after those of this environment.

@@ -1,4 +1,4 @@
-"""`python -m tests.module_map`: rewrites the map in docs/how-it-works/architecture.md from docstrings of modules."""
+"""`python -m tests.module_map`: rewrites the map in docs/how-it-works from docstrings of modules."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tests.test_architecture import FLOORS
 
-PAGE = ROOT / "docs" / "how-it-works" / "architecture.md"
+PAGES = {package: ROOT / "docs" / "how-it-works" / f"map-of-{package}.md" for package in FLOORS}
 MARKS = ("<!-- python -m tests.module_map -->", "<!-- end of the map -->")
 WIDTH = 30
 
@@ -25,26 +25,24 @@ def entries(path: Path) -> list[str]:
     return rooms + [f"  {module.name:<{WIDTH - 2}}{summary(module)}" for module in modules]
 
 
-def module_map() -> str:
-    """Returns the map: for each package its floors, the topmost first, with every module in them."""
+def module_map(package: str) -> str:
+    """Returns the map of a package: its floors, the topmost first, with every module in them."""
     lines: list[str] = []
-    for package, floors in reversed(FLOORS.items()):
-        lines += [f"`{package}/`:", "", "```text"]
-        for floor in reversed(floors):
-            for name in floor:
-                folder = ROOT / package / name
-                lines += entries(folder if (folder / "__init__.py").is_file() else folder.with_suffix(".py"))
-            lines.append("─" * 8)
-        lines[-1:] = ["```", ""]
-    return "\n".join(lines)
+    for floor in reversed(FLOORS[package]):
+        for name in floor:
+            folder = ROOT / package / name
+            lines += entries(folder if (folder / "__init__.py").is_file() else folder.with_suffix(".py"))
+        lines.append("─" * 8)
+    return "\n".join(["```text", *lines[:-1], "```", ""])
 
 
-def updated(page: str) -> str:
-    """Returns the text of the page with the map as the code has it now."""
-    before, _, rest = page.partition(MARKS[0])
+def updated(package: str) -> str:
+    """Returns the page of a package with the map as the code has it now."""
+    before, _, rest = PAGES[package].read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    return f"{before}{MARKS[0]}\n\n{module_map()}\n{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n\n{module_map(package)}\n{MARKS[1]}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text()))
+    for package, page in PAGES.items():
+        page.write_text(updated(package))

@@ -1,10 +1,13 @@
 """The documents are true: their code runs, their links and paths exist, their map is that of the code."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.api import Run
 from pipeline.command_line.arguments import read_arguments
@@ -25,9 +28,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
 
 
-def test_module_map_is_that_of_the_code() -> None:
-    page = module_map.PAGE.read_text()
-    assert page == module_map.updated(page), "Try: python -m tests.module_map"
+@pytest.mark.parametrize("package", module_map.PAGES)
+def test_module_map_is_that_of_the_code(package: str) -> None:
+    assert module_map.PAGES[package].read_text() == module_map.updated(package), "Try: python -m tests.module_map"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -37,6 +40,38 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert "://" in link or (page.parent / link).exists(), link
     for path in re.findall(r"`((?:pipeline|stages|tests|conf|benchmarks|docs)/[\w/.-]+)`", text):
         assert (ROOT / path).exists() or page.name == "CHANGELOG.md", path
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.name)
+def test_pages_are_short_and_link_to_what_the_site_has(page: Path) -> None:
+    text = page.read_text()
+    assert len(text.splitlines()) <= 200
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in link or (page.parent / link).resolve().is_relative_to(ROOT / "docs"), link
+
+
+def test_the_site_has_every_page_once() -> None:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        parts = entry.values() if isinstance(entry, dict) else entry
+        return [page for part in parts for page in pages(part)]  # type: ignore[attr-defined]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md"))
+
+
+@pytest.mark.engines
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(https?:|//)", page.read_text()
+        )
+        assert not loaded, page
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Extensions from a package outside the repository, as docs/how-to/own-code.md shows them.
+"""Extensions from a package outside the repository, as docs/how-to/own-*.md show them.
 
-The files are the page's own: each code block that begins with a comment naming a file becomes that file.
+The files are the pages' own: each code block that begins with a comment naming a file becomes that file.
 """
 
 import json
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The files that the page tells the reader to write."""
-    page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
-    blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", page, flags=re.DOTALL)
+    """The files that the pages tell the reader to write."""
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs" / "how-to").glob("own-*.md")))
+    blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", pages, flags=re.DOTALL)
     assert len(blocks) == 17
     for name, content in blocks:
         path = tmp_path / name
@@ -43,7 +43,7 @@ def run(package: Path, *arguments: str, trains: bool = False) -> subprocess.Comp
 
 def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
-    command = re.search(r"python -m pipeline --config-dir my_conf (.*?)\n\n", page, flags=re.DOTALL)
+    command = re.search(r"python -m pipeline --config-dir my_conf (.*?)\n```", page, flags=re.DOTALL)
     assert command is not None
     done = run(package, *command[1].replace("\\\n", " ").split(), f"outputs={outputs}", trains=True)
     assert done.returncode == 0, done.stdout + done.stderr
