@@ -66,7 +66,7 @@ def export(
     files = write_tables(rows, place)
     for row in rows:
         row.refuse(exporters[row.name], policy)
-    return _exported(paths, rows, files, dataset)
+    return dataclasses.replace(_exported(paths, rows, files, dataset), license=settings.license)
 
 
 def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:

@@ -321,6 +321,7 @@ class Exported:
     format: its key under `exported` in `summary.json`; only a `saved_model` becomes an MLflow model.
     others: further files by their formats; artifacts of the run.
     columns: of a model of columns, from its arguments to their dtypes; empty for images.
+    license: of the model, by its identifier; None: not known.
     """
 
     path: Path
@@ -331,6 +332,7 @@ class Exported:
     format: str = "saved_model"
     others: Mapping[str, Path] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    license: str | None = None
 
     @property
     def implied_record(self) -> Record:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import split_override
@@ -16,19 +15,12 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import model_name
-from stages.reuse import KNOWN_IMAGES
-
-if TYPE_CHECKING:  # a plan needs no NumPy
-    from stages.results import Exported
 
 LONGEST = 4000
 """Characters of a description: MLflow's limit is that of a tag."""
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
-
-MOST_CLASSES = 50
-"""Class names that a card lists."""
 
 UNITS = ("images", "features")
 """Kinds of examples that training may count: features are what a frozen backbone has made of images."""
@@ -110,40 +102,6 @@ def run_description(summary: Summary, typed: str, note: str | None) -> str:
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'))
     return _joined([note or "", _result(summary), _listed(facts)])
-
-
-def model_card(summary: Summary, model: "Exported") -> str:
-    """Return the card of a run's model in Markdown: its input and output, its test metrics, where it comes from."""
-    names = ", ".join(map(escaped, model.class_names[:MOST_CLASSES]))
-    data = summary.facts.get("data", {"classes": 0})
-    output = "numbers in the units of its data"
-    if "classes" in data or "labels" in data:
-        output = f"a probability for each {'class' if 'classes' in data else 'label'}"
-    more = f" and {len(model.class_names) - MOST_CLASSES} more" if len(model.class_names) > MOST_CLASSES else ""
-    intervals = summary.facts.get("intervals", {})
-    scores = [
-        f"| {name} | {value:.4f} | {' to '.join(f'{end:.4f}' for end in intervals.get(name, ()))} |"
-        for name, value in summary.metrics.items()
-        if name.startswith("test/") and not name.endswith(("_low", "_high"))
-    ]
-    known = summary.facts.get(KNOWN_IMAGES)
-    tested = f"Too good: the model was trained on {known:,} of these test images." if known else "Of the test split."
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
-    facts = _listed([("command", command()), *run_facts(summary), ("versions", versions), ("code", summary.code or "")])
-    parts = [
-        f"# {escaped(summary.name)}",
-        f"Input: {_inputs(model)}. Output: {output}: {names}{more}. It always answers, whatever it is shown.",
-        "\n".join([f"## Metrics\n\n{tested}\n", "| metric | value | interval |", "| --- | ---: | ---: |", *scores]),
-        f"## Training\n\n{facts}\n\nIts settings are `config.yaml`.",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _inputs(model: "Exported") -> str:
-    if not model.columns:
-        return f"pixels as in its data, {'×'.join(map(str, model.image_shape))}, not scaled"
-    columns = ", ".join(f"`{name}` ({dtype})" for name, dtype in model.columns.items())
-    return f"columns as in its data, missing numbers as NaN, missing texts empty: {columns}"
 
 
 def sweep_description(table: str, typed: str, note: str | None) -> str:

@@ -21,7 +21,7 @@ from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.facts import model_card
+from pipeline.run.card import model_card
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.system import machine, pulse, signals
@@ -306,12 +306,13 @@ class StageRunner:
         if models and self.summary.folder:  # a worker that only assists has none
             export = Path(self.summary.folder) / "export"
             export.mkdir(exist_ok=True)
-            for dataset in [result for result in self._results.values() if isinstance(result, Dataset)][-1:]:
+            data = [result for result in self._results.values() if isinstance(result, Dataset)][-1:]
+            for dataset in data:
                 example: Any = {name: column[:1].tolist() for name, column in dataset.test.features.items()}
                 if dataset.images is not None:
                     example = dataset.test.images[:1].astype(np.float32).tolist()
                 atomic_write(export / INPUT_EXAMPLE, json.dumps(example))
-            atomic_write(export / CARD, str(redact(model_card(self.summary, models[0]))))
+            atomic_write(export / CARD, str(redact(model_card(self.summary, models[0], *data))))
             self.tracker.artifact(export / CARD)
         for model in models:
             if model.format == "saved_model":

@@ -40,11 +40,16 @@ class Registry:
         version = next((version for version in versions if version.source == source), None)
         if version is None:
             card = self._folder / "export" / CARD
-            text = card.read_text()[:LONGEST_DESCRIPTION] if card.is_file() else None
+            text = card.read_text().rpartition("---\n\n")[2] if card.is_file() else None  # without front matter
             # MLflow 3.17 looks for the model in the process' default store, whichever the client has.
             with _use_tracking_uri(self._uri):
                 version = self._client.create_model_version(
-                    name, source, run_id, description=text, model_id=model_id, await_creation_for=0
+                    name,
+                    source,
+                    run_id,
+                    description=text and text[:LONGEST_DESCRIPTION],
+                    model_id=model_id,
+                    await_creation_for=0,
                 )
         self.version = str(version.version)
         return f"registered as {name}, version {self.version}: models:/{name}/{self.version}"

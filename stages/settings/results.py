@@ -132,6 +132,8 @@ class ExportSettings:
     """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
     `here`: in the run's own."""
     reload_seconds: float = number(600.0, at_least=10, unit="seconds in which a file has to be reloaded and compared")
+    license: str | None = text(None, r"[a-z0-9][a-z0-9.-]{0,63}", "an identifier in lower case", "apache-2.0")
+    """Licence of the model in its card, by the Hub's identifier."""
     register: str | None = text(None, r"\w[\w .-]{0,199}", "letters, digits, spaces and _-., 200 at most", "mine")
     """A name in MLflow's registry, of which the model becomes a version."""
     alias: str | None = text(
