@@ -111,7 +111,7 @@ def _explain(
 
 
 def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Baseline | None:
-    """Returns the baseline of a table, compared with the predictions at `path`; None where there is none."""
+    """Returns the baseline of columns, compared with the predictions at `path`; None where there is none."""
     if not settings.baseline or dataset.images is not None:
         return None
     return baseline_of(path, dataset, settings.confidence, settings.calibration_bins)

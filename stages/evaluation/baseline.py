@@ -1,7 +1,12 @@
-"""A baseline beside the result of a table: scikit-learn's gradient boosting on the same split and columns."""
+"""A baseline beside the result of a table or of texts: a standard model of scikit-learn on the same split and columns.
 
-from collections.abc import Mapping, Sequence
+Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +24,17 @@ from stages.safe_places import safe_place
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import THRESHOLD, MultiLabel
 
-MODEL = "scikit-learn's histogram gradient boosting"
-
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
 
 MOST_CATEGORIES = 254
 """Values of a category that it can tell apart: the most frequent; it takes all others for missing."""
+
+WORD = r"\w+|[^\w\s]+"
+"""Words of texts, and what stands between them, so that no text but a blank one is without any."""
+
+MOST_ITERATIONS = 1000
+"""Of the fit of a linear model."""
 
 LEAST = 30
 """Test examples of which a difference is told from none, at least."""
@@ -33,11 +42,12 @@ LEAST = 30
 
 @dataclass(frozen=True)
 class Baseline:
-    """values: the baseline's metrics by name; metric: by which both are compared.
+    """model: in words. values: the baseline's metrics by name; metric: by which both are compared.
 
     difference: the network's minus the baseline's. higher: whether more is better. rows: that it was fitted to.
     """
 
+    model: str
     values: Mapping[str, float]
     metric: str
     difference: Interval
@@ -67,7 +77,7 @@ class Baseline:
         """The verdict, with the difference and its interval."""
         part = self.difference
         return (
-            f"the network is {self.verdict} the baseline ({MODEL} on {self.rows:,} training rows: {self.metric} "
+            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {self.metric} "
             f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({100 * self.confidence:g} %: {part.low:+.4g} to "
             f"{part.high:+.4g}, {self.examples:,} test examples)"
         )
@@ -82,49 +92,109 @@ def baseline_of(path: Path, dataset: Dataset, confidence: float, bins: int) -> B
     Args:
         bins: of the calibration error.
     """
-    columns = {name: feature for name, feature in dataset.features.items() if feature.kind in ("number", "category")}
+    kinds = ("number", "category", "text")
+    columns = {name: feature for name, feature in dataset.features.items() if feature.kind in kinds}
     if not columns:
         return None
     rows = np.unique(np.linspace(0, len(dataset.train) - 1, min(MOST_ROWS, len(dataset.train))).astype(np.int64))
-    train, test = _encoded(dataset.train, rows, dataset.test, columns)
-    kinds = [feature.kind == "category" for feature in columns.values()]
-    weights = None if dataset.train.weights is None else dataset.train.weights[rows]
-    fit = _Fit(train, test, kinds, weights)
+    texts = [name for name, feature in columns.items() if feature.kind == "text"]
+    fit = (_linear if texts else _boosting)(dataset, rows, columns)
     values, difference = _compared(path, dataset, fit, np.asarray(dataset.train.targets)[rows], confidence, bins)
     task = dataset.task
     higher = task.is_higher_better(task.primary)
-    return Baseline(values, task.primary, difference, higher, len(rows), len(dataset.test), confidence)
+    return Baseline(fit.name, values, task.primary, difference, higher, len(rows), len(dataset.test), confidence)
 
 
 @dataclass(frozen=True)
 class _Fit:
-    train: np.ndarray
-    test: np.ndarray
-    categories: Sequence[bool]
+    """Models of scikit-learn, and what they are fitted to and asked about: [n, d], sparse where there are texts."""
+
+    name: str
+    train: Any
+    test: Any
     weights: np.ndarray | None
+    classifier: Callable[[], Any]
+    regressor: Callable[[], Any]
 
     def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
         """Returns those of the test rows for int targets, float32 [n, classes]."""
-        from sklearn.ensemble import HistGradientBoostingClassifier  # half a second, which no other stage need wait for
-
-        found = np.zeros((len(self.test), classes), np.float32)
+        found = np.zeros((self.test.shape[0], classes), np.float32)
         present = np.unique(targets)
         if len(present) == 1:
             found[:, present[0]] = 1
             return found
-        model = HistGradientBoostingClassifier(categorical_features=self.categories, random_state=0)
-        found[:, present] = model.fit(self.train, targets, self.weights).predict_proba(self.test)
-        safe_place()
+        found[:, present] = self._fitted(self.classifier(), targets).predict_proba(self.test)
         return found
 
     def numbers(self, targets: np.ndarray) -> np.ndarray:
         """Returns predictions for the test rows, float64 [n]."""
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        model = HistGradientBoostingRegressor(categorical_features=self.categories, random_state=0)
-        found: np.ndarray = model.fit(self.train, targets, self.weights).predict(self.test)
-        safe_place()
+        found: np.ndarray = self._fitted(self.regressor(), targets).predict(self.test)
         return found
+
+    def _fitted(self, model: Any, targets: np.ndarray) -> Any:
+        with warnings.catch_warnings(action="ignore"):  # of a fit that could be closer, which a baseline need not be
+            model.fit(self.train, targets, self.weights)
+        safe_place()
+        return model
+
+
+def _boosting(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) -> _Fit:
+    """Returns gradient boosting on numbers and categories, fitted to some training rows."""
+    from sklearn import ensemble  # half a second, which no other stage need wait for
+
+    settings = {"categorical_features": _are_categories(columns), "random_state": 0}
+    return _Fit(
+        "scikit-learn's histogram gradient boosting",
+        *_encoded(dataset.train, rows, dataset.test, columns),
+        _weights(dataset, rows),
+        partial(ensemble.HistGradientBoostingClassifier, **settings),
+        partial(ensemble.HistGradientBoostingRegressor, **settings),
+    )
+
+
+def _linear(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) -> _Fit:
+    """Returns a linear model on the TF-IDF of texts, standardized numbers and categories, a column for each value."""
+    from scipy import sparse
+    from sklearn import compose, feature_extraction, impute, linear_model, pipeline, preprocessing
+
+    others = {name: feature for name, feature in columns.items() if feature.kind != "text"}
+    texts = [name for name in columns if name not in others]
+    parts = []
+    for name in texts:
+        layer = feature_extraction.text.TfidfVectorizer(token_pattern=WORD, decode_error="replace", sublinear_tf=True)
+        of_train = layer.fit_transform(dataset.train.features[name][rows])
+        safe_place()
+        parts.append((of_train, layer.transform(dataset.test.features[name][:])))
+        safe_place()
+    if others:
+        are = _are_categories(others)
+        numbers = pipeline.make_pipeline(
+            impute.SimpleImputer(strategy="median", keep_empty_features=True), preprocessing.StandardScaler()
+        )
+        layers = compose.make_column_transformer(
+            (numbers, [place for place, is_category in enumerate(are) if not is_category]),
+            (preprocessing.OneHotEncoder(handle_unknown="ignore"), np.flatnonzero(are)),
+        )
+        train, test = _encoded(dataset.train, rows, dataset.test, others)
+        parts.append((layers.fit_transform(train), layers.transform(test)))
+    beside = f" beside {len(others)} other columns" if others else ""
+    train, test = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
+    return _Fit(
+        f"scikit-learn's linear model of the TF-IDF of {', '.join(texts)}{beside}",
+        train,
+        test,
+        _weights(dataset, rows),
+        partial(linear_model.LogisticRegression, max_iter=MOST_ITERATIONS),
+        linear_model.Ridge,
+    )
+
+
+def _are_categories(columns: Mapping[str, Feature]) -> list[bool]:
+    return [feature.kind == "category" for feature in columns.values()]
+
+
+def _weights(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
+    return None if dataset.train.weights is None else dataset.train.weights[rows]
 
 
 def _compared(

@@ -30,7 +30,7 @@ class EvaluateSettings:
     against: str | None = None
     """A run, by its folder or the beginning of its id, that was tested on the same examples, to compare with."""
     baseline: bool = True
-    """Of tables: compares with scikit-learn's gradient boosting, fitted to the same split and columns."""
+    """Of tables and texts: compares with a standard model of scikit-learn's, fitted to the same split and columns."""
 
 
 @dataclass(kw_only=True)

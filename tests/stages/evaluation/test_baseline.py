@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import root_mean_squared_error
 
 from stages.evaluation.baseline import Baseline, baseline_of
@@ -18,9 +20,9 @@ from stages.results import Dataset
 from stages.settings.table import TableSettings
 
 
-def loaded(frame: pd.DataFrame, target: Any, folder: Path) -> Dataset:
+def loaded(frame: pd.DataFrame, target: Any, folder: Path, features: Any = None) -> Dataset:
     frame.to_csv(folder / "table.csv", index=False)
-    return table(TableSettings(files=str(folder / "table.csv"), target=target))
+    return table(TableSettings(files=str(folder / "table.csv"), target=target, features=features))
 
 
 def compared(data: Dataset, rows: np.ndarray, folder: Path) -> Baseline:
@@ -85,3 +87,54 @@ def test_of_labels_and_categories(tmp_path: Path) -> None:
     assert 0.4 < better.values["macro_f1"] < 1
     assert better.difference.difference == pytest.approx(1 - better.values["macro_f1"])
     assert {"macro_roc_auc", "exact_match"} <= {*better.values}
+
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def texts(rows: int) -> pd.DataFrame:
+    """Returns texts, the last of which is empty, and a number with missing ones and a category beside them."""
+    random = np.random.default_rng(1)
+    chosen = random.choice(WORDS, (rows, 6))
+    frame = pd.DataFrame({"review": [" ".join(row) for row in chosen], "size": random.normal(size=rows).round(2)})
+    frame = frame.assign(shop=random.choice(["north", "south", "east"], rows), counts=(chosen == "word1").sum(axis=1))
+    frame.loc[::7, "size"] = np.nan
+    frame.loc[rows - 1, "review"] = ""
+    return frame
+
+
+def test_of_texts_it_is_linear_on_their_words(tmp_path: Path) -> None:
+    frame = texts(900).assign(liked=lambda rows: np.where(rows.counts > 0, "yes", "no"))
+    data = loaded(frame[["review", "liked"]], "liked", tmp_path, {"review": "text"})
+    train, test = (data.splits[name].features["review"][:] for name in ("train", "test"))
+    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]+", sublinear_tf=True)
+    model = LogisticRegression(max_iter=1000).fit(words.fit_transform(train), data.train.targets)
+    answers = model.predict_proba(words.transform(test))
+    same = compared(data, np.column_stack([answers, answers.argmax(axis=1)]), tmp_path)
+    assert same.difference.difference == 0
+    assert same.values["accuracy"] > 0.95
+    assert (
+        "not distinguishable from the baseline (scikit-learn's linear model of the TF-IDF of review on" in same.sentence
+    )
+
+
+def test_of_texts_beside_columns_it_knows_both(tmp_path: Path) -> None:
+    frame = texts(900).assign(
+        price=lambda rows: 50 * rows.counts + 30 * (rows.shop == "north") + rows["size"].fillna(0)
+    )
+    features = {"review": "text", "size": "number"}
+    data = loaded(frame[["review", "size", "shop", "price"]], "price", tmp_path, features)
+    exact = compared(data, np.asarray(data.test.targets) + 1e-3, tmp_path)
+    assert exact.verdict == "better than"
+    assert exact.values["r2"] > 0.9
+    assert "TF-IDF of review beside 2 other columns on" in exact.sentence
+
+
+def test_texts_of_signs_alone_have_a_baseline(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    target = random.integers(0, 2, 300)
+    frame = pd.DataFrame({"review": np.where(target, "!!!", ":("), "liked": np.where(target, "yes", "no")})
+    data = loaded(frame, "liked", tmp_path, {"review": "text"})
+    wrong = 1 - np.asarray(data.test.targets)
+    worse = compared(data, np.column_stack([np.eye(2)[wrong], wrong]), tmp_path)
+    assert (worse.values["accuracy"], worse.verdict) == (1, "worse than")
