@@ -58,15 +58,13 @@ def age_order(folder: Path) -> tuple[str, int, str]:
 
 
 def outputs_folder(setting: str | None) -> Path:
-    """Returns the folder that `outputs` names, as an absolute path.
-
-    None and an empty text mean the source tree's `outputs`; for an installed package, that of the working directory.
+    """Returns the folder that `outputs` names, as an absolute path; for None and an empty text, `outputs` here.
 
     Raises:
         UserError: where `setting` is an address, or can be no path.
     """
     if not setting:
-        return (CHECKOUT or Path.cwd()) / "outputs"
+        return Path.cwd() / "outputs"
     if re.match(r"[a-z][a-z0-9+.-]+://", setting, re.IGNORECASE):
         raise UserError(
             f"outputs={setting} is an address, but runs are files: locks and checkpoints need a file system",

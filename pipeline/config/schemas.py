@@ -111,7 +111,7 @@ class TopSettings:
     """Whether to print the plan and stop."""
     max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
     outputs: str | None = None
-    """Folder of all results; null: `outputs` in the source tree, for an installed package in the working directory."""
+    """Folder of all results; null: `outputs` in the working directory."""
     job_timeout_seconds: float | None = number(
         None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
     )

@@ -99,7 +99,8 @@ class Runs:
         named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, fix)
         path = resolved(text)
         is_folder = path is not None and (path / NAME).is_file()
-        folders = [path] if path and is_folder else [folder for folder in self.folders() if folder.name == text]
+        names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
+        folders = [path] if path and is_folder else names
         damaged: list[str] = []
         runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
         if damaged:
@@ -109,7 +110,8 @@ class Runs:
         if len(runs) != 1:
             raise UserError(
                 f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}",
-                f"the folder of a run, its name, or the beginning of its id ({SHORTEST_ID} digits or more)",
+                f"the folder of a run, wherever it is, or of one in there its name or the beginning of its id "
+                f"({SHORTEST_ID} digits or more)",
                 fix,
             )
         if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
