@@ -68,6 +68,7 @@ lint: .venv/.installed  ## ruff and mypy
 
 tables: .venv/.installed  ## tables and module map in the documents, made from the code and conf/
 	$(BIN)/python -m tests.tables
+	$(BIN)/python -m tests.editor_schema
 	$(BIN)/python -m tests.module_map
 
 ui: .venv/.installed  ## MLflow's UI on the runs in outputs/
