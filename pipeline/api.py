@@ -1,6 +1,9 @@
 """Experiments and runs from Python, for notebooks and scripts."""
 
-from collections.abc import Iterable
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -27,7 +30,9 @@ from stages.settings.strategy import StrategySettings
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run", "compose", "open_run", "run_experiment"]
+    from pipeline.comparison.comparison import Comparison
+
+__all__ = ["Run", "compare", "compose", "open_run", "run_experiment", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,18 @@ class Run:
         import pandas as pd  # half a second to import
 
         return pd.DataFrame.from_dict(epoch_metrics(self.folder), orient="index").rename_axis("epoch")
+
+    def _repr_html_(self) -> str:
+        """The results as a table, and the curves of the epochs, as a notebook shows them."""
+        from html import escape
+
+        from pipeline.run.facts import run_facts
+
+        rows = [("run", f"{self.summary.run_id or 'not tracked'}  {self.status}"), *run_facts(self.summary)]
+        cells = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows)
+        plots = [path.read_bytes() for path in (self.folder / "plots").glob("history.png")]
+        images = "".join(f'<img src="data:image/png;base64,{b64encode(plot).decode()}">' for plot in plots)
+        return f'<table style="text-align: left">{cells}</table>{images}'
 
     def load_model(self, kind: str = "saved_model") -> Any:
         """Returns the exported model, from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
@@ -143,6 +160,60 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     return Run(Path(summary.folder))
 
 
+def sweep(overrides: Iterable[str]) -> "Comparison":
+    """Runs a sweep, or with an option such as `sweep=tpe` a search, and returns the comparison of its jobs.
+
+    It runs as `python -m pipeline -m <overrides>` does, in processes of its own, in the working directory, and prints
+    what that prints.
+
+    Raises:
+        RuntimeError: where it is refused, fails in part or is stopped; its message is the last line.
+
+    Example:
+        >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
+    """
+    command = [sys.executable, "-m", "pipeline", "-m", *overrides]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        line, page = "", None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if line.startswith("comparison  "):
+                page = Path(line.split(maxsplit=1)[1].strip()).resolve()
+    if process.returncode or page is None:
+        raise RuntimeError(line.strip())
+    return compare(page.parent)
+
+
+def compare(
+    *what: str | Path,
+    baseline: Mapping[str, str] | None = None,
+    columns: Sequence[str] = (),
+    outputs: str | Path | None = None,
+) -> "Comparison":
+    """Returns runs side by side, as `python -m pipeline.compare` prints them; a notebook shows the page.
+
+    Args:
+        what: a sweep, or runs, or filters of runs; nothing: the last sweep.
+        baseline: settings of what the others are compared with; None: of the first.
+        columns: metrics instead of the standard ones.
+        outputs: where runs are; None: `outputs` in the working directory.
+
+    Raises:
+        UserError: where a word means nothing.
+
+    Example:
+        >>> compare("status=FINISHED", "model=mlp", columns=["test/loss"])  # doctest: +SKIP
+    """
+    from pipeline.sweep.select import compared
+
+    return compared([str(word) for word in what], _outputs(outputs), baseline, columns)[1]
+
+
+def _outputs(folder: str | Path | None) -> Path:
+    return outputs_folder(None if folder is None else str(folder))
+
+
 def _refuse_more_devices(experiment: Experiment) -> None:
     """Raises UserError where an earlier use of TensorFlow in this process has fixed fewer devices than are needed."""
     settings = experiment.of("strategy", StrategySettings)
@@ -154,13 +225,12 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
     """Returns a run by its folder, its folder's name, or the beginning of its id (4 digits or more).
 
     Args:
-        outputs: where runs are; None: the project's `outputs`.
+        outputs: where runs are; None: `outputs` in the working directory.
 
     Raises:
         UserError: where there is none, or several.
     """
-    place = outputs_folder(None if outputs is None else str(outputs))
-    return Run(Path(Runs(place).find(str(run)).folder))
+    return Run(Path(Runs(_outputs(outputs)).find(str(run)).folder))
 
 
 def _composed(overrides: Iterable[str]) -> Composed:

@@ -9,13 +9,9 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.comparison.comparison import compare_runs
 from pipeline.comparison.report import notes, terminal_table, write
-from pipeline.comparison.rows import ComparedRun, read_finished
 from pipeline.paths import shorter
-from pipeline.run_folder.runs import Runs
-from pipeline.sweep.index import compare, find_sweep, latest
-from pipeline.sweep.select import run_entry, select
+from pipeline.sweep.select import compared
 from stages.errors import UserError
 
 EXAMPLES = """what to compare:
@@ -51,14 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare(options: argparse.Namespace) -> int:
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
-    sweep = find_sweep(options.what[0], options.outputs) if len(options.what) == 1 else None
-    if not options.what:
-        sweep = latest(options.outputs)
-    if sweep is not None:
-        comparison = compare(sweep, baseline, columns)
-    else:
-        runs = _runs(options.what, options.outputs)
-        comparison = compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
+    sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     if comparison.rows:
         console.print(terminal_table(comparison))
@@ -80,18 +69,6 @@ def _baseline(text: str | None) -> dict[str, str] | None:
     if not all("=" in part for part in parts):
         raise UserError(f"--baseline {text}", "settings as name=value,name=value", "--baseline strategy=one_device")
     return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
-
-
-def _runs(words: Sequence[str], outputs: Path) -> list[ComparedRun]:
-    """Return the runs that are named, all of them where none is, as far as they match every filter."""
-    filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
-    runs = Runs(outputs, print_warning)
-    named = [runs.find(word) for word in words if word not in filters] or runs.all()
-    different = {Path(run.folder).resolve(): run for run in named}.values()  # a run that is named twice is one
-    entries = select([run_entry(run) for run in different], filters)
-    if not entries:
-        raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
-    return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
 
 
 if __name__ == "__main__":

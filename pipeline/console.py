@@ -1,6 +1,7 @@
 """The console of a command: lines, warnings, errors and progress, on the terminal and in `pipeline.log`."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -14,9 +15,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from pipeline.redaction import redact
+from stages.errors import printable
 
 PLAIN_PROGRESS_SECONDS = 30
 """Seconds between two lines of progress where there is no terminal."""
+
+
+PLAIN_WIDTH = 80
+"""Columns of text where there is no terminal."""
+
+LABEL = 12
+"""Columns of a label and the space after it."""
 
 
 class Console:
@@ -63,9 +72,23 @@ class Console:
             self._log = None
 
     def log(self, line: str = "", style: str | None = None) -> None:
-        text = str(redact(line))
+        text = "\n".join(map(printable, str(redact(line)).split("\n")))
         (self._bar.console if self._bar else self._rich).print(text, style=style)
         self._write(text)
+
+    def wrapped(self, text: str, label: str | None = None) -> None:
+        """Print `text` in lines that fit the terminal, 80 columns elsewhere; no word is divided.
+
+        Args:
+            label: stands before the first line, in a column of its own.
+        """
+        width = self._rich.width if self._rich.is_terminal else PLAIN_WIDTH
+        first, rest = ("", "") if label is None else (f"{label:{LABEL}}", " " * LABEL)
+        lines = textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        )
+        for line in lines or [first.rstrip()]:
+            self.log(line)
 
     def warn(self, line: str) -> None:
         self.log(f"warning: {line}", style="yellow")

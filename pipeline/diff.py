@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.config.names import flatten
+from pipeline.paths import shorter
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
@@ -20,6 +22,9 @@ from stages.tables import aligned
 
 PACKAGES = "environment/packages.txt"
 
+MEASURED = re.compile(r"(seconds|_per_second|milliseconds|_mib|_fraction)$")
+"""Ends of the names of metrics that no two runs have in common."""
+
 Pair = tuple[Any, Any]
 """A value in the first run and in the second; None where the run does not have it."""
 
@@ -28,8 +33,9 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
     """Return the names that differ with their values in both runs, by section, by the files in their folders.
 
     Returns:
-        sections `settings`, `code` (digests of files), `packages` (versions), `data` (the data set's fingerprint) and
-        `metrics` (the last value of each), but those that one of the runs has not recorded.
+        sections `settings` (each once, though other groups may refer to it), `code` (digests of files), `packages`
+        (versions), `data` (the data set's fingerprint), `metrics` (the last value of each) and `measurements` (of time,
+        speed and memory), but those that one of the runs has not recorded.
     """
     facts = [_facts(summary) for summary in (first, second)]
     if not all(fact["packages"] for fact in facts):  # only a tracked run has the whole list
@@ -39,7 +45,10 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
         before, after = (fact[section] for fact in facts)
         if before and after:
             pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
-            sections[section] = {name: pair for name, pair in pairs.items() if str(pair[0]) != str(pair[1])}
+            differ = {name: pair for name, pair in pairs.items() if str(pair[0]) != str(pair[1])}
+            sections[section] = {
+                name: pair for name, pair in differ.items() if differ.get(name.partition(".")[2]) != pair
+            }
     return sections
 
 
@@ -58,7 +67,8 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
         "code": _read(folder / CODE),
         "packages": packages,
         "data": data,
-        "metrics": summary.metrics,
+        "metrics": {name: value for name, value in summary.metrics.items() if not MEASURED.search(name)},
+        "measurements": {name: value for name, value in summary.metrics.items() if MEASURED.search(name)},
     }
 
 
@@ -115,10 +125,10 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**sections, **({"lines": lines} if lines else {})}, indent=2, default=str))
     else:
+        print(*(f"{letter}  {shorter(folder)}" for letter, folder in zip("AB", folders, strict=True)), sep="\n")
         for section, pairs in sections.items():
             rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
-            header = (section, *(folder.name for folder in folders))
-            print(*aligned([header, *rows]) if rows else [f"{section}: equal"], sep="\n")
+            print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")
         print(*lines, sep="\n", end="\n" if lines else "")
     return 1 if any(sections.values()) else 0
 

@@ -1,6 +1,7 @@
 """`python -m pipeline.runs`: the runs and sweeps in `outputs/` as a table."""
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -10,11 +11,18 @@ from rich.table import Table
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.paths import shorter
+from pipeline.run.facts import label
 from pipeline.sweep.select import Entry, read_entries, select
 from stages.errors import UserError
 
 LONGEST_LINE = 10_000
 """Characters of a line where no terminal limits it: a run is one line, for programs to read."""
+
+WIDE = 160
+"""Columns from which on the folders are shown, too."""
+
+TESTED = ("test/accuracy", "test/rmse", "test/macro_f1", "test/loss")
+"""Metrics of the test split, the first of which that a run has stands in the table."""
 
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
@@ -41,34 +49,54 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([entry.as_dict() for entry in entries], indent=2))
     elif entries:
-        RichConsole(width=None if sys.stdout.isatty() else LONGEST_LINE, markup=False).print(_table(entries))
+        console = RichConsole(width=None if sys.stdout.isatty() else LONGEST_LINE, markup=False, highlight=False)
+        console.print(_table(entries, console.width >= WIDE))
     else:
         rest = " match" if options.filter else ". Try: python -m pipeline"
         print(f"no runs under {shorter(options.outputs)}{rest}")
     return 0
 
 
-def _table(entries: Sequence[Entry]) -> Table:
-    tests = [name for name in ("test/accuracy", "test/loss") if any(name in entry.summary.metrics for entry in entries)]
+def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
+    """Return a row for each entry, a sweep's with the result of its best setting; `is_wide`: with the folders."""
+    results = [_result(entry) for entry in entries]
+    names = list(dict.fromkeys(name for result in results for name in result))
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "status", "experiment", "started"):
-        table.add_column(name, no_wrap=name != "experiment")
-    for name in ("seconds", "best validation", *tests):
+    for name in ("id", "status"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("run", overflow="fold" if is_wide else "ellipsis", no_wrap=True)
+    table.add_column("started", no_wrap=True)
+    for name in ("s", *(name.replace("best_", "").replace("/", " ") for name in names)):
         table.add_column(name, justify="right")
-    table.add_column("folder", overflow="fold")
-    for entry in entries:
+    if is_wide:
+        table.add_column("folder", overflow="fold")
+    for entry, result in zip(entries, results, strict=True):
         run = entry.summary
+        title = {"run": f"{run.name} {label(run.overrides, run.choices)}", "sweep": f"sweep of {run.name}"}.get(
+            entry.kind, f"└ {label(run.overrides, run.choices)}"
+        )
         table.add_row(
-            (run.run_id or "")[:8],
+            (run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8],
             entry.status,
-            f"sweep of {run.name}" if entry.kind == "sweep" else run.name,
-            f"{entry.started:%Y-%m-%d %H:%M}",
+            title.strip(),
+            f"{entry.started:%Y-%m-%d %H:%M}" if is_wide else f"{entry.started:%m-%d %H:%M}",
             f"{run.seconds:.0f}" if run.seconds else "",
-            f"{entry.validation} {run.metrics[entry.validation]:.4f}" if entry.validation else "",
-            *(f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in tests),
-            shorter(entry.folder),
+            *(f"{result[name]:.4g}" if name in result else "" for name in names),
+            *([shorter(entry.folder)] if is_wide else []),
         )
     return table
+
+
+def _result(entry: Entry) -> dict[str, float]:
+    """Return the best validation and the first test metric of a run; of a sweep those of the setting that won."""
+    metrics = dict(entry.summary.metrics)
+    if entry.kind == "sweep" and (table := entry.folder / "comparison.csv").is_file():
+        with table.open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("best") == "true"]
+        metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
+    validation = entry.validation or next((name for name in metrics if name.startswith("val/best_")), "")
+    tested = next((name for name in TESTED if name in metrics), "")
+    return {name: metrics[name] for name in (validation, tested) if name in metrics}
 
 
 if __name__ == "__main__":

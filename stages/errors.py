@@ -38,7 +38,11 @@ LONGEST = 2000
 
 
 def _one_line(text: str) -> str:
-    """Returns `text` in one line that a terminal can show: control characters escaped, a long one cut in its middle."""
-    line = " ".join(text.split("\n"))
-    shown = "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
+    """Returns `text` in one line that a terminal can show; a long one is cut in its middle."""
+    shown = printable(" ".join(text.split("\n")))
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 2 :]}"
+
+
+def printable(line: str) -> str:
+    """Returns `line` with control characters as escapes: a terminal shows those of others' texts, and obeys none."""
+    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)

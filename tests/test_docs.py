@@ -78,7 +78,6 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
 def test_blocks_of_the_page_on_notebooks_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the id of the run that its first block makes in the place of the one that the page shows."""
     monkeypatch.chdir(outputs.parent)
-    monkeypatch.setattr("pipeline.paths.CHECKOUT", None)  # so `outputs` is in the working directory
     namespace: dict[str, object] = {}
     for block in blocks("how-to/notebooks.md", "python"):
         made = namespace.get("run")

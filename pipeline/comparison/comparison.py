@@ -77,6 +77,14 @@ class Comparison:
     own_columns: Sequence[str] = ()  # metrics that the user wants to see
     search: SearchResult | None = None  # whose trials the runs are
 
+    def _repr_html_(self) -> str:
+        """The page of the comparison, as a notebook shows it."""
+        from html import escape
+
+        from pipeline.comparison.report import page  # which draws this
+
+        return f'<iframe srcdoc="{escape(page(self))}" style="width: 100%; height: 60rem; border: 0"></iframe>'
+
     @property
     def best(self) -> Row | None:
         """The row to take, where there is but one."""

@@ -124,6 +124,29 @@ def as_csv(comparison: Comparison) -> str:
     return file.getvalue()
 
 
+MOST_VALUES = 8
+"""Values of a setting that a sweep's parameter lists."""
+
+
+def varied(comparison: Comparison) -> dict[str, str]:
+    """Return the settings that differ between the rows, each with its values, or the first and last of many."""
+    values = {name: dict.fromkeys(row.settings.get(name, "") for row in comparison.rows) for name in comparison.names}
+    return {
+        name: ", ".join(found) if len(found) <= MOST_VALUES else f"{len(found)}: {min(found)} … {max(found)}"
+        for name, found in values.items()
+    }
+
+
+def winning(comparison: Comparison) -> dict[str, float]:
+    """Return the best validation and the test metrics of the row to take, and its speed against the baseline's."""
+    row = next(iter(comparison.choice.rows), None)
+    if row is None:
+        return {}
+    names = sorted(name for name in row.metrics if name.startswith(("val/best_", "test/")))
+    found = {name: mean for name in names if (mean := row.mean(name)) is not None}
+    return found | ({"speed_up": comparison.speeds[row].ratio} if row in comparison.speeds else {})
+
+
 def best_mark(comparison: Comparison) -> str:
     """Return what the marked row is: `best`, or one of several that cannot be told apart."""
     return "recommended" if comparison.choice.tied else "best"

@@ -35,7 +35,8 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     """Print what will be done, before it is done."""
     chosen = experiment.document.precision
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
-    console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, tracking {experiment.tracking.kind}")
+    where = f"tracking {experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
+    console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, {where}")
     if experiment.debug is not None:
         console.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
     rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs)) for stage in plan]
@@ -49,24 +50,24 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
 
 def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:
     """Print the results of the run, and where everything is."""
-    rows = [("run", f"{summary.run_id or 'not tracked'}  {summary.status}")]
-    if open_with:
-        rows += zip(("open", ""), open_with.splitlines(), strict=False)
-    rows += run_facts(summary)
+    console.log()
+    console.wrapped(f"{summary.run_id or 'not tracked'}  {summary.status}", "run")
+    for label, line in zip(("open", ""), (open_with or "").splitlines(), strict=False):
+        console.log(f"{label:11} {line}")
+    for label, text in run_facts(summary):
+        console.wrapped(text, label)
     may_resume = debug_kind(summary.choices) is None
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
-        rows.append(("resume", f"{resuming_command()}  (from its last checkpoint)"))
-    console.log()
-    for label, text in rows:
-        console.log(f"{label:11} {text}")
+        console.log(f"{'resume':11} {resuming_command()}  (from its last checkpoint)")
 
 
 def show_times(summary: Summary, console: Console) -> None:
     """Print, last of all, how long the command took and for what; the parts add up to the whole."""
     again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
-    stages = [f"{name} {stage.seconds:.1f}" for name, stage in summary.stages.items() if stage.status != "skipped"]
+    ran = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
+    stages = [f"{name} {seconds:.1f}" for name, seconds in ran.items() if seconds >= 0.05]
     parts = [f"start {summary.start_seconds:.1f}", *stages, f"recording {summary.recording_seconds:.1f}"]
-    console.log(f"{'time':11} {summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}")
+    console.wrapped(f"{summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}", "time")
 
 
 def run_facts(summary: Summary) -> list[tuple[str, str]]:
@@ -215,7 +216,7 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
         rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
     parts = {name: metrics.get(f"train/{name}_seconds") for name in TRAINING}
-    texts = [f"{CALLED.get(name, name)} {value:.1f} s" for name, value in parts.items() if value is not None]
+    texts = [f"{CALLED.get(name, name)} {value:.1f} s" for name, value in parts.items() if value and value >= 0.05]
     if texts:
         rows.append(("training", ", ".join(texts)))
     return rows

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.redaction import redact
-from stages.errors import UserError
+from stages.errors import UserError, printable
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
@@ -141,5 +141,5 @@ def one_line(error: BaseException) -> str:
         noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
         lines = [line.strip() for line in text.splitlines()]
         text = " ".join(line for line in lines if line and not line.startswith(noise)) or text
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"[:1000]

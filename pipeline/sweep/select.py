@@ -1,19 +1,21 @@
-"""Runs, jobs and sweeps under `outputs` with the status that they have now, and filters of them."""
+"""Runs, jobs and sweeps under `outputs` with the status that they have now, filters of them, and what to compare."""
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.comparison.comparison import Comparison, compare_runs
+from pipeline.comparison.rows import ComparedRun, read_finished
 from pipeline.config.names import split_override
 from pipeline.paths import age_order
 from pipeline.run_folder.lock import LOCK, is_locked
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary, best_metric
-from pipeline.sweep.index import is_sweep, read_index, sweep_folders
+from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 
@@ -132,3 +134,34 @@ def _filtered(entries: Sequence[Entry], match: re.Match[str]) -> list[Entry]:
     except ValueError as error:
         fix = f"'{name}{sign}0.9'"
         raise UserError(f"{match[0]} does not compare two numbers", "a metric and a number", fix) from error
+
+
+def compared(
+    what: Sequence[str],
+    outputs: Path,
+    baseline: Mapping[str, str] | None = None,
+    columns: Sequence[str] = (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> tuple[Path | None, Comparison]:
+    """Return the folder of the sweep that the words mean, None where they mean runs, and the comparison.
+
+    Raises:
+        UserError: where a word means nothing.
+    """
+    sweep = find_sweep(what[0], outputs) if len(what) == 1 else None if what else latest(outputs)
+    if sweep is not None:
+        return sweep, compare(sweep, baseline, columns)
+    runs = _runs(what, outputs, warn)
+    return None, compare_runs(f"{len(runs)} run{'s' * (len(runs) != 1)}", runs, baseline, columns)
+
+
+def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> list[ComparedRun]:
+    """Return the runs that are named, all of them where none is, as far as they match every filter."""
+    filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
+    runs = Runs(outputs, warn)
+    named = [runs.find(word) for word in words if word not in filters] or runs.all()
+    different = {Path(run.folder).resolve(): run for run in named}.values()  # a run that is named twice is one
+    entries = select([run_entry(run) for run in different], filters)
+    if not entries:
+        raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
+    return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]

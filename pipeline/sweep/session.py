@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.comparison.report import notes, terminal_table, write
+from pipeline.comparison.report import notes, terminal_table, varied, winning, write
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.names import split_override
 from pipeline.config.sweep import SweepSettings
@@ -303,7 +303,7 @@ class Session(ABC):
         if comparison.rows:
             console.table(terminal_table(comparison))
         for line in notes(comparison):
-            console.log(line)
+            console.wrapped(line) if not line.startswith("run it") else console.log(line)
         paths = write(comparison, self.folder)
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
         for title, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
@@ -313,6 +313,8 @@ class Session(ABC):
         for path in (*paths, *more):
             parent.artifact(path)
         failed = sum(job.exit_code not in (None, DONE) for job in self.jobs)
+        parent.params({**varied(comparison), "jobs": len(comparison.runs)})
+        parent.metrics({**winning(comparison), "failed": failed}, step=sum(run.has_finished for run in comparison.runs))
         table = (self.folder / "comparison.md").read_text()
         parent.tags({NOTE: sweep_description(table, command(), self.first.tracking.note), "failed": str(failed)})
         status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import BLOCK, DATE, NUMBER, Block, Rows, cast
+from stages.data.tables import BLOCK, DATE, NUMBER, Block, blocks, cast
 from stages.errors import UserError
+from stages.settings.table import Header, TableSettings
 from stages.storage.arrays import ArrayFile
 
 NUMBERS = ""
@@ -111,13 +112,12 @@ def _seconds(array: pa.Array) -> pa.Array:
 
 
 def read(
-    rows: Rows, columns: Sequence[Typed], count: int, on_error: str, folder: Path | None = None
+    header: Header, settings: TableSettings, columns: Sequence[Typed], rows: int, folder: Path | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
     """Returns the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
 
     Args:
-        count: rows that there are, at most.
-        on_error: of the settings.
+        rows: that there are, at most.
         folder: takes a file `column_<n>.npy` for each column, whose rows at the end are not used; None: all are held
             in memory. A last column, NUMBERS, has the numbers of the rows in the files, from 0.
 
@@ -127,27 +127,27 @@ def read(
     reading = Reading(columns)
     dtypes = {**{column.name: column.dtype for column in columns}, NUMBERS: np.dtype(np.int64)}
     sinks = {
-        name: _Memory(dtype, count) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (count,))
+        name: _Memory(dtype, rows) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (rows,))
         for place, (name, dtype) in enumerate(dtypes.items())
     }
     skipped: list[tuple[str, str]] = []
     ragged: list[str] = []
     first = 0
-    for block in rows.blocks([column.name for column in columns], ragged):
+    for block in blocks(header, settings, [column.name for column in columns], ragged):
         values, wrong = reading.read(block)
-        if wrong and on_error == "fail":
+        if wrong and settings.on_error == "fail":
             raise UserError(
                 f"{wrong[0][1]}: {wrong[0][2]}",
                 "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
                 "data.on_error=skip",
             )
         skipped += [(where, why) for _, where, why in wrong]
-        here = len(next(iter(block.columns.values())))
-        keep = np.ones(here, bool)
+        count = len(next(iter(block.columns.values())))
+        keep = np.ones(count, bool)
         keep[[row for row, _, _ in wrong]] = False
-        for name, array in {**values, NUMBERS: np.arange(first, first + here)}.items():
+        for name, array in {**values, NUMBERS: np.arange(first, first + count)}.items():
             sinks[name].add(array[keep] if wrong else array)
-        first += here
+        first += count
     skipped += [("a row", why) for why in ragged]
     texts = {name: list(known) for name, known in reading.texts.items()}
     return {name: sink.close() for name, sink in sinks.items()}, texts, skipped
@@ -178,12 +178,10 @@ def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]
     """Returns 64 bits of each row, uint64 [N], equal where all values are.
 
     Args:
-        columns: [N], or vectors [N, d].
         texts: of each column, those that its numbers stand for; None: it has numbers of its own.
     """
     total = np.zeros(len(columns[0]), np.uint64)
-    elements = [(part, words) for column, words in zip(columns, texts, strict=True) for part in np.atleast_2d(column.T)]
-    for column, words in elements:
+    for column, words in zip(columns, texts, strict=True):
         hashes = [int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) for word in words or ()]
         for start in range(0, len(total), BLOCK):
             rows = slice(start, start + BLOCK)

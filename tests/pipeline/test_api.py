@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import diff, runs
-from pipeline.api import Run, compose, open_run, run_experiment
+from pipeline.api import Run, compare, compose, open_run, run_experiment
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
@@ -37,6 +37,16 @@ def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -
     entries = json.loads(capsys.readouterr().out)
     assert isinstance(entries, list)
     return entries
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_a_run_and_a_comparison(run: Run, outputs: Path) -> None:
+    shown = run._repr_html_()
+    assert f"<th>run</th><td>{run.summary.run_id}  FINISHED</td>" in shown
+    assert '<img src="data:image/png;base64,' in shown
+    page = compare(run.folder, outputs=outputs)._repr_html_()
+    assert page.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert f"{run.metrics['test/accuracy']:.2%}".rstrip("%") in page
 
 
 @pytest.mark.slow
@@ -141,7 +151,7 @@ def test_a_run_differs_from_another_by_what_was_changed(
 ) -> None:
     assert differences(capsys, outputs, run.folder, run.folder) == (
         0,
-        {"settings": {}, "code": {}, "packages": {}, "data": {}, "metrics": {}},
+        {"settings": {}, "code": {}, "packages": {}, "data": {}, "metrics": {}, "measurements": {}},
     )
     other = tmp_path / run.folder.name
     shutil.copytree(run.folder, other)

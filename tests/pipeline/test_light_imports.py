@@ -32,7 +32,7 @@ def test_it_is_answered_without_them(words: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "imported:", done.stdout
 
 
-@pytest.mark.parametrize("command", ["runs", "sync", "clean"])
+@pytest.mark.parametrize("command", ["runs", "sync"])
 def test_a_command_without_a_word_looks_into_this_directory(command: str, tmp_path: Path) -> None:
     line = [sys.executable, "-m", f"pipeline.{command}"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,7 @@
-"""Text that is no UTF-8, such as names of files, ends no run: it is printed and recorded as `\\udcff`."""
+"""Text that is no UTF-8, such as names of files, ends no run: it is printed and recorded as `\\udcff`.
+
+Nor is a terminal told what to do by the texts of others: control characters are printed as escapes, too.
+"""
 
 import json
 import os
@@ -21,7 +24,7 @@ def finish(trained, settings, folder):
     path = folder / "file\\udcff.txt"
     path.write_text("x")
     if settings["fails"]:
-        raise RuntimeError(f"{path} cannot be used, \\ud83d")
+        raise RuntimeError(f"{path} cannot be used, \\ud83d \x1b[2J")
     return Record(params={"p\\udcff": "v\\udcff"}, files={"own": path})
 """
 
@@ -43,7 +46,8 @@ def test_text_that_is_not_utf8_ends_no_run(fails: bool, outputs: Path) -> None:
     assert summary["status"] == run.info.status == ("FAILED" if fails else "FINISHED")
     assert run.data.tags["mlflow.user"] == "us\\udcffer"
     if fails:
-        assert "file\\udcff.txt cannot be used, \\ud83d" in summary["error"]
+        assert "file\\udcff.txt cannot be used, \\ud83d \\x1b[2J" in summary["error"]
+        assert "\x1b[2J" not in done.stdout + done.stderr
         assert "file\\udcff.txt cannot be used" in run.data.tags["error"]
     else:
         assert [value for name, value in run.data.params.items() if value == "v\\udcff"]

@@ -77,6 +77,13 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     assert [run.info.run_name for run in children] == [
         f"{strategy} {precision}" for strategy in ("one_device", "mirrored") for precision in ("float32", "mixed")
     ]
+    wanted = {"strategy": "one_device, mirrored", "precision": "float32, mixed", "jobs": "4"}
+    assert parent.data.params == wanted  # by which the table of runs tells sweeps apart, and sorts them
+    best = next(iter(comparison.choice.rows))
+    of_best = {name: best.mean(name) for name in ("val/best_loss", "test/accuracy")}
+    assert {name: parent.data.metrics[name] for name in of_best} == of_best
+    assert parent.data.metrics["failed"] == 0
+    assert parent.data.metrics["speed_up"] > 0
     table = (folder / "comparison.md").read_text().partition("\n")[2].strip()
     assert parent.data.tags["mlflow.note.content"].startswith(table[:1000])
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")

@@ -1,0 +1,79 @@
+"""What a command prints fits a terminal of 80 columns."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made_runs import MadeRun, make_sweep
+from pipeline.comparison.report import write
+from pipeline.console import Console
+from pipeline.sweep.index import compare
+from tests.conftest import ROOT
+
+
+def test_prose_is_wrapped_between_words_and_an_address_is_left_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    address = "http://127.0.0.1:5000/#/experiments/1/runs/" + 40 * "d"
+    Console().wrapped(f"see {address}: {'a word, ' * 30}", "time")
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "time        see"
+    assert f"            {address}:" in lines
+    assert all(len(line) <= 80 for line in lines if address not in line)
+    assert all(line.startswith(" " * 12) for line in lines)
+
+
+def on_terminal(folder: Path, *words: str) -> list[str]:
+    """Returns the lines that a command prints on a terminal of 80 columns without colors, in `folder`."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    variables |= {"NO_COLOR": "1", "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=folder, env=variables, stdout=theirs, timeout=60, check=False)
+    assert done.returncode in (0, 1)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as file:
+        return re.sub(r"\x1b\[[01]m", "", file.read1(1 << 16).decode()).splitlines()  # bold is no color
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    folder = tmp_path / "outputs" / "sweeps" / "20261101-101500-4d9eb298"
+    rates = {"0.1": 0.9, "0.01": 0.8}
+    all_correct = np.ones(20, bool)
+    made = [MadeRun({"optimizer.learning_rate": rate}, all_correct, 10 / loss, loss) for rate, loss in rates.items()]
+    make_sweep(folder, made)
+    write(compare(folder), folder)
+    return folder
+
+
+def test_runs_are_a_table_in_which_a_sweep_has_the_result_of_its_best(sweep: Path, tmp_path: Path) -> None:
+    lines = on_terminal(tmp_path, "pipeline.runs")
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in "".join(lines)
+    [own] = [line for line in lines if "sweep of" in line]
+    jobs = [line for line in lines if "└" in line]
+    assert [line.split("└ ")[1].split()[0] for line in jobs] == ["lr=0.1", "lr=0.01"]
+    assert "0.8" in own
+    assert "0.8" in jobs[1]
+
+
+def test_two_runs_differ_in_a_setting_once_and_in_measurements_apart(sweep: Path, tmp_path: Path) -> None:
+    jobs = sorted(path.parent for path in sweep.glob("*/summary.json"))
+    for job, rate in zip(jobs, (0.1, 0.01), strict=True):
+        (job / "config.yaml").write_text(f"optimizer: {{rate: {rate}}}\ntrain: {{optimizer: {{rate: {rate}}}}}\n")
+    lines = on_terminal(tmp_path, "pipeline.diff", *(str(job.relative_to(tmp_path)) for job in jobs))
+    assert sum("0.01" in line and "rate" in line for line in lines[2:]) == 1
+    starts = [line.split()[0] if line else "" for line in lines]
+    metrics, measured = starts.index("metrics"), starts.index("measurements")
+    assert any("val/best_loss" in line for line in lines[metrics:measured])
+    assert any("per_second" in line for line in lines[measured:])
+    assert not any("second" in line for line in lines[metrics:measured])
