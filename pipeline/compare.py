@@ -21,7 +21,7 @@ EXAMPLES = """what to compare:
   status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as `python -m pipeline.runs` takes them
 
 Runs that differ by seed alone are one row: mean and standard deviation. The best row is chosen on validation.
-Differences in test accuracy are from the baseline's, on the same test examples."""
+Differences in the task's metric (accuracy, rmse, …) are from the baseline's, on the same test examples."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

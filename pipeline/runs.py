@@ -95,7 +95,7 @@ def _result(entry: Entry) -> dict[str, float]:
             rows = [row for row in csv.DictReader(file) if row.get("best") == "true"]
         metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
     validation = entry.validation or next((name for name in metrics if name.startswith("val/best_")), "")
-    tested = next((name for name in TESTED if name in metrics), "")
+    tested = next((name for name in (f"test/{entry.summary.primary}", *TESTED) if name in metrics), "")
     return {name: metrics[name] for name in (validation, tested) if name in metrics}
 
 

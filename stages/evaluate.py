@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from stages.distribution.collectives import is_chief
-from stages.errors import UserError
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
-from stages.evaluation.labels import read_labels, report_labels
+from stages.evaluation.labels import report_labels
 from stages.evaluation.metrics import CALIBRATION, metrics_of
-from stages.evaluation.numbers import NumbersReport, draw_numbers, read_numbers, report_numbers
+from stages.evaluation.numbers import NumbersReport, draw_numbers, report_numbers
 from stages.evaluation.predictions import (
     NAME,
     Predicted,
     check_other,
     check_same_examples,
     compare_predictions,
+    read_columns,
     read_predictions,
     write_predictions,
 )
@@ -79,7 +79,7 @@ def evaluate(
         files["report"] = report.write(folder)
     for note in report.notes[1:]:
         reporter.log(note)
-    metrics = {**report.values, **_ends(report)}
+    metrics = {**report.values, **_ends(report, f"test/{dataset.task.primary}")}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
@@ -87,7 +87,8 @@ def evaluate(
     for part in beside:
         metrics |= part.metrics
     if against is not None:
-        summary["against"] = asdict(against)
+        facts = asdict(against)
+        summary["against"] = {**facts, against.metric: facts.pop("difference")}
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.metrics, scores.tables, record)
 
@@ -97,17 +98,20 @@ def _explain(
 ) -> tuple[Report | NumbersReport, list[Path]]:
     """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
     names = dataset.task.names
-    if isinstance(dataset.task, MultiLabel):
-        of_labels = report_labels(*read_labels(path), names, settings.confidence, dataset.test.weights)
-        return replace(of_labels, values={"test/loss": scores.loss, **of_labels.values}), []
-    if not isinstance(dataset.task, Classification):
-        report = report_numbers(read_numbers(path), scores.loss, names, settings.confidence, dataset.test.weights)
-        return report, draw_numbers(path, names, folder) if folder is not None else []
-    predicted = read_predictions(path)
-    of_classes = _report(predicted, scores.loss, dataset, settings)
-    if folder is None:
-        return of_classes, []
-    return of_classes, _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
+    report: Report | NumbersReport
+    plots: list[Path] = []
+    if isinstance(dataset.task, Classification):
+        predicted = read_predictions(path)
+        report = of_classes = _report(predicted, dataset, settings)
+        if folder is not None:
+            plots = _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
+    elif isinstance(dataset.task, MultiLabel):
+        report = report_labels(read_columns(path), names, settings.confidence)
+    else:
+        columns = read_columns(path)
+        report = report_numbers(columns, names, settings.confidence)
+        plots = draw_numbers(columns, names, folder) if folder is not None else []
+    return replace(report, values={"test/loss": scores.loss, **report.values}), plots
 
 
 def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Baseline | None:
@@ -130,22 +134,20 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
     """Returns the folder of the run to compare with, whose predictions are of these classes and examples."""
     if settings.against is None:
         return None
-    if not isinstance(dataset.task, Classification):
-        raise UserError("evaluate.against with a target that is no class", "classes", "evaluate.against=null")
     folder = Path(settings.against)
     check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
     return folder
 
 
-def _ends(report: Report | NumbersReport) -> dict[str, float]:
+def _ends(report: Report | NumbersReport, first: str) -> dict[str, float]:
     """Returns the interval of the first metric as metrics; those of all others would flood MLflow's charts."""
-    name = next((name for name in ("test/accuracy", "test/rmse", "test/macro_f1") if name in report.intervals), None)
-    return {} if name is None else dict(zip((f"{name}_low", f"{name}_high"), report.intervals[name], strict=True))
+    ends = report.intervals.get(first)
+    return {} if ends is None else dict(zip((f"{first}_low", f"{first}_high"), ends, strict=True))
 
 
-def _report(predicted: Predicted, loss: float, dataset: Dataset, settings: EvaluateSettings) -> Report:
+def _report(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings) -> Report:
     metrics = metrics_of(predicted, settings.calibration_bins)
-    values = {"test/loss": loss, **{f"test/{name}": value for name, value in metrics.values.items()}}
+    values = {f"test/{name}": value for name, value in metrics.values.items()}
     notes = [
         f"{len(predicted):,} test examples. {_explained(settings)}",
         *_missing(predicted, metrics.support, dataset),

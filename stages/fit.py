@@ -69,8 +69,9 @@ def fit(
         best, callbacks = build_callbacks(settings, model.task, reporter, folder=folder, metrics=model.metrics)
         swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True) if settings.optimizer.ema_use else None
         checkpoints = Checkpoints(place, settings)
-        report = _Report(rate, best, swap, settings, len(dataset.train), checkpoints, reporter, stop)
+        report = _Report(task, rate, best, swap, settings, len(dataset.train), checkpoints, reporter, stop)
         first = report.restore(network, newest(place, reporter.warn) if place is not None else None)
+        report.progress.clock.unit = dataset.unit
         prepare_callbacks(callbacks, settings, bool(first))
         batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first * per_epoch)
         size = _validation_batch(len(dataset.val), strategy.in_sync)
@@ -102,9 +103,10 @@ allow_reuse(fit, save_trained, restore_trained)
 class _Report(keras.callbacks.Callback):
     """Reports and saves each epoch; the last of all callbacks, so that it sees what they add to the logs.
 
-    swap: puts the EMA into the network. progress: what is done, and the metrics of each epoch.
+    task: of the training. swap: puts the EMA into the network. progress: what is done, and the metrics of each epoch.
     """
 
+    task: Task
     rate: Rate
     best: BestWeights
     swap: keras.callbacks.SwapEMAWeights | None
@@ -142,7 +144,7 @@ class _Report(keras.callbacks.Callback):
         progress.done, progress.step = progress.done + 1, progress.step + 1
         note = f"epoch {progress.epoch + 1}/{self.settings.epochs}  loss {(logs or {}).get('loss', math.nan):.4f}"
         total = self._per_epoch * self.settings.epochs
-        self.reporter.progress(progress.step, total, progress.clock.per_second, note)
+        self.reporter.progress(progress.step, total, None, f"{note}  {progress.clock.speed}")
         self._end_if_asked()
         self._began = time.perf_counter()
 
@@ -164,7 +166,7 @@ class _Report(keras.callbacks.Callback):
         if invalid or not math.isfinite(progress.logs.get("loss", 0.0)):
             why = f"{invalid} has values that are not finite" if invalid else f"the loss is {progress.logs['loss']}"
             raise diverged(progress, self.settings, why)
-        report_epoch(progress, {}, self.settings.epochs, self._per_epoch, self.reporter)
+        report_epoch(progress, {}, self.settings.epochs, self._per_epoch, self.task, self.reporter)
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch == self.settings.epochs
         variables = [*self.model.variables, *self.model.optimizer.variables]

@@ -223,11 +223,18 @@ class Dataset:
         return only or None
 
     @property
+    def unit(self) -> str:
+        """Name of its examples: `images`, `texts`, `rows` of a table, or `examples`."""
+        kinds = {feature.kind for feature in self.features.values()}
+        units = {"images": {"image"}, "texts": {"text"}, "rows": {"number", "category", "text"}}
+        return next((unit for unit, known in units.items() if kinds <= known), "examples")
+
+    @property
     def implied_record(self) -> Record:
         sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
         facts = {**self.task.facts, **facts_of(self.features), **sizes}
         params = {f"data/{name}": value for name, value in facts.items()}
-        return Record(params, summary={"data": facts}, datasets=(self,))
+        return Record(params, summary={"data": facts, "task": self.task.described, "unit": self.unit}, datasets=(self,))
 
 
 @dataclass(frozen=True)
@@ -258,7 +265,7 @@ class Model:
 
     @property
     def implied_record(self) -> Record:
-        return Record(summary={"precision": self.policy})
+        return Record(summary={"precision": self.policy, "task": self.task.described})
 
     def on_one_device(self) -> Model:
         """Returns this model with its current weights on one device, where it can be evaluated and exported."""

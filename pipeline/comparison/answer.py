@@ -11,10 +11,10 @@ import numpy as np
 
 from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
-from pipeline.comparison.rows import ComparedRun, Row, is_lower_better, pair
+from pipeline.comparison.rows import ComparedRun, Row, pair
 from pipeline.config.names import split_override
 from pipeline.paths import CONF
-from stages.evaluation.paired_tests import AccuracyDifference, points
+from stages.evaluation.paired_tests import MetricDifference, changed, unit_of
 
 MOST_NAMED = 4
 """Rows that one sentence names."""
@@ -68,7 +68,7 @@ def choice(comparison: Comparison) -> str:
     if chosen.best is None:
         return f"no best setting: {chosen.metric} is not a number in any"
     column = metric_column(chosen.metric)
-    better = "lower" if is_lower_better(chosen.metric) else "higher"
+    better = "lower" if chosen.is_lower_better else "higher"
     shown = f"{column.text(chosen.best)}{' %' if column.percent else ''}; {better} is better"
     lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
     if not chosen.tied:
@@ -138,14 +138,14 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     """Return what a row changes; empty where nothing is known."""
-    parts = []
+    parts, primary = [], comparison.primary
     if difference := comparison.differences.get(row):
-        parts.append(_accuracy(difference, comparison.left_out[row]))
-    elif base.values("test/accuracy") and row.values("test/accuracy"):
-        both = pair(base, row, lambda run: run.metrics.get("test/accuracy"))
-        change = points(float(np.mean(both.second) - np.mean(both.first)))
+        parts.append(_changes(primary, difference, comparison.left_out[row]))
+    elif base.values(f"test/{primary}") and row.values(f"test/{primary}"):
+        both = pair(base, row, lambda run: run.metrics.get(f"test/{primary}"))
+        change = changed(primary, float(np.mean(both.second) - np.mean(both.first)))
         who = f"the baseline's{_without(both.left_out)}"
-        parts.append(f"has a test accuracy {change} points from {who}, with no interval,")
+        parts.append(f"has a test {primary} {change}{unit_of(primary)} from {who}, with no interval,")
     if (speed := comparison.speeds.get(row)) is not None:
         interval = " in one run each, with no interval"
         if speed.low is not None:
@@ -157,15 +157,17 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
 
 
-def _accuracy(difference: AccuracyDifference, left_out: int) -> str:
+def _changes(metric: str, difference: MetricDifference, left_out: int) -> str:
     count = f"n = {_plural(difference.seeds, 'seed')}"
     count += _without(left_out)
     if not difference.of_settings:
         count += ": two trained models, not two settings"
     if difference.is_same:
-        return f"is correct on exactly the same test examples ({count})"
-    interval = f"{points(difference.low)} to {points(difference.high)}".replace("+", "")
-    what = f"changes test accuracy by {points(difference.difference)} points (95 %: {interval}, {count})"
+        same = "is correct on exactly the same" if metric == "accuracy" else f"has the same {metric} on the same"
+        return f"{same} test examples ({count})"
+    low, high = (changed(metric, end).replace("+", "") for end in (difference.low, difference.high))
+    change = f"{changed(metric, difference.difference)}{unit_of(metric)}"
+    what = f"changes test {metric} by {change} (95 %: {low} to {high}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
 
 

@@ -10,19 +10,17 @@ from itertools import combinations
 
 import numpy as np
 
-from pipeline.comparison.rows import ComparedRun, Row, is_lower_better, pair, rows_of
+from pipeline.comparison.rows import ComparedRun, Row, pair, rows_of
 from stages.errors import UserError
 from stages.evaluation.paired_tests import (
-    AccuracyDifference,
-    accuracy_difference,
+    MetricDifference,
     mean_difference,
+    metric_difference,
     pooled_between_seeds,
     pooled_variance,
 )
 from stages.evaluation.test_set import EXAMPLES, may_be_same_pixels
 from stages.reuse import VALIDATED, VALIDATED_PIXELS
-
-ACCURACY = "val/best_accuracy"
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class Choice:
     """The row to take, or the rows."""
 
     metric: str | None = None  # of validation, on which it is chosen; None: there is none
+    is_lower_better: bool = False  # of that metric
     best: Row | None = None  # has the best mean of it
     tied: Sequence[Row] = ()  # cannot be told from `best`
     noise: str = ""  # tells them apart: `runs`, where seeds differ, or validation `examples`; empty: nothing does
@@ -68,9 +67,9 @@ class Comparison:
     runs: Sequence[ComparedRun]  # in their order, whatever became of them
     rows: tuple[Row, ...]  # of those that have finished
     names: tuple[str, ...]  # of the settings that differ, without the seed
-    baseline: Row | None  # what speed and accuracy are compared with
+    baseline: Row | None  # what speed and test metrics are compared with
     choice: Choice
-    differences: Mapping[Row, AccuracyDifference]  # from the baseline, in test accuracy
+    differences: Mapping[Row, MetricDifference]  # from the baseline, in the first metric of the test split
     left_out: Mapping[Row, int]  # runs of both rows that these do not count
     speeds: Mapping[Row, SpeedUp]  # against the baseline's
     warnings: Sequence[str] = ()
@@ -84,6 +83,11 @@ class Comparison:
         from pipeline.comparison.report import page  # which draws this
 
         return f'<iframe srcdoc="{escape(page(self))}" style="width: 100%; height: 60rem; border: 0"></iframe>'
+
+    @property
+    def primary(self) -> str:
+        """The metric by which models of the runs' task are compared, such as `accuracy`."""
+        return primary_of(self.rows)
 
     @property
     def best(self) -> Row | None:
@@ -133,6 +137,11 @@ def compare_runs(
     return Comparison(title, runs, rows, names, base, choice, differences, left_out, speeds, warnings, columns, search)
 
 
+def primary_of(rows: Sequence[Row]) -> str:
+    """Return the first metric of the rows' task."""
+    return next((run.summary.primary for row in rows for run in row.runs), "accuracy")
+
+
 def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
     found = [row for row in rows if all(row.runs[0].setting(name) == value for name, value in settings.items())]
     if len(found) != 1:
@@ -145,44 +154,44 @@ def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
 
 def _differences(
     rows: Sequence[Row], base: Row | None
-) -> tuple[dict[Row, AccuracyDifference], dict[Row, int], list[str]]:
+) -> tuple[dict[Row, MetricDifference], dict[Row, int], list[str]]:
     """Return each row's difference from the baseline, the runs that it does not count, and what forbids one."""
     warnings = []
     tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
-            "the runs were tested on different test sets: accuracies are not of the same examples, and those of other "
-            "examples than the baseline's have no interval and no p"
+            "the runs were tested on different test sets: their metrics are not of the same examples, and those of "
+            "other examples than the baseline's have no interval and no p"
         )
     if base is None or len(rows) < 2:
         return {}, {}, warnings
-    correct = _correct(rows, base)
-    alike = [row for row in rows if "test/accuracy" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
-    known = [row for row in alike if row.by_seed(correct)]
+    values, tested_metric = _by_example(rows, base), f"test/{primary_of([base])}"
+    alike = [row for row in rows if tested_metric in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
+    known = [row for row in alike if row.by_seed(values)]
     if missing := [row.label for row in alike if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
         warnings.append(f"no interval and no p, as predictions are missing: {labels}")
     if base not in known:
         return {}, {}, warnings
-    pooled = pooled_between_seeds([np.stack([*row.by_seed(correct).values()]) for row in known])
-    pairs = {row: pair(base, row, correct) for row in known if row is not base}
+    pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
+    pairs = {row: pair(base, row, values) for row in known if row is not base}
     differences = {
-        row: accuracy_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled)
+        row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled)
         for row, both in pairs.items()
     }
     return differences, {row: both.left_out for row, both in pairs.items()}, warnings
 
 
-def _correct(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
-    """Return what knows of a run which test examples it classifies correctly, bool [n].
+def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
+    """Return what has a run's values of the test examples, [n].
 
     None of a run without predictions, or with those of other examples than the baseline's.
     """
     runs = [*base.runs, *(run for row in rows if row is not base for run in row.runs)]
-    found = {run.number: run.correct() for run in runs if run.is_tested_as(base.runs[0])}
-    answers = {number: correct for number, correct in found.items() if correct is not None and len(correct)}
+    found = {run.number: run.by_example() for run in runs if run.is_tested_as(base.runs[0])}
+    answers = {number: values for number, values in found.items() if values is not None and len(values)}
     length = len(next(iter(answers.values()), ()))
-    return lambda run: correct if (correct := answers.get(run.number)) is not None and len(correct) == length else None
+    return lambda run: values if (values := answers.get(run.number)) is not None and len(values) == length else None
 
 
 def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
@@ -215,7 +224,8 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     finite = [row for row in rows if metric is not None and math.isfinite(_mean(row, metric))]
     if metric is None or not finite:
         return Choice(metric)
-    sign = -1 if is_lower_better(metric) else 1
+    is_lower_better = rows[0].runs[0].is_lower_better(metric)
+    sign = -1 if is_lower_better else 1
     finite.sort(key=lambda row: (sign * _mean(row, metric), row.speed), reverse=True)
     best = finite[0]
     for row in finite[1:]:  # a row may lead by a mean that lacks a hard seed
@@ -224,7 +234,7 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
             best = row
     noise, tied = _tied(finite, best, metric)
     row, reason = _cheapest([best, *tied], rows, baseline)
-    return Choice(metric, best, tied, noise, [row], reason)
+    return Choice(metric, is_lower_better, best, tied, noise, [row], reason)
 
 
 def _mean(row: Row, metric: str) -> float:
@@ -235,13 +245,13 @@ def _mean(row: Row, metric: str) -> float:
 def _chosen_metric(rows: Sequence[Row]) -> str | None:
     """Return the validation metric on which the best row is chosen.
 
-    That by which all runs chose their best epoch; where they differ in that, the best validation accuracy, as losses
-    of different settings need not be on one scale; None where some have none, or they are of different examples.
+    That by which all runs chose their best epoch; where they differ in that, the task's first metric, as losses of
+    different settings need not be on one scale; None where some have none, or they are of different examples.
     """
     if not are_validated_alike(rows):
         return None
     monitors = {run.monitor for row in rows for run in row.runs}
-    candidates = [*(monitors if len(monitors) == 1 else ()), ACCURACY]
+    candidates = [*(monitors if len(monitors) == 1 else ()), f"val/best_{primary_of(rows)}"]
     has_all = (name for name in candidates if rows and all(name in run.metrics for row in rows for run in row.runs))
     return next(has_all, None)
 
@@ -268,9 +278,13 @@ def _tied(rows: Sequence[Row], best: Row, metric: str) -> tuple[str, list[Row]]:
         found = {row: mean_difference(one.first, one.second, one.is_paired, pooled) for row, one in pairs.items()}
         return "runs", [row for row, interval in found.items() if interval is None or not interval.excludes_zero]
     numbers = [run.summary.facts.get("data", {}).get("val_examples") or 0 for row in rows for run in row.runs]
-    if not all(numbers) or not all(math.isfinite(_mean(row, ACCURACY)) for row in rows):
+    if not all(numbers) or not all(math.isfinite(_mean(row, _ACCURACY)) for row in rows):
         return "", []
     return "examples", [row for row in others if not _is_told_by_examples(best, row, min(numbers))]
+
+
+_ACCURACY = "val/best_accuracy"
+"""A fraction of examples, of which their number alone says how it varies; that of other metrics does not."""
 
 
 def _is_told_by_examples(best: Row, row: Row, examples: int) -> bool:
@@ -279,7 +293,7 @@ def _is_told_by_examples(best: Row, row: Row, examples: int) -> bool:
     By the interval of Agresti and Caffo (The American Statistician 54, 2000) for two samples. These two are of the same
     examples and so differ by less, how much less is not known: no run keeps its predictions of the validation split.
     """
-    adjusted = [(_mean(one, ACCURACY) * examples + 1) / (examples + 2) for one in (best, row)]
+    adjusted = [(_mean(one, _ACCURACY) * examples + 1) / (examples + 2) for one in (best, row)]
     variance = sum(p * (1 - p) for p in adjusted) / (examples + 2)
     return abs(adjusted[0] - adjusted[1]) > 1.96 * math.sqrt(variance)
 

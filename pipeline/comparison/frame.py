@@ -64,7 +64,7 @@ def columns_of(comparison: Comparison) -> list[Column]:
     """Return the columns that any row has a figure for, the most important first; those of CSV alone last."""
     shown = [metric_column(name, name) for name in comparison.own_columns] or _standard(comparison)
     shown += [
-        Column("difference", "test % − baseline's (95 %)", lambda row: _difference(comparison, row), "+.2f", True),
+        _difference_column(comparison),
         Column("mcnemar_p", "McNemar's p", lambda row: _p(comparison, row), ".2g"),
     ]
     rest = {"seconds", *(name for row in comparison.rows for name in row.metrics)} - {column.key for column in shown}
@@ -78,16 +78,18 @@ def shown_columns(comparison: Comparison) -> list[Column]:
 
 
 def _standard(comparison: Comparison) -> list[Column]:
-    headings = {"val/best_loss": "val loss", "val/best_accuracy": "val %"}
-    names = dict.fromkeys(filter(None, (comparison.choice.metric, "val/best_accuracy", "val/best_loss")))
+    primary = comparison.primary
+    short = "%" if primary == "accuracy" else primary
+    headings = {"val/best_loss": "val loss", f"val/best_{primary}": f"val {short}"}
+    names = dict.fromkeys(filter(None, (comparison.choice.metric, f"val/best_{primary}", "val/best_loss")))
     first, *more = [metric_column(name, headings.get(name, name)) for name in names]
     rate = next((rate for rate in RATES if any(rate in row.metrics for row in comparison.rows)), RATES[0])
     return [
         first,
-        metric_column("test/accuracy", "test %"),
+        metric_column(f"test/{primary}", f"test {short}"),
         Column("speed-up", "speed", lambda row: _speed_up(comparison, row), ".2f"),
         metric_column("seconds", "s", ".0f"),
-        metric_column(rate, f"{rate.partition('/')[2].partition('_')[0]}/s", ",.0f"),
+        metric_column(rate, f"{_unit(comparison, rate)}/s", ",.0f"),
         *more,
         metric_column("memory/peak_mib", "MiB", ",.0f"),
         metric_column("memory/gpu_peak_mib", "GPU MiB", ",.0f"),
@@ -97,6 +99,20 @@ def _standard(comparison: Comparison) -> list[Column]:
     ]
 
 
+def _unit(comparison: Comparison, rate: str) -> str:
+    """Return what a rate counts: of tables and texts `images` is but its name."""
+    counted = rate.partition("/")[2].partition("_")[0]
+    units = {run.summary.facts.get("unit", counted) for row in comparison.rows for run in row.runs}
+    return str(units.pop()) if len(units) == 1 and counted == "images" else counted
+
+
+def _difference_column(comparison: Comparison) -> Column:
+    is_fraction = comparison.primary == "accuracy"
+    heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95 %)"
+    style = "+.2f" if is_fraction else "+.4g"
+    return Column("difference", heading, lambda row: _difference(comparison, row), style, is_fraction)
+
+
 def _difference(comparison: Comparison, row: Row) -> Figure | None:
     found = comparison.differences.get(row)
     return Figure(found.difference, None, found.low, found.high) if found else None
@@ -104,7 +120,7 @@ def _difference(comparison: Comparison, row: Row) -> Figure | None:
 
 def _p(comparison: Comparison, row: Row) -> Figure | None:
     found = comparison.differences.get(row)
-    return Figure(found.p) if found else None
+    return Figure(found.p) if found and found.p is not None else None
 
 
 def _speed_up(comparison: Comparison, row: Row) -> Figure | None:

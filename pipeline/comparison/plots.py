@@ -1,4 +1,4 @@
-"""Plots of a comparison: accuracy against speed, and learning curves."""
+"""Plots of a comparison: the task's first metric against speed, and learning curves."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,6 @@ from pipeline.comparison.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-CURVES = ("val/loss", "val/accuracy", "train/loss", "train/accuracy")
-"""Metrics of an epoch, a panel each."""
 
 INK = "#777c83"
 """Text, axes, and rows without a name."""
@@ -36,34 +33,40 @@ _MARKERS = "osD^vPX*"
 Point = TypeVar("Point", bound=tuple[Any, float, float])
 
 
-def pareto_front(points: Sequence[Point]) -> list[Point]:
-    """Return the points (what, speed, accuracy) that no other beats in both at once, the fastest first."""
+def pareto_front(points: Sequence[Point], sign: int = 1) -> list[Point]:
+    """Return the points (what, speed, metric) that no other beats in both at once, the fastest first.
+
+    Args:
+        sign: -1 where less of the metric is better.
+    """
     front: list[Point] = []
-    for point in sorted(points, key=lambda point: (-point[1], -point[2])):
-        if not front or point[2] > front[-1][2]:
+    for point in sorted(points, key=lambda point: (-point[1], -sign * point[2])):
+        if not front or sign * point[2] > sign * front[-1][2]:
             front.append(point)
     return front
 
 
 def draw_speed(comparison: Comparison) -> "Figure | None":
-    """Draw accuracy against speed with its Pareto front; None where no row has both, and of a search.
+    """Draw the task's first metric against speed with its Pareto front; None where no row has both, and of a search.
 
-    The accuracy is one of validation where all have it: who picks a point of the plot chooses.
+    The metric is one of validation where all have it: who picks a point of the plot chooses.
     """
-    rows = comparison.rows
-    metric = "val/best_accuracy" if all("val/best_accuracy" in row.metrics for row in rows) else "test/accuracy"
-    measured = [(row, row.speed or math.nan, 100 * (row.mean(metric) or math.nan)) for row in rows]
+    rows, primary = comparison.rows, comparison.primary
+    metric = next((name for name in (f"val/best_{primary}",) if all(name in row.metrics for row in rows)), "")
+    metric, scale = metric or f"test/{primary}", 100 if primary == "accuracy" else 1
+    measured = [(row, row.speed or math.nan, scale * (row.mean(metric) or math.nan)) for row in rows]
     points = [point for point in measured if math.isfinite(point[1] + point[2])]
     if not points or comparison.search is not None:
         return None
     figure, [axes] = _figure(1)
     styles = _styles(comparison)
     axes.plot(*zip(*(point[1:] for point in points), strict=True), ".", color=INK, zorder=1)
-    axes.plot(*zip(*(point[1:] for point in pareto_front(points)), strict=True), "--", color=INK, label="Pareto front")
-    for row, speed, accuracy in points:
+    front = pareto_front(points, -1 if rows[0].runs[0].is_lower_better(metric) else 1)
+    axes.plot(*zip(*(point[1:] for point in front), strict=True), "--", color=INK, label="Pareto front")
+    for row, speed, value in points:
         if row in styles:
-            axes.errorbar(speed, accuracy, 100 * (row.std(metric) or 0), **styles[row], linestyle="", capsize=3)
-    axes.set(xlabel=points[0][0].rate, ylabel=f"{metric}, %")
+            axes.errorbar(speed, value, scale * (row.std(metric) or 0), **styles[row], linestyle="", capsize=3)
+    axes.set(xlabel=points[0][0].rate, ylabel=f"{metric}{', %' if scale == 100 else ''}")
     _add_legend(figure, axes)
     return figure
 
@@ -72,7 +75,8 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
     """Draw what the runs of the rows with a name have learned, a panel a metric; None where no run has epochs."""
     styles = _styles(comparison)
     histories = [(row, run.history) for row in styles for run in row.runs]
-    panels = [name for name in CURVES if any(name in values for _, epochs in histories for values in epochs.values())]
+    curves = [f"{split}/{metric}" for split in ("val", "train") for metric in ("loss", comparison.primary)]
+    panels = [name for name in curves if any(name in values for _, epochs in histories for values in epochs.values())]
     if not panels:
         return None
     figure, axes = _figure(len(panels))

@@ -158,7 +158,8 @@ def page(comparison: Comparison) -> str:
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        drawn = {"Accuracy against speed": draw_speed(comparison), "Learning curves": draw_curves(comparison)}
+        title = f"{comparison.primary} against speed"
+        drawn = {title[0].upper() + title[1:]: draw_speed(comparison), "Learning curves": draw_curves(comparison)}
     template = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

@@ -15,7 +15,7 @@ from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
-from pipeline.run_folder.summary import PRUNED, Summary, best_metric
+from pipeline.run_folder.summary import PRUNED, Summary, best_metric, is_lower_better
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 from stages.settings.places import regular_file
 
@@ -25,9 +25,6 @@ PREDICTIONS = "predictions.parquet"
 
 RATES = ("train/images_per_second", "train/features_per_second")
 """Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
-
-LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
-"""Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
 
 _DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -103,18 +100,19 @@ class ComparedRun:
         """The metrics of each epoch, from 1."""
         return epoch_metrics(self.folder)
 
-    def correct(self) -> np.ndarray | None:
-        """Return for each test example whether it is classified correctly, bool [n]; None without predictions."""
-        import pyarrow.parquet as pq  # most of a second to import
+    def is_lower_better(self, metric: str) -> bool:
+        """Return whether less of a metric is better."""
+        return is_lower_better(metric, self.summary.task)
 
-        path = (self.tested_in or self.folder) / PREDICTIONS
-        try:  # `read_table` looks for a data set of many files first
-            with pq.ParquetFile(regular_file(path)) as file:
-                table = file.read(columns=["label", "predicted"], use_threads=False)
-            labels, predicted = (np.from_dlpack(table[name].combine_chunks()) for name in ("label", "predicted"))
-            return labels == predicted  # pyarrow's `to_numpy` would import pandas, which takes half a second
+    def by_example(self) -> np.ndarray | None:
+        """Return a value of each test example whose mean is the task's first metric; None without predictions."""
+        from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
+
+        try:
+            metric, values = read_by_example(regular_file((self.tested_in or self.folder) / PREDICTIONS))
         except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
+        return values if metric == self.summary.primary else None
 
 
 def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun:
@@ -244,11 +242,6 @@ def _shortened(values: set[Any]) -> dict[str, str]:
         if len(set(texts.values())) == len(texts):
             return texts
     return {value: value for value in values}
-
-
-def is_lower_better(metric: str) -> bool:
-    """Return whether less of a metric is better, by its name: losses, errors and times."""
-    return metric.rpartition("/")[2].removeprefix("best_").endswith(LOWER_IS_BETTER)
 
 
 class Paired(NamedTuple):

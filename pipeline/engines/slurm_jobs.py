@@ -27,7 +27,8 @@ from pipeline.run.child import code_of
 from pipeline.run.engine import RemoteJob
 from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import end_lost
-from pipeline.run_folder.runs import epoch_metrics, has_finished
+from pipeline.run_folder.runs import epoch_metrics, has_finished, read_run
+from pipeline.run_folder.summary import is_lower_better
 from pipeline.system import environment, signals, streams
 from pipeline.system.signals import Request
 from pipeline.targets import check_installed
@@ -183,9 +184,11 @@ class SlurmJob(RemoteJob):
         """As the run's journal has it, which a shared file system may show late."""
         assert self.job.folder is not None
         rows = _rows(self.job.folder, int(time.monotonic() / QUEUE_SECONDS))
-        values = (row.get("val/accuracy", math.nan) for row in rows.values())
-        best = max((value for value in values if math.isfinite(value)), default=math.nan)
-        return max(rows, default=0), best
+        run = read_run(self.job.folder)
+        score = f"val/{run.primary}" if run is not None else ""
+        values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
+        best = min if run is not None and is_lower_better(score, run.task) else max
+        return max(rows, default=0), best(values, default=math.nan)
 
     def poll(self) -> int | None:
         entries = _queue(int(time.monotonic() / QUEUE_SECONDS))

@@ -134,7 +134,7 @@ class RemoteJob(ABC):
     @property
     @abstractmethod
     def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
 
     @abstractmethod
     def poll(self) -> int | None:

@@ -13,7 +13,7 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
-from pipeline.run_folder.summary import Summary
+from pipeline.run_folder.summary import Summary, scored
 from pipeline.tracking.params import model_name
 
 LONGEST = 4000
@@ -165,26 +165,24 @@ def _result(summary: Summary) -> str:
     weights = summary.weights
     if not weights:
         return f"**{summary.status}**"
-    accuracy = summary.metrics.get("test/accuracy")
-    scored = f", test accuracy {accuracy:.4f}" if accuracy is not None else ""
-    return f"**{summary.status}{scored}**, with the weights of epoch {weights['epoch']} ({chosen_weights(weights)})"
+    value = summary.metrics.get(f"test/{summary.primary}")
+    tested = f", test {summary.primary} {scored(summary.primary, value)}" if value is not None else ""
+    return f"**{summary.status}{tested}**, with the weights of epoch {weights['epoch']} ({chosen_weights(weights)})"
 
 
-def _scores(metrics: Mapping[str, float], prefix: str) -> str:
-    names = [
-        name for name in ("accuracy", "rmse", "r2", "macro_f1", "exact_match", "loss") if f"{prefix}{name}" in metrics
-    ]
-    return ", ".join(f"{name} {metrics[prefix + name]:.4{'g' if name == 'rmse' else 'f'}}" for name in names)
+def _scores(summary: Summary, prefix: str) -> str:
+    names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
+    return ", ".join(f"{name} {scored(name, summary.metrics[prefix + name])}" for name in names)
 
 
 def _tested(summary: Summary) -> str:
     """Return the scores on the test split, the first with its interval."""
-    scores = _scores(summary.metrics, "test/")
+    scores = _scores(summary, "test/")
     first, separator, rest = scores.partition(", ")
     ends = summary.facts.get("intervals", {}).get(f"test/{first.partition(' ')[0]}")
     if not ends:
         return scores
-    low, high = (f"{end:.4{'g' if first.startswith('rmse') else 'f'}}" for end in ends)
+    low, high = (scored(first.partition(" ")[0], end) for end in ends)
     return f"{first} ({100 * summary.facts['confidence']:g} %: {low} to {high}){separator}{rest}"
 
 
@@ -196,9 +194,9 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
         return []
     best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
     by = f" (by {weights['monitor']})" if "monitor" in weights else ""
-    rows = [("best epoch", f"{best:.0f}{by}: val {_scores(metrics, 'val/best_')}")]
+    rows = [("best epoch", f"{best:.0f}{by}: val {_scores(summary, 'val/best_')}")]
     if last != best:
-        rows.append(("last epoch", f"{last:.0f}: val {_scores(metrics, 'val/')}"))
+        rows.append(("last epoch", f"{last:.0f}: val {_scores(summary, 'val/')}"))
     if "epoch" in weights:
         index = 0 if weights["epoch"] == best else -1
         label, text = rows[index]
@@ -211,7 +209,8 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     metrics = summary.metrics
     rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
-    rates = [f"{rate:,.0f} {unit}/s" for unit, rate in by_unit.items() if rate is not None]
+    named = {"images": summary.facts.get("unit", "images")}
+    rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
         rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))

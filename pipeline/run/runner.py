@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 import re
 import shutil
 import time
@@ -23,7 +24,7 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
 from pipeline.run.card import model_card
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import StageOutcome, Summary
+from pipeline.run_folder.summary import StageOutcome, Summary, is_lower_better
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
@@ -121,7 +122,8 @@ class RunReporter:
         if self._on_epoch is not None and step > 0:
             self._on_epoch(by_name, int(step))
         if step > 0:
-            pulse.epoch(int(step), by_name)
+            score = f"val/{self._summary.primary}"
+            pulse.epoch(int(step), by_name.get(score, math.nan), is_lower_better(score, self._summary.task))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Records the epoch whose weights the run evaluates and exports."""

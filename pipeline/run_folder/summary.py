@@ -17,6 +17,9 @@ NAME = "summary.json"
 PRUNED = "pruned_after_epoch"
 """In the facts of a summary, and as a tag: the last epoch of a trial that was ended early."""
 
+LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
+"""Ends of the names of metrics of which less is better: losses, errors, times, sizes."""
+
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 
@@ -24,6 +27,20 @@ def best_metric(monitor: str) -> str | None:
     """Returns the validation metric of the best epoch, by `train.monitor`: `val/best_loss` of `val_loss`; None where
     that is no metric of validation."""
     return monitor.replace("val_", "val/best_", 1) if monitor.startswith("val_") else None
+
+
+def is_lower_better(metric: str, task: Mapping[str, Any] | None = None) -> bool:
+    """Returns whether less of a metric is better: by the task, as a summary has it, else by its name."""
+    name = metric.rpartition("/")[2].removeprefix("best_")
+    if task and name in task["metrics"]:
+        return name not in task["higher_is_better"]
+    return name.endswith(LOWER_IS_BETTER)
+
+
+def scored(metric: str, value: float) -> str:
+    """Returns a score as a person reads it: four digits after the point where it is bounded, four in all of errors."""
+    is_error = is_lower_better(metric) and not metric.endswith("loss")
+    return f"{value:.4g}" if is_error else f"{value:.4f}"
 
 
 @dataclass
@@ -68,6 +85,17 @@ class Summary:
     start_seconds: float = 0.0
     recording_seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Mapping[str, Any]:
+        """The task, as `stages.tasks.task` describes it; of a run that has not begun, classes."""
+        known = {"primary": "accuracy", "metrics": ["accuracy"], "higher_is_better": ["accuracy"]}
+        return {**known, **self.facts.get("task", {})}
+
+    @property
+    def primary(self) -> str:
+        """The metric by which models of its task are compared, such as `accuracy`."""
+        return str(self.task["primary"])
 
     @property
     def failed_stage(self) -> str | None:

@@ -14,10 +14,9 @@ from optuna.trial import FrozenTrial
 
 from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.compose import Composed
-from pipeline.comparison.rows import is_lower_better
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep import SearchSettings
-from pipeline.run_folder.summary import best_metric
+from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError
 
 Compose = Callable[[Sequence[str]], Composed]

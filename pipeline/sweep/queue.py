@@ -76,7 +76,7 @@ class JobProcess:
 
     @property
     def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
         return self._process.progress
 
     def stop(self, request: Request, count: int = 1) -> None:

@@ -26,7 +26,7 @@ from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, label, sweep_des
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, read_run
-from pipeline.run_folder.summary import PRUNED
+from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
@@ -252,8 +252,8 @@ class Session(ABC):
         folder = self.folder / made.folder
         run = read_run(folder)
         if code == DONE and run is not None:
-            accuracy = run.metrics.get("val/best_accuracy")
-            score = f"val accuracy {accuracy:.4f}" if accuracy is not None else ""
+            best = run.metrics.get(f"val/best_{run.primary}")
+            score = f"val {run.primary} {scored(run.primary, best)}" if best is not None else ""
             pruned = f"pruned after epoch {run.facts[PRUNED]}" if PRUNED in run.facts else ""
             self.say(made, f"{run.status} in {seconds:.1f} s  {pruned or score}".rstrip())
             return
@@ -267,14 +267,14 @@ class Session(ABC):
 
     def _table(self) -> Table:
         """Return the jobs that run, for a terminal."""
-        table = Table("running", "epoch", "best val accuracy", "seconds", box=None, pad_edge=False, header_style="dim")
+        table = Table("running", "epoch", "best on validation", "seconds", box=None, pad_edge=False, header_style="dim")
         for process in self._running:
             assert process.job.folder is not None
             epoch, best = process.progress
             epochs = getattr(process.job.experiment.settings.get("train"), "epochs", "?")
-            accuracy = "" if math.isnan(best) else f"{best:.4f}"
+            score = "" if math.isnan(best) else f"{best:.4g}"
             seconds = f"{time.monotonic() - process.started:.0f}"
-            table.add_row(self._title(self._jobs[process.job.folder.name]), f"{epoch}/{epochs}", accuracy, seconds)
+            table.add_row(self._title(self._jobs[process.job.folder.name]), f"{epoch}/{epochs}", score, seconds)
         done = sum(job.exit_code is not None for job in self.jobs)
         table.caption = f"{done} of {self.total} {self.unit}s have ended"
         return table

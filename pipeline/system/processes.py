@@ -135,7 +135,7 @@ class ChildProcess(ABC):
     @property
     @abstractmethod
     def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
 
     @abstractmethod
     def cpu_seconds(self) -> float:

@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,14 @@ class Pulse:
         """Returns whether this process has been stopped: not while it asks."""
         return False
 
-    def epoch(self, number: int, accuracy: float) -> None:
-        """Notes the end of an epoch, counted from 1, and its validation accuracy."""
-        best = self._epoch[1]
-        self._epoch[:] = [number, accuracy if math.isnan(best) else max(accuracy, best)]
+    def epoch(self, number: int, score: float, is_lower_better: bool) -> None:
+        """Notes the end of an epoch, counted from 1, and its metric of the validation split."""
+        best, better = self._epoch[1], min if is_lower_better else max
+        self._epoch[:] = [number, score if math.isnan(best) else better(score, best)]
 
     @property
     def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best validation accuracy so far, or NaN."""
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
         return int(self._epoch[0]), float(self._epoch[1])
 
 
@@ -76,10 +76,10 @@ def beat() -> None:
         _pulse.beat()
 
 
-def epoch(number: int, metrics: Mapping[str, float]) -> None:
+def epoch(number: int, score: float, is_lower_better: bool) -> None:
     """Shows the parent the end of an epoch; no-op in a process that is not watched."""
     if _pulse is not None:
-        _pulse.epoch(number, metrics.get("val/accuracy", math.nan))
+        _pulse.epoch(number, score, is_lower_better)
 
 
 class Watch:

@@ -102,7 +102,7 @@ class Registry:
                 self._client.download_artifacts(run_id, PREDICTIONS, temporary)
                 ours, theirs = metadata_of(self._folder), metadata_of(Path(temporary))
                 if ours[CLASSES] != theirs[CLASSES]:
-                    return False, "it has other classes"
+                    return False, "it predicts something else"
                 if not is_same_test_set(ours, theirs):
                     return False, "it was tested on other examples, so that the two cannot be compared"
                 against = compare_predictions(self._folder / PREDICTIONS, Path(temporary), confidence)
@@ -112,11 +112,11 @@ class Registry:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
                 return False, "the store no longer has its run, so that the two cannot be compared"
-        accuracy, difference = against.accuracy, against.accuracy_in_points
+        difference = f"{against.metric} {against.change}"
         if promote_if == "higher":
-            return accuracy.difference > 0, f"accuracy {difference}"
-        if accuracy.low > 0:
-            return True, f"better by more than the interval, accuracy {difference}"
-        if accuracy.difference > 0:
-            return False, f"accuracy {difference}, an interval that includes 0"
-        return False, f"this one is not better, accuracy {difference}"
+            return against.is_better, difference
+        if against.is_surely_better:
+            return True, f"better by more than the interval, {difference}"
+        if against.is_better:
+            return False, f"{difference}, an interval that includes 0"
+        return False, f"this one is not better, {difference}"

@@ -72,7 +72,7 @@ def report_fork(facts: Mapping[str, Any], progress: Progress, scores: Mapping[st
     """Notes the scores with which a fork starts in its progress, and says in a line what it starts from.
 
     Args:
-        facts: of the checkpoint. scores: loss and accuracy of the weights on validation.
+        facts: of the checkpoint. scores: loss and metrics of the weights on validation.
     """
     progress.start = {f"val/start_{name}": value for name, value in scores.items()}
     origin = facts["forked"]

@@ -21,7 +21,7 @@ class Clock:
     waited: float | None = None
     """Seconds of these that training has waited for its input; None where that cannot be measured."""
     unit: str = "images"
-    """The kind of example: `images`, or the `features` of a frozen backbone."""
+    """Name of examples; `features` are those of a frozen backbone."""
 
     def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
         self.seconds = self.seconds + seconds
@@ -36,15 +36,22 @@ class Clock:
         return self.examples / self.seconds if self.steps else None
 
     @property
+    def speed(self) -> str:
+        """Examples a second as a person reads them: `1,234 rows/s`; `-` before the second call."""
+        rate = self.per_second
+        return f"{rate:,.0f} {self.unit}/s" if rate else "-"
+
+    @property
     def step_seconds(self) -> float:
         return self.seconds / self.steps if self.steps else 0.0
 
     def rates(self) -> dict[str, float]:
-        """Returns the rates of the run so far; none after a single step."""
+        """Returns the rates of the run so far; none after a single step. `images` names examples of every kind."""
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
-        rates = {f"train/{self.unit}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        name = "features" if self.unit == "features" else "images"
+        rates = {f"train/{name}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
     def advice(self) -> str:

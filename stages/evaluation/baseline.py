@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from stages.data.split import Split
-from stages.evaluation.labels import label_estimates, read_labels, report_labels
+from stages.evaluation.estimates import by_example
+from stages.evaluation.labels import report_labels
 from stages.evaluation.metrics import metrics_of
-from stages.evaluation.numbers import read_numbers, report_numbers, rmse_estimate
-from stages.evaluation.paired_tests import Interval, accuracy_difference, mean_difference
-from stages.evaluation.predictions import Predicted, read_predictions
+from stages.evaluation.numbers import report_numbers
+from stages.evaluation.paired_tests import Interval, metric_difference
+from stages.evaluation.predictions import Predicted, read_columns
 from stages.features.kinds import Feature
 from stages.results import Dataset
 from stages.safe_places import safe_place
@@ -86,8 +87,7 @@ class Baseline:
 def baseline_of(path: Path, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
     """Returns the baseline, compared with the predictions at `path`; None where no column is one it can take.
 
-    Its first metric of the task is compared by the influences of the test examples on the difference, paired; accuracy
-    as two models' is.
+    The first metric of the task is compared as that of two models is: in pairs, example by example.
 
     Args:
         bins: of the calibration error.
@@ -201,35 +201,23 @@ def _compared(
     path: Path, dataset: Dataset, fit: _Fit, targets: np.ndarray, confidence: float, bins: int
 ) -> tuple[dict[str, float], Interval]:
     """Returns the baseline's metrics, and the difference of the task's first one."""
-    names, weights = dataset.task.names, dataset.test.weights
-    if isinstance(dataset.task, Classification):
-        ours = read_predictions(path)
-        answers = fit.probabilities(targets, len(names))
-        theirs = Predicted(ours.labels, answers.argmax(axis=1).astype(np.int32), np.ascontiguousarray(answers.T))
-        difference = accuracy_difference(theirs.correct[np.newaxis], ours.correct[np.newaxis], True, level=confidence)
-        return metrics_of(theirs, bins).values, difference
-    if isinstance(dataset.task, MultiLabel):
-        labels, predicted, _ = read_labels(path)
+    task, ours = dataset.task, read_columns(path)
+    theirs = {name: column for name, column in ours.items() if name in ("weight", task.target)}
+    if isinstance(task, Classification):
+        answers = fit.probabilities(targets, len(task.names))
+        theirs["predicted"] = answers.argmax(axis=1).astype(np.int32)
+        predicted = Predicted(ours["label"], theirs["predicted"], np.ascontiguousarray(answers.T), ours.get("weight"))
+        values = metrics_of(predicted, bins).values
+    elif isinstance(task, MultiLabel):
         answers = np.stack([fit.probabilities(part, 2)[:, 1] for part in targets.T], axis=1)
-        others = (answers > THRESHOLD).astype(np.int32)
-        report: Any = report_labels(labels, others, answers, names, confidence, weights)
-        estimates = [label_estimates(labels, part, weights)["macro_f1"] for part in (others, predicted)]
+        theirs |= {"predicted": (answers > THRESHOLD).astype(np.int32), "probabilities": answers}
+        values = dict(report_labels(theirs, task.names, confidence).values)
     else:
-        wanted, numbers = read_numbers(path)
-        answers = np.stack([fit.numbers(part) for part in targets.T], axis=1)
-        report = report_numbers((wanted, answers), 0.0, names, confidence, weights)
-        estimates = [rmse_estimate(wanted, part, weights) for part in (answers, numbers)]
-    (their_value, theirs_by), (our_value, ours_by) = estimates
-    first, second = (np.nan_to_num(part - part.mean()) for part in (theirs_by, ours_by))
-    found = mean_difference(first, second, True, None, confidence)
-    value = our_value - their_value
-    difference_of = (
-        Interval(value, value, value)
-        if found is None
-        else Interval(value, value + found.low - found.difference, value + found.high - found.difference)
-    )
-    values = {name.removeprefix("test/"): value for name, value in report.values.items() if name != "test/loss"}
-    return values, difference_of
+        theirs["prediction"] = np.stack([fit.numbers(part) for part in targets.T], axis=1)
+        values = dict(report_numbers(theirs, task.names, confidence).values)
+    first, second = (by_example(task.primary, columns)[np.newaxis] for columns in (theirs, ours))
+    difference = metric_difference(first, second, True, level=confidence)
+    return {name.removeprefix("test/"): value for name, value in values.items()}, difference
 
 
 def _encoded(

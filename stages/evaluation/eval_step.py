@@ -68,14 +68,12 @@ class Scorer:
         self,
         split: Split,
         batch_size: int,
-        between: Callable[[], None] = safe_place,
         predictions: Sink | None = None,
     ) -> Scores:
         """Returns the scores on `split`, every example counted once.
 
         Args:
             batch_size: examples at a time, over all replicas; where they do not fit in memory, half as many.
-            between: is called about every second; it may raise to end the scoring.
             predictions: gets those of every example once, in the split's order. Of several workers each must have one,
                 and each is given all.
         """
@@ -85,9 +83,9 @@ class Scorer:
             source = self._input(split, batch_size)
             try:
                 if predictions is None:
-                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split, between)
+                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split)
                 else:
-                    self._predict(source, split, batch_size, between, predictions)
+                    self._predict(source, split, batch_size, predictions)
                 break
             except BaseException as error:
                 self._made = None  # an iterator is somewhere within a pass
@@ -99,15 +97,13 @@ class Scorer:
         tables = {name: sums[name] for name in self._task.tables}
         return Scores(float(sums["loss"] / sums["examples"]), self._task.scores(sums), tables)
 
-    def _predict(
-        self, source: StepInput, split: Split, batch_size: int, between: Callable[[], None], predictions: Sink
-    ) -> None:
+    def _predict(self, source: StepInput, split: Split, batch_size: int, predictions: Sink) -> None:
         total = steps_per_epoch(split, batch_size)
         replicas = replicas_here(self._here.distribution)
         chunk = max(CHUNK_BYTES // (4 * batch_size * self._task.width), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
-            parts = self._run(self._predicting, source, first, steps, split, between)
+            parts = self._run(self._predicting, source, first, steps, split)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
             values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
@@ -129,7 +125,6 @@ class Scorer:
         first: int,
         steps: int,
         split: Split,
-        between: Callable[[], None],
     ) -> list[list[np.ndarray]]:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
         results = []
@@ -143,7 +138,7 @@ class Scorer:
             first = first + count
             steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
-            between()
+            safe_place()
         return results
 
     def _in_order(

@@ -1,10 +1,11 @@
 """Confidence intervals of the metrics of predictions.
 
-Fractions of the examples have the exact binomial interval. Other metrics have one by the influence of each example: the
-derivative of the metric by the example's weight (Hampel, JASA 69, 1974). The influences' mean square over the number of
-examples is the metric's variance: the infinitesimal jackknife (Efron, The Jackknife, the Bootstrap and Other Resampling
-Plans, 1982, chapter 6), for ROC-AUC DeLong's estimate (Biometrics 44, 1988). Student's t has the degrees of freedom by
-which that variance is known (Satterthwaite, Biometrics Bulletin 2, 1946): few, where few examples decide.
+Fractions of examples that count alike have the exact binomial interval. Other metrics have one by the influence of each
+example: the derivative of the metric by the example's weight (Hampel, JASA 69, 1974). The influences' mean square over
+the number of examples is the metric's variance: the infinitesimal jackknife (Efron, The Jackknife, the Bootstrap and
+Other Resampling Plans, 1982, chapter 6), for ROC-AUC DeLong's estimate (Biometrics 44, 1988). Student's t has the
+degrees of freedom by which that variance is known (Satterthwaite, Biometrics Bulletin 2, 1946): few, where few examples
+decide.
 
 The expected calibration error has none: it is biased upward by about its own spread, and so is every resample of it.
 `python -m benchmarks.coverage` measures how often each interval holds the truth.
@@ -15,6 +16,7 @@ import math
 import numpy as np
 
 from stages.evaluation import metrics as names
+from stages.evaluation.estimates import Estimate, mean_estimate, parts_of
 from stages.evaluation.metrics import averaged, losses, ranked_classes
 from stages.evaluation.predictions import TOP, Predicted
 from stages.safe_places import safe_place
@@ -28,10 +30,6 @@ LEAST_FOR_LOSS = 100
 Ends = tuple[float, float]
 
 
-Estimate = tuple[float, np.ndarray]
-"""A metric, and the influence of each example on it, float64 [n]."""
-
-
 def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
     """Return the lower and upper end of the interval of each metric that the predictions allow one for."""
     count = len(predicted)
@@ -39,7 +37,10 @@ def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
     if predicted.is_finite and predicted.num_classes > TOP:
         fractions[names.TOP_ACCURACY] = predicted.is_in_top
     found: dict[str, Ends | None] = {
-        name: fraction_interval(int(is_hit.sum()), count, confidence) for name, is_hit in fractions.items()
+        name: fraction_interval(int(is_hit.sum()), count, confidence)
+        if predicted.weights is None
+        else interval(*mean_estimate(is_hit, parts_of(count, predicted.weights)), confidence)
+        for name, is_hit in fractions.items()
     }
     for name, (value, influences) in estimates_of(predicted).items():
         highest = math.inf if name == names.LOG_LOSS else 1.0
@@ -53,8 +54,7 @@ def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
     if predicted.is_finite:
         found |= _of_rankings(predicted)
         if len(predicted) >= LEAST_FOR_LOSS:
-            by_example = losses(predicted)
-            found[names.LOG_LOSS] = float(by_example.mean()), by_example
+            found[names.LOG_LOSS] = mean_estimate(losses(predicted), parts_of(len(predicted), predicted.weights))
     return found
 
 
@@ -97,10 +97,11 @@ def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
     """Return the macro means; none where a class has too few examples."""
     size, count = predicted.num_classes, len(predicted)
     labels, classes = predicted.labels, predicted.predicted
-    hits = np.bincount(labels[predicted.correct], minlength=size) / count
-    support, chosen = (np.bincount(part, minlength=size) / count for part in (labels, classes))
+    parts = parts_of(count, predicted.weights)
+    hits = np.bincount(labels[predicted.correct], parts[predicted.correct], size) / count
+    support, chosen = (np.bincount(part, parts, size) / count for part in (labels, classes))
     is_there = support + chosen > 0
-    if (support[is_there] * count < LEAST_OF_CLASS).any():
+    if (np.bincount(labels, minlength=size)[is_there] < LEAST_OF_CLASS).any():
         return {}
     by_hit = predicted.correct.astype(np.float64)
 
@@ -110,11 +111,12 @@ def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
         scale = np.divide(1.0, below, out=np.zeros(size), where=below > 0)
         values = factor * hits * scale
         lost = (of_labels * values * scale)[labels] + (of_chosen * values * scale)[classes]
-        return float(values[is_there].mean()), (factor * by_hit * scale[labels] - lost) / is_there.sum()
+        influences = parts * (factor * by_hit * scale[labels] - lost)
+        return float(values[is_there].mean()), influences / is_there.sum()
 
     one, none = np.ones(size), np.zeros(size)
-    parts = {"precision": (1, none, one), "recall": (1, one, none), "f1": (2, one, one)}
-    return {names.MACRO[name]: ratio(*part) for name, part in parts.items()}
+    forms = {"precision": (1, none, one), "recall": (1, one, none), "f1": (2, one, one)}
+    return {names.MACRO[name]: ratio(*form) for name, form in forms.items()}
 
 
 def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
@@ -126,8 +128,9 @@ def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
     if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
         return {}
     values, influences = np.zeros(2), np.zeros((2, len(predicted)))
+    parts = parts_of(len(predicted), predicted.weights)
     for number in chosen:
-        of_one, by_example = _of_ranking(predicted.labels == number, predicted.probabilities[number])
+        of_one, by_example = _of_ranking(predicted.labels == number, predicted.probabilities[number], parts)
         values += of_one / len(chosen)
         influences += by_example / len(chosen)
         safe_place()
@@ -136,23 +139,24 @@ def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
     )
 
 
-def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return ROC-AUC and average precision of one class, float64 [2], and the influences on them, float64 [2, n].
 
     On the area it is the fraction of the other kind that the example is ranked correctly against. The average precision
     is the mean over the positives of T / N, the positives among the examples with at least their score: an example
     changes T / N of all positives that are not above it by (1 - T / N) / N where it is positive, by -T / N² where not.
+    Examples count by their `parts`, their weights.
     """
-    count, positives = len(scores), int(is_positive.sum())
+    count, positives = len(scores), float(parts[is_positive].sum())
     levels, level = np.unique(scores, return_inverse=True)
-    of_positives = np.bincount(level[is_positive], minlength=len(levels)).astype(np.float64)
-    of_all = np.bincount(level, minlength=len(levels)).astype(np.float64)
+    of_positives = np.bincount(level[is_positive], parts[is_positive], len(levels))
+    of_all = np.bincount(level, parts, len(levels))
     of_negatives = of_all - of_positives
     below = np.cumsum(of_negatives) - of_negatives / 2
     above = positives - np.cumsum(of_positives) + of_positives / 2
     area = np.where(is_positive, below[level], above[level])
     area /= np.where(is_positive, count - positives, positives)
-    value = area[is_positive].mean()
+    value = np.average(area[is_positive], weights=parts[is_positive])
     area -= value
     area *= count / np.where(is_positive, positives, count - positives)
     true, ranked = (np.cumsum(part[::-1])[::-1] for part in (of_positives, of_all))
@@ -161,4 +165,4 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
     gained = np.cumsum(of_positives / ranked)
     lost = np.cumsum(of_positives * precision / ranked)
     average = is_positive * (precision[level] - mean + gained[level]) - lost[level]
-    return np.array([value, mean]), np.stack([area, average * (count / positives)])
+    return np.array([value, mean]), parts * np.stack([area, average * (count / positives)])

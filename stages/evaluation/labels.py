@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from stages.evaluation.intervals import Ends, Estimate, interval
+from stages.evaluation.estimates import ESTIMATES, Columns, parts_of
+from stages.evaluation.intervals import Ends, interval
 from stages.evaluation.numbers import LEAST, NumbersReport
 from stages.storage.atomic import write_csv
 
@@ -27,37 +27,24 @@ class LabelsReport(NumbersReport):
         return *super().write(folder), folder / BY_LABEL
 
 
-def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns targets and predicted labels, int32 [n, k], and probabilities, float32 [n, k], of a file of them."""
-    table = pq.read_table(path, columns=["target", "predicted", "probabilities"], use_threads=False)
-    targets, predicted, probabilities = (
-        column.combine_chunks().flatten().to_numpy().reshape(len(table), -1) for column in table.columns
-    )
-    return targets, predicted, probabilities
-
-
-def report_labels(
-    targets: np.ndarray,
-    predicted: np.ndarray,
-    probabilities: np.ndarray,
-    names: Sequence[str],
-    confidence: float,
-    weights: np.ndarray | None,
-) -> LabelsReport:
+def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> LabelsReport:
     """Returns the metrics of predicted labels.
 
     A label that never holds and is never predicted has an F1 of 0; ROC-AUC and average precision are over the labels
     that some examples have and others have not.
 
     Args:
-        weights: of the examples, float64 [n]; None: they are all alike.
+        columns: `target` and `predicted`, int32 [n, k], `probabilities`, float32 [n, k], and `weight`, if any.
     """
     from sklearn import metrics as sk  # some tenths of a second
 
+    targets, predicted, probabilities = (columns[name] for name in ("target", "predicted", "probabilities"))
+    weights = columns.get("weight")
     f1 = sk.f1_score(targets, predicted, average=None, zero_division=0, sample_weight=weights)
-    columns = {"f1": np.asarray(f1, np.float64)}
+    of_labels = {"f1": np.asarray(f1, np.float64)}
     ranked = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
-    estimates = label_estimates(targets, predicted, weights)
+    parts = parts_of(len(targets), weights)
+    estimates = {name: ESTIMATES[name](columns, parts) for name in ("macro_f1", "exact_match")}
     values = {f"test/{name}": value for name, (value, _) in estimates.items()}
     values["test/micro_f1"] = float(
         sk.f1_score(targets, predicted, average="micro", zero_division=0, sample_weight=weights)
@@ -67,10 +54,10 @@ def report_labels(
         "average_precision": sk.average_precision_score,
     }
     for name, score in scores.items() if np.isfinite(probabilities).all() and len(ranked) else ():
-        columns[name] = np.full(len(names), math.nan)
+        of_labels[name] = np.full(len(names), math.nan)
         for place in ranked:
-            columns[name][place] = score(targets[:, place], probabilities[:, place], sample_weight=weights)
-        values[f"test/macro_{name}"] = float(columns[name][ranked].mean())
+            of_labels[name][place] = score(targets[:, place], probabilities[:, place], sample_weight=weights)
+        values[f"test/macro_{name}"] = float(of_labels[name][ranked].mean())
         values[f"test/micro_{name}"] = float(
             score(targets[:, ranked], probabilities[:, ranked], average="micro", sample_weight=weights)
         )
@@ -89,21 +76,6 @@ def report_labels(
             f"all test examples are alike in {', '.join(left_out[:5])}{' …' if left_out[5:] else ''}: ROC-AUC and "
             "average precision leave them out"
         )
-    cells = [["" if math.isnan(value) else float(value) for value in column] for column in columns.values()]
+    cells = [["" if math.isnan(value) else float(value) for value in column] for column in of_labels.values()]
     rows = zip(names, *cells, map(int, targets.sum(axis=0)), map(int, predicted.sum(axis=0)), strict=True)
-    return LabelsReport(values, intervals, notes, [("label", *columns, "examples", "predicted"), *rows])
-
-
-def label_estimates(targets: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None) -> dict[str, Estimate]:
-    """Returns macro F1 and exact match, and the influence of each example on them, float64 [n]."""
-    parts = np.ones(len(targets)) if weights is None else weights / weights.mean()
-    hits, holds = parts[:, None] * (targets & predicted), parts[:, None] * (targets + predicted)
-    below = holds.mean(axis=0)
-    scale = np.divide(1.0, below, out=np.zeros(len(below)), where=below > 0)
-    f1 = 2 * hits.mean(axis=0) * scale
-    exact = (targets == predicted).all(axis=1)
-    matched = float((parts * exact).mean())
-    return {
-        "macro_f1": (float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1)),
-        "exact_match": (matched, parts * (exact - matched)),
-    }
+    return LabelsReport(values, intervals, notes, [("label", *of_labels, "examples", "predicted"), *rows])

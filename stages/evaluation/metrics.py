@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stages.evaluation.estimates import parts_of
 from stages.evaluation.predictions import TOP, Predicted
 from stages.safe_places import safe_place
 
@@ -44,31 +45,34 @@ def metrics_of(predicted: Predicted, bins: int) -> Metrics:
     """
     from sklearn import metrics as sk  # some tenths of a second, which no other stage need wait for
 
-    labels, classes = predicted.labels, predicted.predicted
+    labels, classes, weights = predicted.labels, predicted.predicted, predicted.weights
     of_classes = sk.precision_recall_fscore_support(
-        labels, classes, labels=range(predicted.num_classes), zero_division=0
+        labels, classes, labels=range(predicted.num_classes), zero_division=0, sample_weight=weights
     )
-    of_all = sk.precision_recall_fscore_support(labels, classes, average="macro", zero_division=0)
-    values = {ACCURACY: float(sk.accuracy_score(labels, classes))}
+    of_all = sk.precision_recall_fscore_support(
+        labels, classes, average="macro", zero_division=0, sample_weight=weights
+    )
+    values = {ACCURACY: float(sk.accuracy_score(labels, classes, sample_weight=weights))}
     values |= {MACRO[name]: float(value) for name, value in zip(MACRO, of_all[:3], strict=True)}
     by_class = dict(zip(MACRO, of_classes[:3], strict=True))
     if predicted.is_finite:
         values |= {LOG_LOSS: log_loss(predicted), CALIBRATION: calibration_error(predicted, bins)}
         if predicted.num_classes > TOP:
-            values[TOP_ACCURACY] = float(predicted.is_in_top.mean())
+            values[TOP_ACCURACY] = float(np.average(predicted.is_in_top, weights=weights))
         for name, score in ((ROC_AUC, sk.roc_auc_score), (AVERAGE_PRECISION, sk.average_precision_score)):
             by_class[name] = _one_vs_rest(score, predicted)
             chosen = averaged(by_class[name])
             if not np.isnan(chosen).all():
                 values[name] = float(np.mean(chosen[~np.isnan(chosen)]))
-    return Metrics(values, by_class, of_classes[3])
+    return Metrics(values, by_class, np.bincount(labels, minlength=predicted.num_classes))
 
 
-def _one_vs_rest(score: Callable[[np.ndarray, np.ndarray], float], predicted: Predicted) -> np.ndarray:
+def _one_vs_rest(score: Callable[..., float], predicted: Predicted) -> np.ndarray:
     """Returns the score of each class against the rest, float64 [classes]; nan where it is not defined."""
     by_class = np.full(predicted.num_classes, np.nan)
     for number in np.flatnonzero(ranked_classes(predicted)):
-        by_class[number] = score(predicted.labels == number, predicted.probabilities[number])
+        is_class, probabilities = predicted.labels == number, predicted.probabilities[number]
+        by_class[number] = score(is_class, probabilities, sample_weight=predicted.weights)
         safe_place()
     return by_class
 
@@ -92,7 +96,8 @@ def log_loss(predicted: Predicted) -> float:
     """
     from sklearn import metrics as sk
 
-    return float(sk.log_loss(np.ones(len(predicted), np.int32), predicted.of_label, labels=[0, 1]))
+    ones = np.ones(len(predicted), np.int32)
+    return float(sk.log_loss(ones, predicted.of_label, labels=[0, 1], sample_weight=predicted.weights))
 
 
 def losses(predicted: Predicted) -> np.ndarray:
@@ -106,8 +111,9 @@ def calibration_error(predicted: Predicted, bins: int) -> float:
     The mean over the examples of |accuracy - mean confidence| of the bin that each is in; confidence is the probability
     of the predicted class, and bins are equally wide.
     """
-    sums = np.bincount(bins_of(predicted, bins), predicted.correct - predicted.of_predicted.astype(np.float64), bins)
-    return float(np.abs(sums).sum() / len(predicted))
+    parts = parts_of(len(predicted), predicted.weights)
+    gaps = parts * (predicted.correct - predicted.of_predicted.astype(np.float64))
+    return float(np.abs(np.bincount(bins_of(predicted, bins), gaps, bins)).sum() / len(predicted))
 
 
 def bins_of(predicted: Predicted, bins: int) -> np.ndarray:

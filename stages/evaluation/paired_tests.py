@@ -1,4 +1,4 @@
-"""Differences between settings, with intervals: in accuracy on the same test examples, and in any figure of runs."""
+"""Differences between settings, with intervals: in a metric of the same test examples, and in any figure of runs."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -34,41 +34,50 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class AccuracyDifference(Interval):
-    """A difference in test accuracy, as a fraction.
+class MetricDifference(Interval):
+    """A difference in a metric of the test split, such as the accuracy, as a fraction.
 
-    p: McNemar's. seeds: how many of each setting, the smaller number.
+    p: McNemar's, of the accuracy; None of other metrics. seeds: how many of each setting, the smaller number.
     of_settings: whether the interval knows how seeds vary; False: it is about the trained models alone.
-    is_same: whether runs of the same seeds are correct on exactly the same examples.
+    is_same: whether runs of the same seeds do equally well on every single example.
     """
 
-    p: float
+    p: float | None
     seeds: int
     examples: int
     of_settings: bool
     is_same: bool
 
 
-def points(fraction: float) -> str:
-    """Return a fraction in points, with its sign: `−0.28`, and `0.00` where that is what is left of it."""
-    text = f"{100 * fraction:+.2f}"
-    return "0.00" if float(text) == 0 else text.replace("-", MINUS)
+def changed(metric: str, value: float) -> str:
+    """Return a change of a metric with its sign: of an accuracy in points, `−0.28`, of others in the metric's units.
+
+    `0.00` where that is what is left of it.
+    """
+    text = f"{100 * value:+.2f}" if metric.endswith("accuracy") else f"{value:+.4g}"
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
 
 
-def accuracy_difference(
+def unit_of(metric: str) -> str:
+    """Return the unit of `changed`, with a space before it; none for metrics in units of their own."""
+    return " points" if metric.endswith("accuracy") else ""
+
+
+def metric_difference(
     first: np.ndarray, second: np.ndarray, paired: bool, pooled: Sequence[Part] | None = None, level: float = LEVEL
-) -> AccuracyDifference:
+) -> MetricDifference:
     """Compare two settings on the same test examples.
 
     The variance of the difference is that of the examples' mean differences, and with several seeds also that between
     seeds, beyond what differing on single examples gives it: the variance of a two-way layout of seeds and examples,
     both random (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
 
-    The interval includes 0 wherever the test of no difference does not reject: the examples that differ may be too few
-    for a variance.
+    The interval of an accuracy includes 0 wherever the test of no difference does not reject: the examples that differ
+    may be too few for a variance.
 
     Args:
-        first: whether each test example is classified correctly by each run of the first setting, bool [runs, n].
+        first: a value of each test example for each run of the first setting, [runs, n], the metric is their mean:
+            bool, whether it is correct, or as `by_example` of `stages.evaluation.estimates` returns it.
         second: the same of the second setting.
         paired: whether the runs of both are of the same seeds, in the same order, so that what a seed does to both
             settings falls away.
@@ -78,7 +87,9 @@ def accuracy_difference(
     """
     by_example = second.mean(axis=0) - first.mean(axis=0)
     freedom = max(len(by_example) - 1, 1)
-    layouts = [second.astype(np.int8) - first.astype(np.int8)] if paired else [first, second]
+    is_counted = first.dtype == second.dtype == bool
+    signed = np.int8 if is_counted else np.float64
+    layouts = [second.astype(signed) - first.astype(signed)] if paired else [first, second]
     several = [layout for layout in layouts if len(layout) > 1]
     singles = 2 * (len(layouts) - len(several)) if paired else len(layouts) - len(several)
     parts = [Part(float(by_example.var()) / freedom, freedom)]
@@ -87,10 +98,10 @@ def accuracy_difference(
     parts += _scaled(pooled or (), singles)
     difference = float(by_example.mean())
     low, high = _ends(difference, parts, level)
-    p = mcnemar_p(first, second)
-    if max(p, _least_p(first, second)) > 1 - level:
+    p = mcnemar_p(first, second) if is_counted else None
+    if p is not None and max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)
-    return AccuracyDifference(
+    return MetricDifference(
         difference,
         low,
         high,
@@ -103,7 +114,7 @@ def accuracy_difference(
 
 
 def pooled_between_seeds(layouts: Iterable[np.ndarray]) -> tuple[Part, ...] | None:
-    """Return the variance of a run's accuracy between seeds beyond that of single examples, over several settings.
+    """Return the variance of a run's metric between seeds beyond that of single examples, over several settings.
 
     Args:
         layouts: a setting each, [runs, n], on the same examples; those of a single run say nothing.

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.paired_tests import AccuracyDifference, accuracy_difference, points
+from stages.evaluation.estimates import by_example
+from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
 from stages.settings.places import regular_file
@@ -33,15 +34,22 @@ SETTING = "evaluate.against"
 
 CLASSES = "class_names"
 
+METRIC = "metric"
+"""The metric by which the predictions are compared with others, in the metadata of their file."""
+
+LOWER_IS_BETTER = ("rmse", "mae")
+"""Of the metrics of `ESTIMATES`."""
+
 
 @dataclass(frozen=True)
 class Predicted:
     """Predictions of n examples of a split: labels and predicted classes, int32 [n]; probabilities, float32 [classes,
-    n], a row a class."""
+    n], a row a class; weights, float64 [n], None where all are alike."""
 
     labels: np.ndarray
     predicted: np.ndarray
     probabilities: np.ndarray
+    weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -78,21 +86,46 @@ class Predicted:
         return self.labels == self.predicted
 
 
+def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> dict[str, np.ndarray]:
+    """Returns the columns of a file of predictions by name, [n] or [n, k].
+
+    pyarrow's `to_numpy` would import pandas, and `read_table` look for a data set of many files first.
+    """
+    with pq.ParquetFile(path) as file:
+        table = file.read([name for name in file.schema_arrow.names if name not in without], use_threads=False)
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        array = column.combine_chunks()
+        is_list = pa.types.is_fixed_size_list(array.type)
+        values = np.from_dlpack(array.flatten() if is_list else array)
+        columns[name] = values.reshape(len(table), -1) if is_list else values
+    return columns
+
+
 def read_predictions(path: Path) -> Predicted:
-    """Returns the predictions in the file at `path`."""
-    table = pq.read_table(path, columns=["label", "predicted", "probabilities"], use_threads=False)
-    values = table.column("probabilities").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-    labels, predicted = (table.column(name).to_numpy() for name in ("label", "predicted"))
-    return Predicted(labels, predicted, np.ascontiguousarray(values.T))
+    """Returns the predictions of classes in the file at `path`."""
+    columns = read_columns(path)
+    probabilities = np.ascontiguousarray(columns["probabilities"].T)
+    return Predicted(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
+
+
+def read_by_example(path: Path) -> tuple[str, np.ndarray]:
+    """Returns the metric by which the predictions at `path` are compared, and its values of `by_example`.
+
+    Raises:
+        KeyError: where nothing is known of each example for that metric.
+    """
+    metric = (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
+    return metric, by_example(metric, read_columns(path, ("example", "file", "probabilities")))
 
 
 def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Sink], Scores]") -> "Scores":
     """Writes the predictions that `score` makes of `split`, whole or not at all; returns what it returns.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
-    the source has none); `file`, where the source has files; the target; and the columns of the task, such as
-    `predicted` (int32) and `probabilities`, float32 [classes]. The names of the task and the facts of `facts_of` are in
-    the metadata of the file's schema.
+    the source has none); `file`, where the source has files; the target; `weight`, where examples have weights; and the
+    columns of the task, such as `predicted` (int32) and `probabilities`, float32 [classes]. The names of the task, its
+    first metric and the facts of `facts_of` are in the metadata of the file's schema.
 
     Args:
         score: gets the function that takes predictions.
@@ -104,11 +137,14 @@ def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Si
         columns = {"example": numbers[rows]}
         if split.files is not None:
             columns["file"] = np.array(split.files[rows], object)
+        if split.weights is not None:
+            columns["weight"] = split.weights[rows]
         columns |= {task.target: split.targets[rows], **task.columns(values)}
         return pa.table({name: _arrow(column) for name, column in columns.items()})
 
     empty = table_of(np.empty((0, task.width), np.float32), slice(0, 0))
-    schema = empty.schema.with_metadata({CLASSES: json.dumps(list(task.names)), **facts_of(split)})
+    facts = {CLASSES: json.dumps(list(task.names)), METRIC: task.primary, **facts_of(split)}
+    schema = empty.schema.with_metadata(facts)
 
     def make(partial: Path) -> None:
         with pq.ParquetWriter(partial, schema) as writer:
@@ -135,59 +171,97 @@ def _arrow(column: np.ndarray) -> pa.Array:
 class Against:
     """A model compared with another one, in the folder `other`.
 
-    agreement: fraction of the examples of which both predict the same class. largest_difference, mean_difference: of an
-    example's probabilities, by the class whose differ most: the largest of all examples, and their mean.
-    accuracy: this model's minus the other's.
+    metric: the first one of the task; difference: this model's minus the other's.
+    agreement: fraction of the examples of which both predict the same class, or the same labels; None of numbers.
+    largest_difference, mean_difference: of an example's answer, by the class or the target that differs most: the
+    largest of all examples, and their mean.
     """
 
     other: str
-    agreement: float
+    metric: str
+    agreement: float | None
     largest_difference: float
     mean_difference: float
-    accuracy: AccuracyDifference
+    difference: MetricDifference
     confidence: float
 
     @property
+    def is_better(self) -> bool:
+        """Whether this model is better, by however little."""
+        return self._gain(self.difference.difference) > 0
+
+    @property
+    def is_surely_better(self) -> bool:
+        """Whether it is better by more than the interval."""
+        return self.is_better and self.difference.excludes_zero
+
+    def _gain(self, change: float) -> float:
+        return -change if self.metric in LOWER_IS_BETTER else change
+
+    @property
     def sentence(self) -> str:
-        accuracy = self.accuracy
-        doubt = "" if accuracy.excludes_zero else ", not distinguishable from zero by these examples"
+        found = self.difference
+        doubt = "" if found.excludes_zero else ", not distinguishable from zero by these examples"
+        p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
+        agree, answers = "", "predictions"
+        if self.agreement is not None:
+            agree, answers = f"; {100 * self.agreement:.1f} % of {found.examples:,} predictions agree", "probabilities"
         return (
-            f"against {self.other}: accuracy {self.accuracy_in_points}{doubt}, "
-            f"McNemar's p {accuracy.p:.2g}; {100 * self.agreement:.1f} % of {accuracy.examples:,} predictions agree; "
-            f"an example's probabilities differ by {self.mean_difference:.2g} on average, "
-            f"{self.largest_difference:.2g} at most"
+            f"against {self.other}: {self.metric} {self.change}{doubt}{p}{agree}; an example's {answers} differ by "
+            f"{self.mean_difference:.2g} on average, {self.largest_difference:.2g} at most"
         )
 
     @property
-    def accuracy_in_points(self) -> str:
-        """The difference in accuracy with its interval."""
-        accuracy = self.accuracy
-        difference, low, high = map(points, (accuracy.difference, accuracy.low, accuracy.high))
-        return f"{difference} points ({100 * self.confidence:g} %: {low} to {high})"
+    def change(self) -> str:
+        """The difference in the metric, with its interval."""
+        found = self.difference
+        value, low, high = (changed(self.metric, part) for part in (found.difference, found.low, found.high))
+        better = "; lower is better" if self.metric in LOWER_IS_BETTER else ""
+        return f"{value}{unit_of(self.metric)} ({100 * self.confidence:g} %: {low} to {high}{better})"
 
     @property
     def metrics(self) -> dict[str, float]:
-        return {
-            "against/agreement": self.agreement,
-            "against/largest_difference": self.largest_difference,
-            "against/mean_difference": self.mean_difference,
-            "against/accuracy_difference": self.accuracy.difference,
-            "against/accuracy_difference_low": self.accuracy.low,
-            "against/accuracy_difference_high": self.accuracy.high,
-            "against/mcnemar_p": self.accuracy.p,
+        """Metrics to record, by their full names."""
+        values = {
+            "agreement": self.agreement,
+            "largest_difference": self.largest_difference,
+            "mean_difference": self.mean_difference,
+            f"{self.metric}_difference": self.difference.difference,
+            f"{self.metric}_difference_low": self.difference.low,
+            f"{self.metric}_difference_high": self.difference.high,
+            "mcnemar_p": self.difference.p,
         }
+        return {f"against/{name}": value for name, value in values.items() if value is not None}
 
 
 def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
-    """Compares the predictions at `path` with those in `folder`, of the same examples in the same order."""
-    ours, theirs = read_predictions(path), read_predictions(folder / NAME)
+    """Compares the predictions at `path` with those in `folder`, of the same examples in the same order.
+
+    Raises:
+        KeyError: where they are not compared by the same metric, or by one that says nothing of single examples.
+    """
+    metric, ours = read_by_example(path)
+    other, theirs = read_by_example(folder / NAME)
+    if other != metric:
+        raise KeyError(f"{metric} of one, {other} of the other")
+    found = metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence)
+    columns, others = (read_columns(file) for file in (path, folder / NAME))
+    [answer] = {"probabilities", "prediction"} & columns.keys()
+    largest = _largest(columns[answer], others[answer])
+    agreement = None
+    if "predicted" in columns:
+        is_same = columns["predicted"] == others["predicted"]
+        agreement = float(np.mean(is_same if is_same.ndim == 1 else is_same.all(axis=1)))
+    return Against(folder.name, metric, agreement, float(largest.max()), float(largest.mean()), found, confidence)
+
+
+def _largest(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Returns the largest difference of each example, float32 [n], of answers [n, k]."""
     largest = np.zeros(len(ours), np.float32)
-    for row, other in zip(ours.probabilities, theirs.probabilities, strict=True):
-        np.maximum(largest, np.abs(row - other), out=largest)
+    for column in range(ours.shape[1]):
+        np.maximum(largest, np.abs(ours[:, column] - theirs[:, column]), out=largest)
         safe_place()
-    accuracy = accuracy_difference(theirs.correct[np.newaxis], ours.correct[np.newaxis], True, level=confidence)
-    agreement = float(np.mean(ours.predicted == theirs.predicted))
-    return Against(folder.name, agreement, float(largest.max()), float(largest.mean()), accuracy, confidence)
+    return largest
 
 
 def check_other(folder: Path, text: str) -> dict[str, str]:

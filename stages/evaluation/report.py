@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.evaluation.estimates import parts_of
 from stages.evaluation.metrics import Metrics, bins_of
 from stages.evaluation.predictions import Predicted
 from stages.plots.charts import drawable, plot_reliability
@@ -55,8 +56,10 @@ def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path
     """Draws the reliability diagram; returns its path."""
     places = bins_of(predicted, bins)
     counts = np.bincount(places, minlength=bins)
-    sums = [np.bincount(places, values, bins) for values in (predicted.correct, predicted.of_predicted)]
-    accuracy, confidence = (part / np.maximum(counts, 1) for part in sums)
+    parts = parts_of(len(predicted), predicted.weights)
+    sums = [np.bincount(places, parts * values, bins) for values in (predicted.correct, predicted.of_predicted)]
+    total = np.bincount(places, parts, bins)
+    accuracy, confidence = (part / np.where(total > 0, total, 1) for part in sums)
     return plot_reliability(counts, accuracy, confidence, error, folder / "plots" / "reliability.png")
 
 

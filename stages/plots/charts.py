@@ -19,19 +19,20 @@ MOST_POINTS = 5000
 """Points of a plot."""
 
 
-def plot_history(history: Sequence[Mapping[str, float]], best_epoch: int, path: Path, first_epoch: int = 1) -> Path:
-    """Plots loss and accuracy, RMSE or F1 by epoch, with the best epoch and the starts of later phases; returns `path`.
+def plot_history(
+    history: Sequence[Mapping[str, float]], metric: str, best_epoch: int, path: Path, first_epoch: int = 1
+) -> Path:
+    """Plots the loss and a metric by epoch, with the best epoch and the starts of later phases; returns `path`.
 
     Args:
-        best_epoch: counted from 1. first_epoch: that of the first row of `history`.
+        metric: of the task, such as `accuracy`. best_epoch: counted from 1. first_epoch: that of the first row of
+            `history`.
     """
     figure = Figure(figsize=(9, 3.5))  # a constrained layout would draw it twice
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
-    score = next((name for name in ("accuracy", "macro_f1") if f"train/{name}" in history[0]), "rmse")
-    shown = ("loss", score)
-    for axes, name in zip(figure.subplots(1, 2), shown, strict=True):
+    for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
         for split in ("train", "val"):
             axes.plot(epochs, [row.get(f"{split}/{name}", np.nan) for row in history], marker=".", label=split)
         axes.axvline(best_epoch, color="grey", linestyle=":", label=f"best ({best_epoch})")

@@ -48,9 +48,28 @@ class Task(ABC):
         """Facts of the data set to record, such as the number of classes."""
         return {"targets": len(self.names)}
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """Facts for `summary.json`, by which runs are compared."""
+        return {
+            "name": type(self).__name__,
+            "primary": self.primary,
+            "metrics": list(self.metrics),
+            "higher_is_better": list(self.higher),
+        }
+
     def is_higher_better(self, metric: str) -> bool:
         """Returns whether more of a metric is better, by its name with or without `val_`."""
         return metric.removeprefix("val_") in self.higher
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Metrics in the line of an epoch."""
+        return (self.primary,)
+
+    def text(self, metric: str, value: float) -> str:
+        """Returns a loss or a metric as the line of an epoch has it: errors with four digits in all."""
+        return f"{value:.4f}" if metric.endswith("loss") or self.is_higher_better(metric) else f"{value:.4g}"
 
     @abstractmethod
     def check(self, where: str, targets: np.ndarray) -> None:

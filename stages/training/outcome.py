@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from stages.callbacks.best_weights import BestWeights
-from stages.checkpoints.progress import Clock, Progress
+from stages.checkpoints.progress import Progress
 from stages.errors import UserError
 from stages.plots.charts import plot_history
 from stages.reporter import Reporter
 from stages.results import Model, Record, Trained
 from stages.settings.train import TrainSettings
+from stages.tasks.task import Task
 
 
 def report_completed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
@@ -31,8 +32,8 @@ def report_completed(progress: Progress, notes: Sequence[str], epochs: int, repo
         reporter.metrics(row, step=epoch)
 
 
-def report_epoch(
-    progress: Progress, own: Mapping[str, float], epochs: int, steps_per_epoch: int, reporter: Reporter
+def report_epoch(  # all of them are parts of one line
+    progress: Progress, own: Mapping[str, float], epochs: int, steps_per_epoch: int, task: Task, reporter: Reporter
 ) -> None:
     """Record the metrics of the epoch that ends, and log its line.
 
@@ -42,7 +43,7 @@ def report_epoch(
     row = {tracked(name): value for name, value in progress.logs.items()} | progress.clock.rates() | dict(own)
     progress.rows.append(row)
     reporter.metrics(row, step=progress.epoch + 1)
-    reporter.log(_epoch_line(progress.epoch, epochs, steps_per_epoch, progress.logs, progress.clock))
+    reporter.log(_epoch_line(progress, epochs, steps_per_epoch, task))
 
 
 def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError:
@@ -62,15 +63,13 @@ def tracked(name: str) -> str:
     return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
 
 
-def _epoch_line(epoch: int, epochs: int, steps_per_epoch: int, logs: Mapping[str, float], clock: Clock) -> str:
-    rate = clock.per_second
-    speed = f"{rate:,.0f} {clock.unit}/s" if rate else "-"
+def _epoch_line(progress: Progress, epochs: int, steps_per_epoch: int, task: Task) -> str:
+    epoch, logs, clock = progress.epoch, progress.logs, progress.clock
     left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
     remaining = f"  {left:.0f} s left" if epoch + 1 < epochs else ""
-    shown = ("loss", "accuracy", "rmse", "macro_f1")
-    names = (name for name in (*shown, *(f"val_{name}" for name in shown)) if name in logs)
-    means = "  ".join(f"{name} {logs[name]:.4{'g' if name.endswith('rmse') else 'f'}}" for name in names)
-    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {speed}{remaining}"
+    names = [f"{split}{name}" for split in ("", "val_") for name in ("loss", *task.shown)]
+    means = "  ".join(f"{name} {task.text(name, logs[name])}" for name in names if name in logs)
+    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {clock.speed}{remaining}"
 
 
 def write_files(model: Model, progress: Progress, best: BestWeights, folder: Path | None) -> dict[str, Path]:
@@ -79,7 +78,7 @@ def write_files(model: Model, progress: Progress, best: BestWeights, folder: Pat
         return {}
     best.save(folder / "checkpoints" / "best.weights.h5", model.network)
     path = folder / "plots" / "history.png"
-    return {"plots": plot_history(progress.rows, best.best_epoch, path, progress.first_epoch)}
+    return {"plots": plot_history(progress.rows, model.task.primary, best.best_epoch, path, progress.first_epoch)}
 
 
 def result_of(model: Model, progress: Progress, best: BestWeights, settings: TrainSettings, record: Record) -> Trained:

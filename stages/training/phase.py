@@ -137,7 +137,7 @@ class Phase:
                 with session.timing.of("validation"), self.validation.result_weights():
                     scores = self.validation.score()
                 report_fork(checkpoint.facts, progress, scores, session.reporter)
-        self.progress.clock.unit = "features" if self.is_on_features else "images"
+        self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
 
     def run(self) -> None:
         """Train until the end of the phase; leave the network with the weights of the last validation."""
@@ -145,12 +145,13 @@ class Phase:
         with session.reporter.stopping() as stop:
             while not progress.finished:
                 self._train_epoch(stop)
-                session.reporter.doing(f"validating on {len(self.validation):,} images")
+                session.reporter.doing(f"validating on {len(self.validation):,} {self.dataset.unit}")
                 with self.validation.result_weights():  # callbacks see them, too
                     with session.timing.of("validation"):
                         progress.logs |= self._validate()
                     self._call("on_epoch_end", progress.epoch, progress.logs)
-                report_epoch(progress, self._own_metrics(), self.all_epochs, self._per_epoch, session.reporter)
+                own, task = self._own_metrics(), session.model.task
+                report_epoch(progress, own, self.all_epochs, self._per_epoch, task, session.reporter)
                 progress.epoch = progress.epoch + 1
                 progress.done = 0
                 [self._network.stop_training] = any_worker(session.strategy, [bool(self._network.stop_training)])
@@ -187,11 +188,8 @@ class Phase:
             logs = self._take_steps(stop)
             self._check_finite(logs["loss"])
             self._call("on_train_batch_end", progress.done - 1, logs)
-            note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {logs['loss']:.4f}"
-            rate = progress.clock.per_second
-            if self.is_on_features and rate:
-                note, rate = f"{note}  {rate:,.0f} features/s", None
-            self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, rate, note)
+            note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {logs['loss']:.4f}  {progress.clock.speed}"
+            self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, None, note)
             self._keep(stop)
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self.rate)}
 
@@ -241,7 +239,7 @@ class Phase:
             session.checkpoints.save(self.state.read(self.progress, session.reporter.is_secret))
 
     def _validate(self) -> dict[str, float]:
-        """Return loss and accuracy on the validation split; for callbacks it is a validation of one batch."""
+        """Return loss and metrics on the validation split; for callbacks it is a validation of one batch."""
         self._call("on_test_begin")
         self._call("on_test_batch_begin", 0)
         logs = self.validation.score()

@@ -216,7 +216,7 @@ MUTATIONS = (
     ),
     mutation("pipeline/serving/app.py", "if wrong or not answers:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
-        "pipeline/comparison/comparison.py", "pair(base, row, correct)", "pair(row, base, correct)",
+        "pipeline/comparison/comparison.py", "pair(base, row, values)", "pair(row, base, values)",
         "tests/pipeline/comparison/test_comparison.py", "-k", "answer_in_a_sentence",
     ),
     mutation(

@@ -45,7 +45,7 @@ class SimulatedRun(ComparedRun):
 
     answers: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
-    def correct(self) -> np.ndarray:
+    def by_example(self) -> np.ndarray:
         return self.answers
 
 

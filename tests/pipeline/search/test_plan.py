@@ -28,6 +28,12 @@ def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> N
         search(tmp_path, "sweep=tpe", "evaluate.against=nowhere")
 
 
+def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> None:
+    """Without being told."""
+    [goal] = search(tmp_path, "sweep=tpe", "train.monitor=val_rmse").plan.goals
+    assert (goal.metric, goal.direction) == ("val/best_rmse", "minimize")
+
+
 def test_an_interval_of_a_whole_setting_is_searched(tmp_path: Path) -> None:
     searched = search(tmp_path, "sweep=tpe", "train.batch_size=interval(8,64)")
     assert [isinstance(axis.drawn_from, IntDistribution) for axis in searched.plan.axes] == [True, False]

@@ -29,8 +29,12 @@ def registered_run(
     (folder / "export" / "saved_model").mkdir(parents=True)
     (folder / "export" / "saved_model" / "saved_model.pb").write_bytes(b"")
     (folder / "export" / "model_card.md").write_text(f"# {name}\n")
-    values = np.eye(2, dtype=np.float32)[np.where(np.arange(len(labels)) < wrong, 1 - labels, labels)]
-    tracker.artifact(made.write(folder, labels, values))
+    if labels.dtype.kind == "i":
+        values = np.eye(2, dtype=np.float32)[np.where(np.arange(len(labels)) < wrong, 1 - labels, labels)]
+        tracker.artifact(made.write(folder, labels, values))
+    else:
+        numbers = labels + np.random.default_rng(wrong).normal(0, 1 + wrong, len(labels))
+        tracker.artifact(made.write_numbers(folder, labels, numbers))
     tracker.model(Exported(folder / "export" / "saved_model", (8, 8, 1), ("a", "b"), 0.0))
     tracker.register(NAME, ALIAS, promote_if, 0.95)
     tracker.status("FINISHED")
@@ -77,6 +81,18 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     always = registered_run(outputs, "always", wrong=99, promote_if="always")[1]
     assert always.endswith("version 6): export.promote_if=always")
     assert champion(store) == "7"
+
+
+@pytest.mark.slow
+def test_of_numbers_the_lower_error_is_promoted(outputs: Path) -> None:
+    targets = np.random.default_rng(0).normal(size=300)
+    for name, wrong in (("first", 3), ("worse", 4), ("better", 2)):
+        verdict = registered_run(outputs, name, wrong, targets)[1]
+    assert "champion of digits is now version 3 (before: version 1): better by more than the interval, rmse" in verdict
+    assert "lower is better" in verdict
+    assert registered_run(outputs, "higher", 1, targets, promote_if="higher")[1].startswith(
+        "champion of digits is now version 4"
+    )
 
 
 @pytest.mark.slow

@@ -81,7 +81,9 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
         assert scores.loss == pytest.approx(expected.loss, abs=1e-6)
         np.testing.assert_array_equal(scores.tables["confusion"], expected.tables["confusion"])
     assert len(built) == 1
-    with pytest.raises(_StoppedError):
-        scorer.score(scored, 32, stop)
+    with monkeypatch.context() as patched:
+        patched.setattr("stages.evaluation.eval_step.safe_place", stop)
+        with pytest.raises(_StoppedError):
+            scorer.score(scored, 32)
     np.testing.assert_array_equal(scorer.score(scored, 32).tables["confusion"], expected.tables["confusion"])
     assert len(built) == 2

@@ -8,6 +8,7 @@ from stages.data.split import Split
 from stages.evaluation.eval_step import Scores, Sink
 from stages.evaluation.predictions import NAME, write_predictions
 from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
 
 
 def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
@@ -37,4 +38,16 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
     write_predictions(
         folder / NAME, split, Classification(tuple(f"class {number}" for number in range(values.shape[1]))), score
     )
+    return folder / NAME
+
+
+def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path:
+    """Writes predictions of numbers, [n] each; returns the file's path."""
+    split = Split.of_images(np.zeros((len(targets), 1, 1, 1), np.uint8), targets.astype(np.float32)[:, np.newaxis])
+
+    def score(add: Sink) -> Scores:
+        add(values.astype(np.float32)[:, np.newaxis])
+        return Scores(0.0, {}, {})
+
+    write_predictions(folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), score)
     return folder / NAME

@@ -33,13 +33,13 @@ def test_the_comparison_is_that_of_numpy_and_scipy(tmp_path: Path) -> None:
     assert against.mean_difference == pytest.approx(by_example.mean(), rel=1e-6)
     assert against.agreement == np.mean(first.argmax(axis=1) == second.argmax(axis=1))
     correct, other = (values.argmax(axis=1) == LABELS for values in (first, second))
-    assert against.accuracy.difference == pytest.approx(correct.mean() - other.mean())
+    assert against.difference.difference == pytest.approx(correct.mean() - other.mean())
     discordant = int((correct & ~other).sum()), int((other & ~correct).sum())
-    assert against.accuracy.p == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
-    narrow = compare_predictions(ours / NAME, theirs, 0.5).accuracy
-    assert against.accuracy.low < narrow.low < against.accuracy.difference < narrow.high < against.accuracy.high
+    assert against.difference.p == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
+    narrow = compare_predictions(ours / NAME, theirs, 0.5).difference
+    assert against.difference.low < narrow.low < against.difference.difference < narrow.high < against.difference.high
     back = compare_predictions(theirs / NAME, ours, 0.95)
-    assert back.accuracy.difference == -against.accuracy.difference
+    assert back.difference.difference == -against.difference.difference
     assert "against b: accuracy" in against.sentence
     assert "of 300 predictions agree" in against.sentence
 
@@ -48,7 +48,7 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
     ours, *_ = two(tmp_path)
     against = compare_predictions(ours / NAME, ours, 0.95)
     assert (against.agreement, against.largest_difference, against.mean_difference) == (1, 0, 0)
-    assert (against.accuracy.low, against.accuracy.high, against.accuracy.p) == (0, 0, 1)
+    assert (against.difference.low, against.difference.high, against.difference.p) == (0, 0, 1)
     assert "not distinguishable from zero by these examples" in against.sentence
 
 

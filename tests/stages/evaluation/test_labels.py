@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.evaluation.labels import label_estimates, report_labels
+from stages.evaluation.estimates import ESTIMATES, parts_of
+from stages.evaluation.labels import report_labels
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -22,7 +23,8 @@ def made(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) -> None:
     targets, predicted, probabilities = made(300)
     weights = RANDOM.random(300) if is_weighted else None
-    report = report_labels(targets, predicted, probabilities, NAMES, 0.95, weights)
+    columns = {"target": targets, "predicted": predicted, "probabilities": probabilities}
+    report = report_labels(columns | ({"weight": weights} if weights is not None else {}), NAMES, 0.95)
     given = {"sample_weight": weights}
     expected = {
         "test/macro_f1": sk.f1_score(targets, predicted, average="macro", zero_division=0, **given),
@@ -48,9 +50,11 @@ def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) ->
 
 def test_influences_are_derivatives_by_the_weight() -> None:
     targets, predicted, _ = made(50)
-    for name, (value, influences) in label_estimates(targets, predicted, None).items():
+    columns = {"target": targets, "predicted": predicted}
+    for name in ("macro_f1", "exact_match"):
+        value, influences = ESTIMATES[name](columns, np.ones(50))
         for row in range(5):
             weights = np.ones(50)
             weights[row] += 1e-5
-            changed = label_estimates(targets, predicted, weights)[name][0]
+            changed = ESTIMATES[name](columns, parts_of(50, weights))[0]
             assert (changed - value) / 1e-5 * 50 == pytest.approx(influences[row], abs=1e-3)

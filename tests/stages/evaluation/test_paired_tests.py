@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stages.evaluation.paired_tests import Part, accuracy_difference, mcnemar_p, mean_difference, pooled_between_seeds
+from stages.evaluation.paired_tests import Part, mcnemar_p, mean_difference, metric_difference, pooled_between_seeds
 
 
 def answers(seed: int, runs: int, examples: int = 360, accuracy: float = 0.9) -> np.ndarray:
@@ -12,7 +12,7 @@ def answers(seed: int, runs: int, examples: int = 360, accuracy: float = 0.9) ->
 
 
 def interval(first: np.ndarray, second: np.ndarray, paired: bool) -> tuple[float, float]:
-    found = accuracy_difference(first, second, paired)
+    found = metric_difference(first, second, paired)
     return found.low, found.high
 
 
@@ -55,8 +55,8 @@ def test_a_single_run_varies_as_those_of_other_settings_do() -> None:
     random = np.random.default_rng(0)
     several = random.random((5, 2000)) < np.linspace(0.85, 0.95, 5)[:, np.newaxis]
     first, second = answers(1, 1, 2000, 0.88), answers(2, 1, 2000, 0.92)
-    alone = accuracy_difference(first, second, True)
-    among = accuracy_difference(first, second, True, pooled_between_seeds([several, first]))
+    alone = metric_difference(first, second, True)
+    among = metric_difference(first, second, True, pooled_between_seeds([several, first]))
     assert (alone.of_settings, among.of_settings) == (False, True)
     assert alone.excludes_zero
     assert not among.excludes_zero
@@ -112,7 +112,7 @@ def test_mcnemar_over_seeds_is_mcnemar_where_they_agree() -> None:
 
 def test_nothing_differs() -> None:
     first = answers(1, 2)
-    found = accuracy_difference(first, first, True)
+    found = metric_difference(first, first, True)
     assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
     assert not found.excludes_zero
 
@@ -125,10 +125,10 @@ def test_few_differing_examples_do_not_exclude_zero(examples: int, seeds: int) -
     for differing in range(1, min(examples, 7) + 1):
         second = first.copy()
         second[:, :differing] = True
-        found = accuracy_difference(first, second, True)
+        found = metric_difference(first, second, True)
         assert found.excludes_zero == (differing >= 6)
         assert found.low <= found.difference <= found.high
-        against = accuracy_difference(second, first, True)
+        against = metric_difference(second, first, True)
         assert against.excludes_zero == found.excludes_zero
 
 
@@ -151,7 +151,7 @@ def test_intervals_cover_the_truth(seeds: int, between: float, least: float) -> 
             < stats.norm.ppf(accuracy) * (2 + (between / slope) ** 2) ** 0.5
             for accuracy in (0.88, 0.91)
         )
-        found = accuracy_difference(first, second, True)
+        found = metric_difference(first, second, True)
         covered += found.low <= 0.03 <= found.high
         told += found.excludes_zero
     assert least <= covered / 300 <= 0.995

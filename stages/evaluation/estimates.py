@@ -1,0 +1,88 @@
+"""Metrics of predictions as estimates: a value, and the influence of each example on it.
+
+They need NumPy alone, so that runs are compared in pairs without what draws and reports them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+Estimate = tuple[float, np.ndarray]
+"""A metric, and the influence of each example on it, float64 [n], up to a constant."""
+
+Columns = Mapping[str, np.ndarray]
+"""Columns of a file of predictions, by name; `weight` where examples have weights."""
+
+
+def parts_of(count: int, weights: np.ndarray | None) -> np.ndarray:
+    """Returns the weights of examples with a mean of 1, float64 [n]."""
+    return np.ones(count) if weights is None else np.asarray(weights, np.float64) / weights.mean()
+
+
+def mean_estimate(values: np.ndarray, parts: np.ndarray) -> Estimate:
+    """Returns the weighted mean of the examples' values, and the influence of each on it."""
+    mean = float((parts * values).mean())
+    return mean, parts * (values - mean)
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Returns the mean of several metrics of the same examples."""
+    values, influences = zip(*estimates, strict=True)
+    return float(np.mean(values)), np.mean(influences, axis=0)
+
+
+def macro_f1(targets: np.ndarray, predicted: np.ndarray, parts: np.ndarray) -> Estimate:
+    """Returns the mean of the labels' F1, of 0 and 1 [n, k]; 0 for one that never holds and is never predicted."""
+    hits, holds = parts[:, None] * (targets & predicted), parts[:, None] * (targets + predicted)
+    below = holds.mean(axis=0)
+    scale = np.divide(1.0, below, out=np.zeros(len(below)), where=below > 0)
+    f1 = 2 * hits.mean(axis=0) * scale
+    return float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1)
+
+
+def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray) -> dict[str, Estimate]:
+    """Returns RMSE, MAE and R² of one target, [n] each."""
+    targets, answers = (np.asarray(values, np.float64) for values in (targets, answers))
+    error = answers - targets
+    mse, squares = mean_estimate(np.square(error), parts)
+    rmse = math.sqrt(mse)
+    spread, apart = mean_estimate(np.square(targets - np.average(targets, weights=parts)), parts)
+    r2 = 1 - mse / spread if spread else math.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "rmse": (rmse, squares / (2 * rmse)),
+            "mae": mean_estimate(np.abs(error), parts),
+            "r2": (r2, ((1 - r2) * apart - squares) / spread),
+        }
+
+
+def _of_numbers(metric: str) -> Callable[[Columns, np.ndarray], Estimate]:
+    def estimate(columns: Columns, parts: np.ndarray) -> Estimate:
+        targets, answers = columns["target"], columns["prediction"]
+        pairs = zip(targets.T, answers.T, strict=True)
+        return mean_of([number_estimates(target, answer, parts)[metric] for target, answer in pairs])
+
+    return estimate
+
+
+ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
+    "accuracy": lambda columns, parts: mean_estimate(columns["label"] == columns["predicted"], parts),
+    "macro_f1": lambda columns, parts: macro_f1(columns["target"], columns["predicted"], parts),
+    "exact_match": lambda columns, parts: mean_estimate((columns["target"] == columns["predicted"]).all(axis=1), parts),
+    **{metric: _of_numbers(metric) for metric in ("rmse", "mae", "r2")},
+}
+"""The metrics by which two models are compared in pairs, from the columns of their predictions."""
+
+
+def by_example(metric: str, columns: Columns) -> np.ndarray:
+    """Returns a value of each example, [n], whose mean is the metric.
+
+    bool for the accuracy of examples that count alike; else float64, the metric plus the example's influence on it.
+    """
+    weights = columns.get("weight")
+    if metric == "accuracy" and weights is None:
+        return np.asarray(columns["label"] == columns["predicted"])
+    count = len(next(iter(columns.values())))
+    value, influences = ESTIMATES[metric](columns, parts_of(count, weights))
+    return np.nan_to_num(value + influences - influences.mean())
