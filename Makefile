@@ -59,7 +59,7 @@ experiments: .venv/.installed  ## the reference experiments whose data is availa
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
 docs: .venv/.docs  ## the documents as a site that needs no network, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: .venv/.installed  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
     "bfloat16": Case(bound=5e-2, policy="bfloat16", train=_sgd()),
     "float16": Case(bound=5e-2, policy="float16", train=_sgd()),
 }
-"""The rows of the table in docs/how-to/devices.md."""
+"""The rows of the table in docs/how-it-works/exactness.md."""
 
 TOGETHER = "float64: clipped, in 3 parts, with an EMA"
 COMBINED: dict[str, Case] = {

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage [docs/reference/results.md]`: how often each interval of a test holds the truth.
+"""`python -m benchmarks.coverage [docs/reference/metrics.md]`: how often each interval of a test holds the truth.
 
 Predictions are drawn from populations of 200,000, whose metrics are the truth, and given to the project's own
 functions. Two minutes.

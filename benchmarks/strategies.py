@@ -1,7 +1,7 @@
 """`python -m benchmarks.strategies [FILE]`: difference of every strategy from one device, over precisions and features.
 
 Each cell is a training of 50 steps on real digits: the largest difference of any weight. In FILE, such as
-docs/how-to/devices.md, the table replaces what is between its marks. Takes about four minutes on two cores.
+docs/how-it-works/exactness.md, the table replaces what is between its marks. Takes about four minutes on two cores.
 """
 
 import sys

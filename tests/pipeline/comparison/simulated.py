@@ -103,7 +103,7 @@ def wrong_answers(rows: Sequence[str], between: float, comparisons: int, seed: i
 
 
 def main(comparisons: int = 1000) -> None:
-    """Print the table of docs/how-to/compare.md."""
+    """Print the table of docs/how-it-works/statistics.md."""
     heads = [*(f"{100 * between:g} points" for between in BETWEEN), "speed", "one best of three"]
     print("| seeds |", " | ".join(heads), "|")
     print("|---" * (len(heads) + 1) + "|")
