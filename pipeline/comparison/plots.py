@@ -72,19 +72,30 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
 
 
 def draw_curves(comparison: Comparison) -> "Figure | None":
-    """Draw what the runs of the rows with a name have learned, a panel a metric; None where no run has epochs."""
+    """Draw what the runs of the rows with a name have learned, a panel a metric; None where no run has epochs.
+
+    A row is the mean of its runs, in a band from the lowest to the highest.
+    """
     styles = _styles(comparison)
-    histories = [(row, run.history) for row in styles for run in row.runs]
+    histories = {row: [run.history for run in row.runs] for row in styles}
+    every = [values for runs in histories.values() for epochs in runs for values in epochs.values()]
     curves = [f"{split}/{metric}" for split in ("val", "train") for metric in ("loss", comparison.primary)]
-    panels = [name for name in curves if any(name in values for _, epochs in histories for values in epochs.values())]
+    panels = [name for name in curves if any(name in values for values in every)]
     if not panels:
         return None
     figure, axes = _figure(len(panels))
     for panel, name in zip(axes, panels, strict=True):
-        for row, history in histories:
-            points = [(epoch, history[epoch][name]) for epoch in sorted(history) if name in history[epoch]]
-            if points:
-                panel.plot(*zip(*points, strict=True), **styles[row], markersize=4, markevery=max(len(points) // 15, 1))
+        for row, runs in histories.items():
+            values = {
+                epoch: [epochs[epoch][name] for epochs in runs if name in epochs.get(epoch, {})]
+                for epoch in sorted({epoch for epochs in runs for epoch in epochs})
+            }
+            known = {epoch: found for epoch, found in values.items() if found}
+            if known:
+                means = [sum(found) / len(found) for found in known.values()]
+                panel.plot([*known], means, **styles[row], markersize=4, markevery=max(len(known) // 15, 1))
+                lows, highs = ([end(found) for found in known.values()] for end in (min, max))
+                panel.fill_between([*known], lows, highs, color=styles[row]["color"], alpha=0.2, linewidth=0)
         panel.set(xlabel="epoch", ylabel=name)
         panel.xaxis.get_major_locator().set_params(integer=True)
     _add_legend(figure, axes[0])

@@ -35,7 +35,7 @@ from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
-from pipeline.tracking.params import configuration_params
+from pipeline.tracking.params import configuration_params, model_name
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.checkpoints.names import START, checkpoint_files
@@ -235,6 +235,10 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
     )
 
 
+def _name(job: Job, folder: Path) -> str:
+    return job.run_name or run_name(redact_overrides(list(job.overrides)), job.experiment.choices, folder)
+
+
 def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
     experiment = job.experiment
     tags = begun_tags(experiment.tracking, code) | dict(job.tags)
@@ -250,7 +254,7 @@ def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
         outputs=experiment.outputs,
         folder=folder,
         experiment=job.sweep.experiment if job.sweep else experiment.name,
-        name=job.run_name or run_name(redact_overrides(list(job.overrides)), experiment.choices, folder),
+        name=_name(job, folder),
         parent=job.sweep.run_id if job.sweep else None,
         tags=tags,
     )
@@ -331,7 +335,8 @@ def end(run: Run, code: int, console: Console) -> int:
     show_summary(summary, tracker.open_with, console)
     if summary.error:
         console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
-    tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note)})
+    model = model_name(run.job.sweep.experiment if run.job.sweep else summary.name, _name(run.job, run.folder))
+    tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})

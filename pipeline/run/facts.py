@@ -14,7 +14,6 @@ from pipeline.provenance.code_state import CodeState, command, resuming_command,
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import Summary, scored
-from pipeline.tracking.params import model_name
 
 LONGEST = 4000
 """Characters of a description: MLflow's limit is that of a tag."""
@@ -93,15 +92,15 @@ def begun_tags(tracking: TrackingSettings, state: CodeState | None) -> dict[str,
     return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
 
 
-def run_description(summary: Summary, typed: str, note: str | None) -> str:
+def run_description(summary: Summary, typed: str, note: str | None, model: str) -> str:
     """Return the description of a run that has ended, in Markdown: its result, its command and its facts.
 
     Args:
-        note: the user's own Markdown, which comes first.
+        note: the user's own Markdown, which comes first. model: the name of the run's model in MLflow.
     """
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
-        facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model_name(summary.name)}")'))
+        facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model}")'))
     return _joined([note or "", _result(summary), _listed(facts)])
 
 

@@ -155,7 +155,7 @@ class MlflowRun(StoredRun):
     def _create_model(self) -> Any:
         return self._client.create_logged_model(
             self._experiment,
-            name=model_name(self.spec.experiment),
+            name=model_name(self.spec.experiment, self.spec.name),
             source_run_id=self.run_id,
             params=self._client.get_run(self.run_id).data.params,
             model_type="tf2-module",

@@ -55,9 +55,9 @@ def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {_NOT_ALLOWED.sub("_", name): str(value) for name, value in redact(dict(elements(values))).items()}
 
 
-def model_name(experiment: str) -> str:
-    """Return the name of an experiment's models in MLflow, which allows fewer characters there."""
-    return re.sub(r"[/:.%\"']", "_", experiment)
+def model_name(experiment: str, run: str) -> str:
+    """Return the name of a run's model in MLflow, by experiment and setting: it allows fewer characters there."""
+    return re.sub(r"[/:.%\"' ]", "_", f"{experiment} {run}")
 
 
 def _is_pointer(value: Any) -> bool:

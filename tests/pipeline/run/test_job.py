@@ -113,7 +113,7 @@ def test_the_summary_keeps_the_contract(finished: Path) -> None:
 
 
 def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
-    _, run = only_run(finished)
+    client, run = only_run(finished)
     tags = run.data.tags
     assert tags["team"] == "vision"
     assert run.info.run_name.startswith("mirrored mixed epochs=2")
@@ -127,7 +127,9 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
         f"**FINISHED, test accuracy {run.data.metrics['test/accuracy']:.4f}**, with the weights of"
     )
     assert f": val accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
-    assert f'load_model("runs:/{run.info.run_id}/digits_cnn")' in facts
+    [model] = client.search_logged_models([run.info.experiment_id])
+    assert model.name.startswith("digits_cnn_")
+    assert f'load_model("runs:/{run.info.run_id}/{model.name}")' in facts
     assert "  (its predictions differ from the model's by " in facts
 
 

@@ -58,7 +58,7 @@ def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
     failed = Summary("4d9eb298", "FAILED", "digits_cnn", "outputs/runs/a", {})
     failed.stages = {"train": StageOutcome("failed", 1.0)}
     failed.error = "no <b>device</b> */gpu:7*\n`x`"
-    first, *_ = run_description(failed, "python -m pipeline", None).split("\n\n")
+    first, *_ = run_description(failed, "python -m pipeline", None, "made").split("\n\n")
     assert first == r"**FAILED in train**: no \<b\>device\</b\> \*/gpu:7\* \`x\`"
     assert escaped("a_b|c") == r"a\_b\|c"
 

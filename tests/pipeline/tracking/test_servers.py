@@ -87,7 +87,7 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
     images = np.random.default_rng(0).uniform(0, 16, (3, 8, 8, 3)).astype(np.float32)
     mlflow.set_tracking_uri(served.address)
     try:
-        loaded = mlflow.pyfunc.load_model(f"runs:/{jobs[0].info.run_id}/synthetic_mlp").predict(images)
+        loaded = mlflow.pyfunc.load_model(jobs[0].data.tags["model_uri"]).predict(images)
     finally:
         mlflow.set_tracking_uri(None)  # the server ends with this file, and other files' tests have stores of their own
     np.testing.assert_array_equal(loaded, Run(run).load_model()(images).numpy())
