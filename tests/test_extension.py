@@ -54,6 +54,7 @@ def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> No
     error = json.loads((path.parent / "results" / "calibrate" / "error.json").read_text())
     assert error == summary["metrics"]["val/calibration_error"]
     assert summary["metrics"]["val/calibration_error"] < 0.6
+    assert f"calibrate   val/calibration_error {error:.4g}\n" in done.stdout
     assert summary["metrics"]["test/accuracy"] > 0.9
     assert len(np.load(path.parent / "export" / "weights.npz")) == 6
     assert summary["metrics"]["export/weights/max_abs_diff"] < 1e-5

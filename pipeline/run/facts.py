@@ -77,6 +77,9 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     facts += _epochs(summary)
     if tested := _tested(summary):
         facts.append(("test", tested))
+    for stage, names in summary.facts.get("own", {}).items():
+        texts = [f"{name.removeprefix(stage + '/')} {summary.metrics[name]:.4g}" for name in names]
+        facts.append((stage, ", ".join(texts)))
     facts += _speed(summary)
     for kind, path in summary.exported.items():
         facts.append(("export", f"{shorter(Path(path))} ({kind})"))

@@ -270,6 +270,8 @@ class StageRunner:
             if isinstance(record, Record) and not any(record is before for before in self._records):
                 self._records.append(record)
                 self._add(name, record)
+                if record.metrics and not stage.planned.target.startswith("stages."):
+                    self.summary.facts.setdefault("own", {})[name] = [*map(metric_name, record.metrics)]
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
 
     def _add(self, stage: str, record: Record) -> None:
