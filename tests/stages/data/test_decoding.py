@@ -93,7 +93,7 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 def documented(content: bytes, size: tuple[int, int], channels: int, resize: str) -> np.ndarray:
-    """Returns what docs/how-to/images.md says that training sees; size is (height, width)."""
+    """Returns what docs/how-it-works/data.md says that training sees; size is (height, width)."""
     with Image.open(io.BytesIO(content)) as opened:
         opened.load()
         upright = ImageOps.exif_transpose(opened)
