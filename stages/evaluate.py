@@ -1,6 +1,6 @@
 """The `evaluate` stage: the trained model on the test split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,10 +11,11 @@ import numpy as np
 from stages.distribution.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
+from stages.evaluation.importance import importance_of, is_quick
 from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
 from stages.evaluation.labels import report_labels
 from stages.evaluation.metrics import CALIBRATION, metrics_of
-from stages.evaluation.numbers import NumbersReport, draw_numbers, report_numbers
+from stages.evaluation.numbers import draw_numbers, report_numbers
 from stages.evaluation.predictions import (
     NAME,
     Predicted,
@@ -25,14 +26,22 @@ from stages.evaluation.predictions import (
     read_predictions,
     write_predictions,
 )
-from stages.evaluation.report import Report, draw_mistakes, draw_reliability
+from stages.evaluation.report import Measured, Report, Section, draw_mistakes, draw_reliability
+from stages.evaluation.slices import slices_of
 from stages.evaluation.test_set import facts_of
-from stages.plots.charts import plot_confusion
+from stages.plots.charts import plot_confusion, plot_differences
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
+from stages.tables import aligned
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
+
+TOLD_ROWS, TOLD_COLUMNS = 10, 6
+"""Of a table beside the metrics: what the console shows."""
+
+DRAWN = 30
+"""Columns whose importance is drawn, at most."""
 
 
 def evaluate(
@@ -69,16 +78,16 @@ def evaluate(
             files[""] = path = folder / NAME
         scores = write_predictions(path, dataset.test, dataset.task, score)
         report, plots = _explain(path, scores, dataset, settings, folder)
-        if folder is not None:
-            files["plots"] = plots
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
         baseline = _baseline(path, dataset, settings)
+        sections = _sections(path, trained, dataset, settings)
     beside = [part for part in (baseline, against) if part is not None]
-    report = replace(report, notes=[*report.notes, *(part.sentence for part in beside)])
+    notes = [*report.notes, *(part.sentence for part in beside)]
+    report = replace(report, notes=notes, sections=sections)
     if folder is not None:
         files["report"] = report.write(folder)
-    for note in report.notes[1:]:
-        reporter.log(note)
+        files["plots"] = plots + _draw_importance(sections, folder)
+    _tell(report, reporter)
     metrics = {**report.values, **_ends(report, f"test/{dataset.task.primary}")}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
@@ -95,10 +104,10 @@ def evaluate(
 
 def _explain(
     path: Path, scores: Scores, dataset: Dataset, settings: EvaluateSettings, folder: Path | None
-) -> tuple[Report | NumbersReport, list[Path]]:
+) -> tuple[Measured, list[Path]]:
     """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
     names = dataset.task.names
-    report: Report | NumbersReport
+    report: Measured
     plots: list[Path] = []
     if isinstance(dataset.task, Classification):
         predicted = read_predictions(path)
@@ -121,6 +130,37 @@ def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Basel
     return baseline_of(path, dataset, settings.confidence, settings.calibration_bins)
 
 
+def _sections(path: Path, trained: Trained, dataset: Dataset, settings: EvaluateSettings) -> list[Section]:
+    """Returns what is told beside the metrics: slices of the predictions at `path`, and the importance of columns."""
+    sections = []
+    if settings.slices:
+        sections.append(slices_of(read_columns(path), dataset, settings))
+    is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
+    if is_wanted and dataset.encoder is not None:
+        sections.append(importance_of(trained.model, dataset, settings.confidence))
+    return sections
+
+
+def _tell(report: Measured, reporter: Reporter) -> None:
+    """Prints the sentences of a report, and the first lines of its tables."""
+    for note in report.notes[1:]:
+        reporter.log(note)
+    for section in report.sections:
+        reporter.log(f"{section.title}: {section.note}")
+        for line in aligned([row[:TOLD_COLUMNS] for row in section.shown[: TOLD_ROWS + 1]]):
+            reporter.log(f"  {line}")
+
+
+def _draw_importance(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """Draws the importance of columns, where it is among the sections; returns the files."""
+    path = folder / "plots" / "importance.png"
+    for section in sections:
+        if section.name == "importance":
+            header, *rows = section.rows
+            return [plot_differences(rows[:DRAWN], str(header[1]), path)]
+    return []
+
+
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
     """Returns the examples of a batch, over all replicas; says where memory or the split limits them."""
     if settings.batch_size is not None and settings.batch_size > examples:
@@ -139,7 +179,7 @@ def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
     return folder
 
 
-def _ends(report: Report | NumbersReport, first: str) -> dict[str, float]:
+def _ends(report: Measured, first: str) -> dict[str, float]:
     """Returns the interval of the first metric as metrics; those of all others would flood MLflow's charts."""
     ends = report.intervals.get(first)
     return {} if ends is None else dict(zip((f"{first}_low", f"{first}_high"), ends, strict=True))
@@ -154,7 +194,7 @@ def _report(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings) 
     ]
     found = intervals_of(predicted, settings.confidence)
     intervals = {f"test/{name}": ends for name, ends in found.items()}
-    return Report(values, metrics, dataset.task.names, intervals, notes)
+    return Report(values=values, metrics=metrics, class_names=dataset.task.names, intervals=intervals, notes=notes)
 
 
 def _explained(settings: EvaluateSettings) -> str:

@@ -370,10 +370,15 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
 
 
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Refuse what a later stage cannot use: examples that the other run was not tested on, a network not to export."""
+    """Refuse what a later stage cannot use: columns that are not there, examples that the other run was not tested on,
+    a network not to export."""
     dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
     for stage in later:
         settings = stage.settings
+        if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings) and settings.slices:
+            from stages.evaluation.slices import check_slices
+
+            check_slices(result, settings.slices)
         if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings) and settings.against is not None:
             from stages.evaluation.predictions import check_other, check_same_examples
 

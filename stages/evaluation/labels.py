@@ -9,14 +9,15 @@ import numpy as np
 
 from stages.evaluation.estimates import ESTIMATES, Columns, parts_of
 from stages.evaluation.intervals import Ends, interval
-from stages.evaluation.numbers import LEAST, NumbersReport
+from stages.evaluation.numbers import LEAST
+from stages.evaluation.report import Measured
 from stages.storage.atomic import write_csv
 
 BY_LABEL = "test_by_label.csv"
 
 
-@dataclass(frozen=True)
-class LabelsReport(NumbersReport):
+@dataclass(frozen=True, kw_only=True)
+class LabelsReport(Measured):
     """Metrics of all labels; by_label: rows of a table, its header first."""
 
     by_label: Sequence[Sequence[object]]
@@ -78,4 +79,5 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
         )
     cells = [["" if math.isnan(value) else float(value) for value in column] for column in of_labels.values()]
     rows = zip(names, *cells, map(int, targets.sum(axis=0)), map(int, predicted.sum(axis=0)), strict=True)
-    return LabelsReport(values, intervals, notes, [("label", *of_labels, "examples", "predicted"), *rows])
+    table = [("label", *of_labels, "examples", "predicted"), *rows]
+    return LabelsReport(values=values, intervals=intervals, notes=notes, by_label=table)

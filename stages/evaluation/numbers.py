@@ -1,18 +1,15 @@
 """Metrics of predicted numbers, with intervals: errors in the targets' units, R², and plots of what was predicted."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stages.evaluation.estimates import Columns, mean_of, number_estimates, parts_of
 from stages.evaluation.intervals import Ends, interval
-from stages.evaluation.report import METRICS, METRICS_TABLE
+from stages.evaluation.report import Measured
 from stages.plots.charts import plot_numbers
-from stages.storage.atomic import atomic_write, write_csv
-from stages.tables import markdown
 
 LEAST = 100
 """Test examples for intervals: of fewer, rare large errors may be missing."""
@@ -21,26 +18,7 @@ PLOTTED = 4
 """Targets that are drawn, at most."""
 
 
-@dataclass(frozen=True)
-class NumbersReport:
-    """Metrics by their full names, their intervals as far as there are any, and sentences on what they are."""
-
-    values: Mapping[str, float]
-    intervals: Mapping[str, Ends]
-    notes: Sequence[str]
-
-    def write(self, folder: Path) -> tuple[Path, ...]:
-        """Writes the tables to `folder`; returns their paths."""
-        rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
-        write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
-        cells = [(name, *(part if isinstance(part, str) else f"{part:.6g}" for part in parts)) for name, *parts in rows]
-        notes = "".join(f"- {note}\n" for note in self.notes)
-        text = markdown([("metric", "value", "low", "high"), *cells])
-        atomic_write(folder / METRICS, f"# Test metrics\n\n{text}\n{notes}")
-        return folder / METRICS, folder / METRICS_TABLE
-
-
-def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> NumbersReport:
+def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
     """Returns the metrics of targets and predictions; of several targets their means, and those of each.
 
     Args:
@@ -70,7 +48,7 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
         f"{100 * confidence:g} % interval over the test examples, of {LEAST} or more; it does not show how results "
         "vary with the seed."
     ]
-    return NumbersReport(values, intervals, notes)
+    return Measured(values=values, intervals=intervals, notes=notes)
 
 
 def draw_numbers(columns: Columns, names: Sequence[str], folder: Path) -> list[Path]:

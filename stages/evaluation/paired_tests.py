@@ -142,7 +142,11 @@ def pooled_variance(samples: Iterable[Sequence[float] | np.ndarray]) -> Part | N
 
 
 def mean_difference(
-    first: Sequence[float], second: Sequence[float], paired: bool, pooled: Part | None, level: float = LEVEL
+    first: Sequence[float] | np.ndarray,
+    second: Sequence[float] | np.ndarray,
+    paired: bool,
+    pooled: Part | None,
+    level: float = LEVEL,
 ) -> Interval | None:
     """Compare two settings by a figure of their runs, with Welch's t or that of pairs.
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,35 +22,75 @@ BY_CLASS = "test_by_class.csv"
 
 
 @dataclass(frozen=True)
-class Report:
+class Section:
+    """A table beside the metrics.
+
+    name: of its file. note: what it is, in a sentence. rows: of texts and numbers, the header first.
+    """
+
+    name: str
+    title: str
+    note: str
+    rows: Sequence[Sequence[object]]
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """The rows as texts."""
+        return [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows]
+
+    def write(self, folder: Path) -> Path:
+        """Writes the table as CSV; returns its path."""
+        path = folder / f"test_{self.name}.csv"
+        write_csv(path, self.rows)
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
     """Metrics of the test split, with their intervals.
 
     values: by their full names; intervals: their lower and upper ends, as far as there are intervals.
-    notes: sentences on what the numbers are, and on what is missing.
+    notes: sentences on what the numbers are, and on what is missing. sections: tables beside the metrics.
     """
 
     values: Mapping[str, float]
-    metrics: Metrics
-    class_names: Sequence[str]
     intervals: Mapping[str, tuple[float, float]]
     notes: Sequence[str]
+    sections: Sequence[Section] = ()
+
+    number: ClassVar[str] = ".6g"
 
     def write(self, folder: Path) -> tuple[Path, ...]:
         """Writes the tables to `folder`; returns their paths."""
         rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
         write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
+        cells = [
+            (name, *(part if isinstance(part, str) else format(part, self.number) for part in parts))
+            for name, *parts in rows
+        ]
+        text = f"# Test metrics\n\n{markdown([('metric', 'value', 'low', 'high'), *cells])}\n"
+        text += "".join(f"- {note}\n" for note in self.notes)
+        text += "".join(f"\n## {part.title}\n\n{markdown(part.shown)}\n- {part.note}\n" for part in self.sections)
+        atomic_write(folder / METRICS, text)
+        return folder / METRICS, folder / METRICS_TABLE, *(part.write(folder) for part in self.sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Measured):
+    """Metrics of classes."""
+
+    metrics: Metrics
+    class_names: Sequence[str]
+
+    number: ClassVar[str] = ".4f"
+
+    def write(self, folder: Path) -> tuple[Path, ...]:
+        """See `Measured`; also a table of the classes."""
         parts = self.metrics.by_class
         columns = [["" if np.isnan(value) else float(value) for value in values] for values in parts.values()]
         by_class = zip(self.class_names, *columns, map(int, self.metrics.support), strict=True)
         write_csv(folder / BY_CLASS, [["class", *parts, "examples"], *by_class])
-        cells = [
-            (name, *(value if isinstance(value, str) else f"{value:.4f}" for value in numbers))
-            for name, *numbers in rows
-        ]
-        notes = "".join(f"- {note}\n" for note in self.notes)
-        text = markdown([("metric", "value", "low", "high"), *cells])
-        atomic_write(folder / METRICS, f"# Test metrics\n\n{text}\n{notes}")
-        return folder / METRICS, folder / METRICS_TABLE, folder / BY_CLASS
+        return *super().write(folder), folder / BY_CLASS
 
 
 def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:

@@ -31,6 +31,11 @@ class EvaluateSettings:
     """A run, by its folder or the beginning of its id, that was tested on the same examples, to compare with."""
     baseline: bool = True
     """Of tables and texts: compares with a standard model of scikit-learn's, fitted to the same split and columns."""
+    importance: bool | None = None
+    """Of columns: how much worse the network answers with the values of each permuted; null: where that takes seconds,
+    of 2 to 100 columns without a text."""
+    slices: list[str] = field(default_factory=list)
+    """Columns of whose values, or fifths of a number, the metrics are told one by one, the worst first."""
 
 
 @dataclass(kw_only=True)

@@ -49,7 +49,8 @@ def outputs(csv: Path, tmp_path_factory: pytest.TempPathFactory, migrated_store:
     """The outputs of a whole run with two replicas."""
     outputs = tmp_path_factory.mktemp("outputs")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    done = run(csv, outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all")
+    done = run(csv, outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all",
+               "evaluate.slices=[shop]")  # fmt: skip
     assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
     return outputs
 
@@ -71,6 +72,16 @@ def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
     assert columns.kind.to_dict() == {**kinds, **dict.fromkeys(("price", "rent", "weight"), "leave_out")}
     assert summary["metrics"]["export/max_abs_diff"] <= 1e-6
     assert {"export/saved_model/agreement", "export/keras/agreement"} <= {*summary["metrics"]}
+    assert pd.read_csv(folder / "test_slices.csv").examples.sum() == summary["facts"]["data"]["test_examples"]
+    assert len(pd.read_csv(folder / "test_importance.csv")) == 3
+
+
+def test_slices_of_no_column_are_refused_once_the_data_is_known(csv: Path, tmp_path: Path) -> None:
+    given = ("data=table", f"data.files={csv}", "data.target=color", "evaluate.slices=[colour]", "tracking=off")
+    done = commands.run(*given, f"outputs={tmp_path}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "evaluate.slices=colour is no column of shops.csv that is used" in done.stdout + done.stderr
+    assert "epoch" not in done.stdout
 
 
 def test_predictions_of_new_rows_are_those_of_the_test(outputs: Path, csv: Path, tmp_path: Path) -> None:

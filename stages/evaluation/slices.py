@@ -1,0 +1,137 @@
+"""Slices: the metrics of a task for each value of a column, or bin of a number, the worst first."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from stages.errors import UserError
+from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.intervals import Ends, fraction_interval, interval
+from stages.evaluation.labels import report_labels
+from stages.evaluation.metrics import metrics_of
+from stages.evaluation.numbers import LEAST as LEAST_OF_OTHERS
+from stages.evaluation.numbers import report_numbers
+from stages.evaluation.paired_tests import mean_difference
+from stages.evaluation.predictions import Predicted
+from stages.evaluation.report import Section
+from stages.features.kinds import Feature
+from stages.results import Dataset
+from stages.safe_places import safe_place
+from stages.settings.results import EvaluateSettings
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+
+BINS = 5
+"""Quantiles of a number, at most."""
+
+LEAST = 30
+"""Examples of classes of which a difference is told from none, at least."""
+
+MOST = 20
+"""Values of a category, the most frequent; all others are one slice."""
+
+
+def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
+    """Returns the features that `columns` are.
+
+    Raises:
+        UserError: where one is no number or category of the data set.
+    """
+    names = {one.facts.get("column", name): name for name, one in dataset.features.items() if _can_be(one)}
+    for column in columns:
+        if column not in names:
+            have = ", ".join(names) or "none, as in images and texts alone"
+            raise UserError(f"evaluate.slices={column} is no column of {dataset.name} that is used", have)
+    return {column: names[column] for column in columns}
+
+
+def _can_be(feature: Feature) -> bool:
+    return feature.kind in ("number", "category")
+
+
+def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:
+    """Returns a row for each slice of the test split: its examples, its metrics, and whether it differs from the rest.
+
+    That is told by the interval of the difference, whose level allows for the number of slices of the column
+    (Bonferroni). Slices of too few examples come last.
+
+    Args:
+        predicted: columns of a file of predictions.
+    """
+    task = dataset.task
+    least = LEAST if isinstance(task, Classification) else LEAST_OF_OTHERS
+    sign = 1 if task.is_higher_better(task.primary) else -1
+    found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
+    for column, name in check_slices(dataset, settings.slices).items():
+        groups = list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name].kind))
+        level = 1 - (1 - settings.confidence) / len(groups)
+        for value, rows in groups:
+            of_slice = {key: values[rows] for key, values in predicted.items()}
+            own = by_example(task.primary, of_slice)
+            is_told = min(rows.sum(), len(rows) - rows.sum()) >= least
+            verdict = "cannot tell"
+            if is_told:
+                rest = by_example(task.primary, {key: values[~rows] for key, values in predicted.items()})
+                difference = mean_difference(rest, own, False, None, level)
+                if difference is not None and difference.excludes_zero:
+                    verdict = "better" if sign * difference.difference > 0 else "worse"
+            ends = _ends(own, settings.confidence, sign, least) or ("", "")
+            row = [f"{column}: {value}", int(rows.sum()), float(own.mean()), *ends, verdict]
+            found.append(((not is_told, sign * float(own.mean())), row, _metrics(of_slice, dataset, settings)))
+            safe_place()
+    found.sort(key=lambda part: part[0])
+    names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != task.primary)
+    rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
+    note = (
+        f"the worst slice first. low, high: {100 * settings.confidence:g} % interval of {task.primary}. than the rest: "
+        f"whether {task.primary} differs from that of all other test examples, by an interval that allows for the "
+        f"number of slices; of fewer than {least} examples nothing is told."
+    )
+    header = ["slice", "examples", task.primary, "low", "high", "than the rest", *names]
+    return Section("slices", "Slices", note, [header, *rows_of])
+
+
+def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> Ends | None:
+    """Returns the interval of a metric; None of too few examples, and where these do not differ."""
+    if by_example.dtype == bool:
+        return fraction_interval(int(by_example.sum()), len(by_example), confidence)
+    if len(by_example) < least:
+        return None
+    return interval(float(by_example.mean()), by_example, confidence, 1.0 if sign > 0 else np.inf)
+
+
+def _metrics(columns: Columns, dataset: Dataset, settings: EvaluateSettings) -> dict[str, float]:
+    """Returns all metrics of some predictions, by name."""
+    names = dataset.task.names
+    if isinstance(dataset.task, Classification):
+        probabilities = np.ascontiguousarray(columns["probabilities"].T)
+        part = Predicted(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
+        return metrics_of(part, settings.calibration_bins).values
+    report = report_labels if isinstance(dataset.task, MultiLabel) else report_numbers
+    values = report(columns, names, settings.confidence).values
+    return {name.removeprefix("test/"): value for name, value in values.items()}
+
+
+def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the slices of a column with their rows, bool [n]: values of a category, quantiles of a number."""
+    if kind == "category":
+        texts = values.astype(str)
+        different, counts = np.unique(texts, return_counts=True)
+        most = different[np.argsort(-counts, kind="stable")][:MOST]
+        yield from ((value or "missing", texts == value) for value in most)
+        others = ~np.isin(texts, most)
+        if others.any():
+            yield f"{len(different) - MOST} others", others
+        return
+    is_missing = np.isnan(values)
+    present = values[~is_missing]
+    if is_missing.any():
+        yield "missing", is_missing
+    if not len(present):
+        return
+    borders = np.unique(np.quantile(present, np.arange(1, BINS) / BINS, method="lower"))
+    bins = np.where(is_missing, -1, np.searchsorted(borders, values))
+    for number in np.unique(bins[~is_missing]):
+        rows = bins == number
+        low, high = values[rows].min(), values[rows].max()
+        yield f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}", rows

@@ -1,0 +1,104 @@
+"""Slices: the metrics of each part of the test split, the worst first, and none told of a few examples."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import metrics as sk
+
+from stages.errors import UserError
+from stages.evaluation.report import Section
+from stages.evaluation.slices import check_slices, slices_of
+from stages.load.table import table
+from stages.results import Dataset
+from stages.settings.results import EvaluateSettings
+from stages.settings.table import TableSettings
+from tests.stages.experiments import real_digits
+
+ROWS = 4000
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({"size (m)": random.normal(size=ROWS).round(4)})
+    frame.loc[::50, "size (m)"] = np.nan
+    frame["town"] = random.choice(["north", "south", "tiny"], ROWS, p=[0.49, 0.49, 0.02])
+    frame["kind"] = random.choice(["x", "y"], ROWS)
+    frame["price"] = random.normal(size=ROWS).round(4)
+    frame["hot"], frame["wet"] = random.integers(0, 2, (2, ROWS))
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def loaded(csv: Path, target: Any) -> Dataset:
+    return table(TableSettings(files=str(csv), target=target, features=["size (m)", "town"]))
+
+
+def told(section: Section) -> pd.DataFrame:
+    header, *rows = section.rows
+    return pd.DataFrame(rows, columns=header).set_index("slice")
+
+
+def test_of_classes_they_are_those_of_scikit_learn(csv: Path) -> None:
+    data = loaded(csv, "kind")
+    labels = np.asarray(data.test.targets)
+    towns = np.asarray(data.test.features["town"][:])
+    random = np.random.default_rng(4)
+    share = np.where(towns == "south", 0.6, 0.9)
+    predicted = np.where(random.random(len(labels)) < share, labels, 1 - labels).astype(np.int32)
+    probabilities = np.eye(2, dtype=np.float32)[predicted] * 0.8 + 0.1
+    answers = {"label": labels, "predicted": predicted, "probabilities": probabilities}
+    found = told(slices_of(answers, data, EvaluateSettings(slices=["town", "size (m)"])))
+    tested = pd.DataFrame({"town": towns, "label": labels, "predicted": predicted})
+    for town, part in tested.groupby("town"):
+        row = found.loc[f"town: {town}"]
+        assert row.examples == len(part)
+        assert row.accuracy == pytest.approx(sk.accuracy_score(part.label, part.predicted))
+        assert row.macro_f1 == pytest.approx(sk.f1_score(part.label, part.predicted, average="macro"))
+        assert row.low < row.accuracy < row.high
+    assert found.loc["town: south", "than the rest"] == "worse"
+    assert found.loc["town: north", "than the rest"] == "better"
+    assert found.index[0] == "town: south"
+    assert (found.loc["town: tiny", "examples"] < 30, found.loc["town: tiny", "than the rest"]) == (True, "cannot tell")
+    sizes = found[found.index.str.startswith("size (m)")]
+    assert sizes.examples.sum() == len(labels)
+    assert len(sizes) == 6  # fifths, and those that are missing
+    assert found.loc["size (m): missing", "examples"] == np.isnan(data.test.features["size__m_"][:]).sum()
+    assert (sizes["than the rest"] == "cannot tell").all()
+    assert set(found.index[-2:]) == {"town: tiny", "size (m): missing"}
+
+
+def test_of_numbers_the_largest_error_comes_first(csv: Path) -> None:
+    data = loaded(csv, "price")
+    targets = np.asarray(data.test.targets)
+    is_south = np.asarray(data.test.features["town"][:]) == "south"
+    error = np.random.default_rng(3).normal(size=targets.shape) * np.where(is_south, 2.0, 1.0)[:, None]
+    answers = {"target": targets, "prediction": (targets + error).astype(np.float32)}
+    found = told(slices_of(answers, data, EvaluateSettings(slices=["town"])))
+    assert found.index.tolist() == ["town: south", "town: north", "town: tiny"]
+    assert found["than the rest"].tolist() == ["worse", "better", "cannot tell"]
+    assert found.rmse.iloc[0] == pytest.approx(np.sqrt(np.square(error[is_south]).mean()), rel=1e-4)
+    assert {"mae", "r2"} <= {*found.columns}
+
+
+def test_of_labels(csv: Path) -> None:
+    data = loaded(csv, ["hot", "wet"])
+    targets = np.asarray(data.test.targets)
+    is_south = np.asarray(data.test.features["town"][:]) == "south"
+    predicted = np.where(is_south[:, None], 1 - targets, targets).astype(np.int32)
+    probabilities = (0.2 + 0.6 * predicted).astype(np.float32)
+    answers = {"target": targets, "predicted": predicted, "probabilities": probabilities}
+    found = told(slices_of(answers, data, EvaluateSettings(slices=["town"])))
+    assert found.macro_f1.to_dict() == {"town: south": 0, "town: north": 1, "town: tiny": 1}
+
+
+def test_a_column_that_is_not_used_is_refused(csv: Path) -> None:
+    assert check_slices(loaded(csv, "kind"), ["size (m)"]) == {"size (m)": "size__m_"}
+    with pytest.raises(UserError, match=r"evaluate.slices=price is no column of table.csv that is used.*town"):
+        check_slices(loaded(csv, "kind"), ["price"])
+    with pytest.raises(UserError, match="none, as in images"):
+        check_slices(real_digits(), ["label"])
