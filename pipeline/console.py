@@ -50,6 +50,7 @@ class Console:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_plain = time.monotonic()
+        self._told = (0, self._last_plain)
 
     @property
     def said(self) -> list[str]:
@@ -123,7 +124,13 @@ class Console:
             self._show_bar(done, total, rate, note)
         elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
             self._last_plain = time.monotonic()
-            self.log(note if total is None else f"step {done}/{total}  {note}  {rate}")
+            self.log(note if total is None else f"step {done}/{total}  {note}  {rate}{self._left(done, total)}")
+
+    def _left(self, done: int, total: int) -> str:
+        """Returns the time left, by the steps since the line before; for the first line nothing."""
+        now = time.monotonic()
+        (before, began), self._told = self._told, (done, now)
+        return f"{(now - began) / (done - before) * (total - done):.0f} s left" if 0 < before < done else ""
 
     def doing(self, what: str) -> None:
         """Shows `what` in the place of the last progress and its time left."""

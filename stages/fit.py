@@ -166,7 +166,7 @@ class _Report(keras.callbacks.Callback):
         if invalid or not math.isfinite(progress.logs.get("loss", 0.0)):
             why = f"{invalid} has values that are not finite" if invalid else f"the loss is {progress.logs['loss']}"
             raise diverged(progress, self.settings, why)
-        report_epoch(progress, {}, self.settings.epochs, self._per_epoch, self.task, self.reporter)
+        report_epoch(progress, {}, self.settings.epochs, self.task, self.reporter)
         progress.epoch, progress.done = epoch + 1, 0
         progress.finished = self.model.stop_training or progress.epoch == self.settings.epochs
         variables = [*self.model.variables, *self.model.optimizer.variables]

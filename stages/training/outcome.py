@@ -33,7 +33,7 @@ def report_completed(progress: Progress, notes: Sequence[str], epochs: int, repo
 
 
 def report_epoch(  # all of them are parts of one line
-    progress: Progress, own: Mapping[str, float], epochs: int, steps_per_epoch: int, task: Task, reporter: Reporter
+    progress: Progress, own: Mapping[str, float], epochs: int, task: Task, reporter: Reporter
 ) -> None:
     """Record the metrics of the epoch that ends, and log its line.
 
@@ -43,7 +43,7 @@ def report_epoch(  # all of them are parts of one line
     row = {tracked(name): value for name, value in progress.logs.items()} | progress.clock.rates() | dict(own)
     progress.rows.append(row)
     reporter.metrics(row, step=progress.epoch + 1)
-    reporter.log(_epoch_line(progress, epochs, steps_per_epoch, task))
+    reporter.log(_epoch_line(progress, epochs, task))
 
 
 def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError:
@@ -63,13 +63,15 @@ def tracked(name: str) -> str:
     return f"val/{name[4:]}" if name.startswith("val_") else f"train/{name}"
 
 
-def _epoch_line(progress: Progress, epochs: int, steps_per_epoch: int, task: Task) -> str:
-    epoch, logs, clock = progress.epoch, progress.logs, progress.clock
-    left = steps_per_epoch * (epochs - epoch - 1) * clock.step_seconds
-    remaining = f"  {left:.0f} s left" if epoch + 1 < epochs else ""
-    names = [f"{split}{name}" for split in ("", "val_") for name in ("loss", *task.shown)]
-    means = "  ".join(f"{name} {task.text(name, logs[name])}" for name in names if name in logs)
-    return f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}  {means}  {clock.speed}{remaining}"
+def _epoch_line(progress: Progress, epochs: int, task: Task) -> str:
+    """Return a line of 80 columns: each metric of training, and beside it that of validation."""
+    logs = progress.logs
+    means = []
+    for name in ("loss", *task.shown):
+        both = {f"{name} ": name, "val ": f"val_{name}"}
+        means.append(" ".join(f"{label}{task.text(name, logs[key])}" for label, key in both.items() if key in logs))
+    of_all = f"{progress.epoch + 1:{len(str(epochs))}}/{epochs}"
+    return "  ".join([f"epoch {of_all}", *filter(None, means), progress.clock.speed])
 
 
 def write_files(model: Model, progress: Progress, best: BestWeights, folder: Path | None) -> dict[str, Path]:

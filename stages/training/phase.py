@@ -151,7 +151,7 @@ class Phase:
                         progress.logs |= self._validate()
                     self._call("on_epoch_end", progress.epoch, progress.logs)
                 own, task = self._own_metrics(), session.model.task
-                report_epoch(progress, own, self.all_epochs, self._per_epoch, task, session.reporter)
+                report_epoch(progress, own, self.all_epochs, task, session.reporter)
                 progress.epoch = progress.epoch + 1
                 progress.done = 0
                 [self._network.stop_training] = any_worker(session.strategy, [bool(self._network.stop_training)])
