@@ -86,7 +86,7 @@ def _answer_tables(loaded: Any, files: Sequence[Path], options: argparse.Namespa
         named = {name: values.tolist() for name, values in columns.items()}
         for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
             texts = [value.decode() if isinstance(value, bytes) else value for value in row]
-            facts = {"file": block.path.name, "row": place, **dict(zip(named, texts, strict=True))}
+            facts = {"file": block.name, "row": place, **dict(zip(named, texts, strict=True))}
             print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code

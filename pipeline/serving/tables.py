@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.data.tables import Block, argument_names, blocks
+from stages.data.tables import Block, FileRows, argument_names
 from stages.data.typed_columns import Reading, Typed
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
@@ -44,7 +44,7 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
             f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {', '.join(arguments)}"
         )
     reading = Reading([Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()])
-    for block in blocks(header, settings, [columns[name] for name in arguments]):
+    for block in FileRows(header, settings).blocks([columns[name] for name in arguments]):
         values, wrong = reading.read(block)
         if wrong:
             raise UserError(f"{wrong[0][1]}: {wrong[0][2]}", "values as the model was trained on")
@@ -77,7 +77,7 @@ def write_answers(loaded: Any, paths: Sequence[Path], output: Path) -> int:
         writer = None
         for block, columns in answers(loaded, paths):
             count = len(next(iter(columns.values())))
-            named = {"file": pa.array([block.path.name] * count), "row": np.arange(block.first, block.first + count)}
+            named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
             table = pa.table({**named, **{name: _arrow(values) for name, values in columns.items()}})
             writer = writer or pq.ParquetWriter(partial, table.schema)
             writer.write_table(table)

@@ -13,7 +13,7 @@ from stages.data.source import Invalid, Source
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, image
+from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset
 from stages.settings.data import ImagesSettings, SourceSettings
@@ -39,35 +39,55 @@ def load(
     reporter = reporter or Silent()
     if source.passed_over:
         reporter.log(f"{source.name}: {source.passed_over:,} files that are no images are passed over")
-    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
-    fits = len(source) * int(np.prod(source.image_shape)) <= allowed
-    if settings.cache == "disk" and cache is not None:
-        prepared = prepare(source, cache, settings.on_error, reporter)
-    elif fits:
-        prepared = read_into_memory(source, settings.on_error, reporter)
-    else:
-        raise UserError(
-            f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
-            f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
-            "data.cache=disk",
-        )
+    prepared, fits = read_images(source, settings, reporter, cache)
     rows = splits_of(source, prepared, settings)
-    images: Mapping[str, Column]
-    if fits:
-        images = hold(prepared, rows)
-    else:
-        reporter.log(f"{source.name} is read from its disk during training")
-        every = Streamed.all(prepared.images.shape, read_rows(prepared))
-        images = {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
+    images = columns_of(source, prepared, rows, fits, reporter)
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
-    resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
-    features = {IMAGES: image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)}
+    features = {IMAGES: feature_of(source, settings)}
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
     params = {"held_in": "memory" if fits else "disk", "data/skipped": len(prepared.invalid)}
     params |= {"data/passed_over": source.passed_over}
     files = _report_invalid(prepared.invalid, source.name, reporter, folder)
     record = dataclasses.replace(dataset.record, params={**dataset.record.params, **params}, files=files)
     return dataclasses.replace(dataset, record=record)
+
+
+def read_images(
+    source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None
+) -> tuple[Prepared, bool]:
+    """Returns the images of `source`, prepared, and whether they fit into memory.
+
+    Raises:
+        UserError: where images cannot be used and are not to be skipped, or there is no room for them.
+    """
+    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
+    fits = len(source) * int(np.prod(source.image_shape)) <= allowed
+    if settings.cache == "disk" and cache is not None:
+        return prepare(source, cache, settings.on_error, reporter), fits
+    if fits:
+        return read_into_memory(source, settings.on_error, reporter), fits
+    raise UserError(
+        f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
+        f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
+        "data.cache=disk",
+    )
+
+
+def columns_of(
+    source: Source, prepared: Prepared, rows: Mapping[str, np.ndarray], fits: bool, reporter: Reporter
+) -> Mapping[str, Column]:
+    """Returns the images of each split's rows: in memory where they fit, else read at each use."""
+    if fits:
+        return hold(prepared, rows)
+    reporter.log(f"{source.name} is read from its disk during training")
+    every = Streamed.all(prepared.images.shape, read_rows(prepared))
+    return {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
+
+
+def feature_of(source: Source, settings: SourceSettings) -> Feature:
+    """Returns the feature that the images of `source` are."""
+    resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
+    return image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)
 
 
 def splits_of(source: Source, prepared: Prepared, settings: SourceSettings) -> dict[str, np.ndarray]:

@@ -1,8 +1,11 @@
 """Sources of images: what they tell before an image is read, and how they are read."""
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +13,7 @@ import numpy as np
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.images import WORKERS, chunk_of
+from stages.settings.places import regular_file
 
 Example = tuple[np.ndarray, int]
 """An image, uint8 [H, W, C], and its label."""
@@ -90,3 +94,45 @@ class EncodedSource(Source):
         if not 0 <= item.label < len(self.class_names):
             return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
         return image, item.label
+
+
+class FileSource(EncodedSource):
+    """Image files below a folder, by number, each with its label."""
+
+    def __init__(self, root: Path, decode: Decoder, class_names: Sequence[str]) -> None:
+        self.root, self.decode, self.class_names = root, decode, tuple(class_names)
+        self.image_shape = decode.image_shape
+        self.paths: list[Path] = []
+        self.labels: list[int] = []
+
+    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
+        """See `EncodedSource`."""
+        return [self._encoded(int(number)) for number in block]
+
+    def _encoded(self, number: int) -> Encoded | Invalid:
+        where = self.where(number)
+        try:
+            return Encoded(where, regular_file(self.paths[number]).read_bytes(), self.labels[number])
+        except OSError as error:
+            return Invalid(where, error.strerror or str(error))
+
+    def where(self, number: int) -> str:
+        """Names an example, for errors."""
+        return str(self.paths[number])
+
+    def file(self, number: int) -> str | None:
+        """See `Source`. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
+        path = self.paths[number].relative_to(self.root)
+        return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+
+    def digest(self) -> str:
+        """Returns a digest of what the files are, as far as it is known without reading them."""
+        content = hashlib.sha256(os.fsencode(repr((self.decode.key, self.class_names))))
+        for path in self.paths:
+            try:
+                status: Any = path.stat()
+            except OSError:  # a link to nothing, which reading will report
+                status = path.lstat() if path.is_symlink() else None
+            of_file = f"{status.st_size} {status.st_mtime_ns}" if status else "is not there"
+            content.update(os.fsencode(f"{path.relative_to(self.root)} {of_file}\n"))
+        return content.hexdigest()[:32]

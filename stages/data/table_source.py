@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import available_memory
 from stages.data.loading import HELD_SHARE
-from stages.data.tables import Profile, argument_names, scan
+from stages.data.tables import FileRows, Profile, Rows, argument_names, scan
 from stages.data.typed_columns import NUMBERS, Coded, Typed, read
 from stages.errors import UserError
 from stages.features.kinds import Feature
@@ -31,8 +31,9 @@ MOST_SKIPPED = 10_000
 class ColumnFacts:
     """A column of the files.
 
-    feature: its name as an argument of the model. kind: how it is read, of DTYPES; or `leave_out`, `target`, or the
-    setting that names it. note: why it is left out. different: values, 0 where they are not counted.
+    feature: its name as an argument of the model. kind: how it is read, of DTYPES; or `image` (paths of files),
+    `leave_out`, `target`, or the setting that names it. note: why it is left out. different: values, 0 where they
+    are not counted.
     """
 
     name: str
@@ -48,7 +49,7 @@ class TableSource:
     """A table as typed columns, in memory or mapped from the cache.
 
     texts: of categories, by the numbers that stand for them. skipped: rows that are left out, and where the first are.
-    numbers: of the rows in the files, from 0. key: changes with the files and with how they are read.
+    numbers: of the rows in the files, from 0.
     """
 
     name: str
@@ -59,12 +60,27 @@ class TableSource:
     arrays: Mapping[str, np.ndarray]
     numbers: np.ndarray
     is_mapped: bool
-    key: str
 
     @property
     def used(self) -> list[ColumnFacts]:
         """The columns that are features."""
         return [column for column in self.columns if column.kind in DTYPES]
+
+    def take(self, rows: np.ndarray, skipped: Sequence[tuple[str, str]]) -> "TableSource":
+        """Returns some rows, int64 [n], in memory.
+
+        Args:
+            skipped: where the other rows are, and why they are left out.
+        """
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        return replace(
+            self,
+            arrays=arrays,
+            numbers=self.numbers[rows],
+            is_mapped=False,
+            skipped=self.skipped + len(skipped),
+            listed=[*self.listed, *skipped][:MOST_SKIPPED],
+        )
 
     def of(self, name: str) -> np.ndarray:
         """Returns all values of a column; of a category texts, object."""
@@ -81,7 +97,7 @@ class TableSource:
         return Streamed(column.__getitem__, rows, (), column.dtype)
 
 
-def feature_of(column: ColumnFacts) -> Feature:
+def feature_of_column(column: ColumnFacts) -> Feature:
     """Returns the feature that a column is; its facts have the column's name where that is another one."""
     facts = {"column": column.name} if column.name != column.feature else {}
     kind = "category" if column.kind == "whole" else column.kind
@@ -90,28 +106,32 @@ def feature_of(column: ColumnFacts) -> Feature:
 
 def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) -> TableSource:
     """Returns the table: in memory where it fits or there is no cache, else mapped from the cache."""
-    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
-    name = header.files[0].name + (f" and {len(header.files) - 1} more" if len(header.files) > 1 else "")
-    status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in header.files]
+    rows = FileRows(Header.of(files_of(settings.files), settings.delimiter, settings.encoding), settings)
+    files = rows.header.files
+    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
+    if cache is None or settings.cache == "off" or _bytes_of(rows.header) <= allowed:
+        return read_rows(rows, settings)
+    status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction")
     facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in of_splits)
-    key = hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]
-    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
-    is_mapped = cache is not None and _bytes_of(header) > allowed
-    if is_mapped:
-        assert cache is not None
-        place = cache / f"table-{key}"
-        entry, is_new = cached(place, partial(_contents, header, settings), reporter)
-        reporter.log(f"{'converted' if is_new else 'found'} {name} in {place}: training reads it from the disk")
-        contents = Contents(entry.facts, entry.arrays)
-    else:
-        contents = _contents(header, settings, None)
+    place = cache / f"table-{hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]}"
+    entry, is_new = cached(place, partial(_contents, rows, settings), reporter)
+    reporter.log(f"{'converted' if is_new else 'found'} {rows.name} in {place}: training reads it from the disk")
+    return _source(rows, Contents(entry.facts, entry.arrays), is_mapped=True)
+
+
+def read_rows(rows: Rows, settings: TableSettings) -> TableSource:
+    """Returns the table in memory."""
+    return _source(rows, _contents(rows, settings, None), is_mapped=False)
+
+
+def _source(rows: Rows, contents: Contents, is_mapped: bool) -> TableSource:
     count = contents.facts["rows"]
     arrays = {column: contents.arrays[f"column_{place}"][:count] for place, column in enumerate(contents.facts["read"])}
     numbers = arrays.pop(NUMBERS)
     columns = [ColumnFacts(**column) for column in contents.facts["columns"]]
     texts, skipped, listed = (contents.facts[key] for key in ("texts", "skipped", "listed"))
-    return TableSource(name, columns, texts, skipped, listed, arrays, numbers, is_mapped, key)
+    return TableSource(rows.name, columns, texts, skipped, listed, arrays, numbers, is_mapped)
 
 
 def _bytes_of(header: Header) -> float:
@@ -126,25 +146,22 @@ def _bytes_of(header: Header) -> float:
     )
 
 
-def _contents(header: Header, settings: TableSettings, folder: Path | None) -> Contents:
+def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Contents:
     """Reads the table twice: for the kinds of its columns, then for their values.
 
     Args:
         folder: takes the columns as files; None: they are held in memory.
     """
-    profiles = scan(header, settings)
-    roles = {column: role for role, column in settings.roles.items()} | dict.fromkeys(settings.targets, "target")
+    profiles = scan(rows)
     facts = [
-        _facts(profiles[name], roles, settings, feature) for name, feature in argument_names(header.columns).items()
+        _facts(profiles[name], settings, feature, rows.takes_texts)
+        for name, feature in argument_names(rows.columns).items()
     ]
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
-    rows = profiles[header.columns[0]].rows
-    arrays, texts, skipped = read(header, settings, reads, rows, folder)
+    count = profiles[rows.columns[0]].rows
+    arrays, texts, skipped = read(rows, reads, count, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
-        raise UserError(f"{header.files[0]}: no row can be used ({skipped[0][0]}: {skipped[0][1]})", "rows that can be")
-    if not any(column.kind in DTYPES for column in facts):
-        left_out = "; ".join(f"{column.name}: {column.note}" for column in facts if column.kind == "leave_out")
-        raise UserError(f"{header.files[0]} has no feature ({left_out})", "a number or a category besides the target")
+        raise UserError(f"{rows.name}: no row can be used ({skipped[0][0]}: {skipped[0][1]})", "rows that can be")
     named = {f"column_{place}": array for place, array in enumerate(arrays.values())}
     content = {
         "columns": [asdict(column) for column in facts],
@@ -157,16 +174,19 @@ def _contents(header: Header, settings: TableSettings, folder: Path | None) -> C
     return Contents(content, {}, list(named)) if folder is not None else Contents(content, named)
 
 
-def _facts(profile: Profile, roles: Mapping[str, str], settings: TableSettings, feature: str) -> ColumnFacts:
-    found, note = profile.kind()
+def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts: bool) -> ColumnFacts:
+    role = "target" if profile.name in settings.targets else None
+    role = next((role for role, column in settings.roles.items() if column == profile.name), role)
+    found, note = ("text", "") if takes_texts and profile.is_prose else profile.kind()
     kind = settings.declared.get(profile.name, found)
     if kind != found:
         note = "" if kind != "leave_out" else "by data.features"
-    if isinstance(settings.features, list) and profile.name not in settings.features and profile.name not in roles:
+    if isinstance(settings.features, list) and profile.name not in settings.features and role is None:
         kind, note = "leave_out", "not in data.features"
+    if settings.image not in (None, profile.name) and role is None:
+        kind, note = "leave_out", "beside images"
     is_whole = profile.is_whole and profile.is_number and not profile.missing
     kind = "whole" if kind == "category" and is_whole else kind
-    role = roles.get(profile.name)
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
         _refuse_target(profile, kind, note)
@@ -190,5 +210,7 @@ def _typed(column: ColumnFacts, profile: Profile) -> Typed:
     if column.kind == "time":
         return Typed(column.name, "number" if profile.is_number else "date", required=True)
     if column.kind in ("group", "split_column"):
+        return Typed(column.name, "category", required=True)
+    if column.kind == "image":
         return Typed(column.name, "category", required=True)
     return Typed(column.name, "category" if column.kind == "text" else column.kind)

@@ -1,12 +1,12 @@
-"""Tables as typed columns: files read in blocks, the kinds of their columns found, rows that cannot be used told."""
+"""Tables as typed columns: files, or arrays, read in blocks; the kinds of their columns; rows that cannot be used."""
 
 import csv
 import keyword
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,9 @@ from stages.settings.table import Header, TableSettings, format_of, not_in_encod
 
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
+
+ROWS = 2**20
+"""Rows of arrays that are read at once."""
 
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 """Texts that mean a missing value."""
@@ -40,36 +43,90 @@ _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]
 
 
 class Block(NamedTuple):
-    """Rows of a file from the one numbered `first` on, counted from 1 without the header."""
+    """Rows of a file, or of a split, from the one numbered `first` on, counted from 1 without the header."""
 
-    path: Path
+    name: str
     first: int
     columns: dict[str, pa.Array]
 
     def where(self, row: int, column: str) -> str:
         """Names a value by its place in the block."""
-        return f"{self.path.name} row {self.first + row:,}, column {column}"
+        return f"{self.name} row {self.first + row:,}, column {column}"
 
 
-def blocks(
-    header: Header, settings: TableSettings, columns: Sequence[str], ragged: list[str] | None = None
-) -> Iterator[Block]:
-    """Yields all rows in order; each column is int64, float64 or string.
+class Rows(Protocol):
+    """Rows that are read in blocks, in order, any number of times.
 
-    Args:
-        ragged: takes what is said of rows that are left out, where `on_error` is `skip`.
-
-    Raises:
-        UserError: for rows that are ragged or in another encoding, and values of a type that no feature has.
+    takes_texts: whether a column of sentences is a feature without being declared.
     """
-    for path in header.files:
-        first = 1
-        try:
-            for batch in _batches(path, header, settings, ragged if ragged is not None else []):
-                yield Block(path, first, {name: _plain(batch.column(name), path, name) for name in columns})
-                first += len(batch)
-        except pa.ArrowInvalid as error:
-            raise _damage(path, header, settings) or UserError(f"{path} cannot be read ({error})", "a table") from error
+
+    takes_texts: bool
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
+        """Yields all rows in order; each column is int64, float64 or string.
+
+        Args:
+            ragged: takes what is said of rows that are left out, where `on_error` is `skip`.
+
+        Raises:
+            UserError: for rows that are ragged or in another encoding, and values of a type that no feature has.
+        """
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Rows of files; see `Rows`."""
+
+    header: Header
+    settings: TableSettings
+    takes_texts = False
+
+    @property
+    def name(self) -> str:
+        files = self.header.files
+        return files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return self.header.columns
+
+    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
+        """See `Rows`."""
+        for path in self.header.files:
+            first = 1
+            try:
+                for batch in _batches(path, self.header, self.settings, ragged if ragged is not None else []):
+                    yield Block(path.name, first, {name: _plain(batch.column(name), path, name) for name in columns})
+                    first += len(batch)
+            except pa.ArrowInvalid as error:
+                damage = _damage(path, self.header, self.settings)
+                raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Rows of columns in memory, by their splits; see `Rows`."""
+
+    name: str
+    splits: Mapping[str, Mapping[str, pa.Array]]
+    takes_texts = True
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(next(iter(self.splits.values())))
+
+    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
+        """See `Rows`."""
+        for split, arrays in self.splits.items():
+            for start in range(0, len(next(iter(arrays.values()))), ROWS):
+                part = {name: _plain(arrays[name].slice(start, ROWS), split, name) for name in columns}
+                yield Block(split, start + 1, part)
 
 
 def _batches(path: Path, header: Header, settings: TableSettings, ragged: list[str]) -> Iterator[pa.RecordBatch]:
@@ -102,7 +159,7 @@ def _batches(path: Path, header: Header, settings: TableSettings, ragged: list[s
     )
 
 
-def _plain(array: pa.Array, path: Path, name: str) -> pa.Array:
+def _plain(array: pa.Array, where: object, name: str) -> pa.Array:
     """Returns a column as int64, float64 or string; NaN is missing."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -121,7 +178,7 @@ def _plain(array: pa.Array, path: Path, name: str) -> pa.Array:
         return array.cast(pa.string())
     if pa.types.is_temporal(kind):
         return array.cast(pa.string())
-    raise UserError(f"{path}: the column {name} holds {kind}", "numbers, texts or dates", "without this column")
+    raise UserError(f"{where}: the column {name} holds {kind}", "numbers, texts or dates", "without this column")
 
 
 def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | None:
@@ -203,6 +260,12 @@ class Profile:
     def is_date(self) -> bool:
         return 0 < self.present == self.dates
 
+    @property
+    def is_prose(self) -> bool:
+        """Whether it holds different sentences."""
+        is_worded = self.spaces >= (WORDS - 1) * self.present
+        return is_worded and not self.is_number and not self.is_date and len(self.values) > FEW
+
     def kind(self) -> tuple[str, str]:
         """Returns `number`, `category` or `leave_out`, and why it is left out."""
         different, name = len(self.values), self.name
@@ -219,8 +282,7 @@ class Profile:
         if self.is_date:
             return "leave_out", "dates"
         if not self.is_number and (are_all_different or different > MOST_VALUES):
-            is_prose = self.spaces >= (WORDS - 1) * self.present
-            return "leave_out", f"{'a text' if is_prose else 'an identifier'}, {shown} different values"
+            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {shown} different values"
         return "category", ""
 
 
@@ -245,16 +307,16 @@ def argument_names(columns: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def scan(header: Header, settings: TableSettings) -> dict[str, Profile]:
+def scan(rows: Rows) -> dict[str, Profile]:
     """Returns what is known of each column, reading all rows once.
 
     Raises:
         UserError: where there is no row.
     """
-    profiles = {name: Profile(name) for name in header.columns}
-    for block in blocks(header, settings, header.columns):
+    profiles = {name: Profile(name) for name in rows.columns}
+    for block in rows.blocks(rows.columns):
         for name, array in block.columns.items():
             profiles[name].add(array)
-    if not profiles[header.columns[0]].rows:
-        raise UserError(f"{header.files[0]} has a header and no rows", "rows below it")
+    if not profiles[rows.columns[0]].rows:
+        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
     return profiles

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import BLOCK, DATE, NUMBER, Block, blocks, cast
+from stages.data.tables import BLOCK, DATE, NUMBER, Block, Rows, cast
 from stages.errors import UserError
-from stages.settings.table import Header, TableSettings
 from stages.storage.arrays import ArrayFile
 
 NUMBERS = ""
@@ -112,12 +111,13 @@ def _seconds(array: pa.Array) -> pa.Array:
 
 
 def read(
-    header: Header, settings: TableSettings, columns: Sequence[Typed], rows: int, folder: Path | None = None
+    rows: Rows, columns: Sequence[Typed], count: int, on_error: str, folder: Path | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
     """Returns the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
 
     Args:
-        rows: that there are, at most.
+        count: rows that there are, at most.
+        on_error: of the settings.
         folder: takes a file `column_<n>.npy` for each column, whose rows at the end are not used; None: all are held
             in memory. A last column, NUMBERS, has the numbers of the rows in the files, from 0.
 
@@ -127,27 +127,27 @@ def read(
     reading = Reading(columns)
     dtypes = {**{column.name: column.dtype for column in columns}, NUMBERS: np.dtype(np.int64)}
     sinks = {
-        name: _Memory(dtype, rows) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (rows,))
+        name: _Memory(dtype, count) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (count,))
         for place, (name, dtype) in enumerate(dtypes.items())
     }
     skipped: list[tuple[str, str]] = []
     ragged: list[str] = []
     first = 0
-    for block in blocks(header, settings, [column.name for column in columns], ragged):
+    for block in rows.blocks([column.name for column in columns], ragged):
         values, wrong = reading.read(block)
-        if wrong and settings.on_error == "fail":
+        if wrong and on_error == "fail":
             raise UserError(
                 f"{wrong[0][1]}: {wrong[0][2]}",
                 "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
                 "data.on_error=skip",
             )
         skipped += [(where, why) for _, where, why in wrong]
-        count = len(next(iter(block.columns.values())))
-        keep = np.ones(count, bool)
+        here = len(next(iter(block.columns.values())))
+        keep = np.ones(here, bool)
         keep[[row for row, _, _ in wrong]] = False
-        for name, array in {**values, NUMBERS: np.arange(first, first + count)}.items():
+        for name, array in {**values, NUMBERS: np.arange(first, first + here)}.items():
             sinks[name].add(array[keep] if wrong else array)
-        first += count
+        first += here
     skipped += [("a row", why) for why in ragged]
     texts = {name: list(known) for name, known in reading.texts.items()}
     return {name: sink.close() for name, sink in sinks.items()}, texts, skipped

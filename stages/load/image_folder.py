@@ -1,22 +1,18 @@
 """Directories of images, with a folder for each class."""
 
-import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Encoded, EncodedSource, Invalid
+from stages.data.source import FileSource
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings
-from stages.settings.places import regular_file
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Folders that are splits, in any case, where all folders have such names."""
@@ -39,55 +35,25 @@ def image_folder(
     return load(ImageFolderSource(settings), settings, reporter, folder, cache)
 
 
-class ImageFolderSource(EncodedSource):
+class ImageFolderSource(FileSource):
     """Image files by number: splits in their order, in each the classes, in each the files by name."""
 
     def __init__(self, settings: ImageFolderSettings) -> None:
-        self._root = settings.folder
-        self.name = self._root.name
-        self.image_shape = settings.shape((None, None, 3))
-        self.decode = Decoder(self.image_shape, settings.resize, settings.min_side)
-        splits, self.class_names = split_folders(self._root)
-        self._files: list[Path] = []
-        self._labels: list[int] = []
+        splits, class_names = split_folders(settings.folder)
+        decode = Decoder(settings.shape((None, None, 3)), settings.resize, settings.min_side)
+        super().__init__(settings.folder, decode, class_names)
+        self.name = self.root.name
         self.parts = {}
         self.passed_over = 0
         for split, root in splits.items():
-            begin = len(self._files)
+            begin = len(self.paths)
             for label, name in enumerate(self.class_names):
                 images = [path for path in files_below(root / name) if path.suffix.lower() in SUFFIXES]
-                self._files += images
-                self._labels += [label] * len(images)
-            self.parts[split] = np.arange(begin, len(self._files))
+                self.paths += images
+                self.labels += [label] * len(images)
+            self.parts[split] = np.arange(begin, len(self.paths))
             self.passed_over += sum(1 for _ in files_below(root)) - len(self.parts[split])
-        self.fingerprint = self._fingerprint(self.decode.key)
-
-    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
-        """See `EncodedSource`."""
-        return [self._encoded(int(number)) for number in block]
-
-    def _encoded(self, number: int) -> Encoded | Invalid:
-        path = self._files[number]
-        try:
-            return Encoded(str(path), regular_file(path).read_bytes(), self._labels[number])
-        except OSError as error:
-            return Invalid(str(path), error.strerror or str(error))
-
-    def file(self, number: int) -> str | None:
-        """See `Source`. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
-        path = self._files[number].relative_to(self._root)
-        return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
-
-    def _fingerprint(self, key: str) -> str:
-        content = hashlib.sha256(os.fsencode(repr((key, self.class_names))))
-        for path in self._files:
-            try:
-                status = path.stat()
-            except OSError:  # a link to nothing, which reading will report
-                status = path.lstat()
-            line = f"{path.relative_to(self._root)} {status.st_size} {status.st_mtime_ns}\n"
-            content.update(os.fsencode(line))
-        return content.hexdigest()[:32]
+        self.fingerprint = self.digest()
 
 
 def split_folders(root: Path) -> tuple[dict[str, Path], tuple[str, ...]]:

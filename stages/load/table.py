@@ -1,20 +1,24 @@
 """Tables: CSV, TSV, Parquet and Feather files with a column to predict."""
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.model_selection import GroupShuffleSplit
 
+from stages.data.columns import Column, Streamed
+from stages.data.decode import Decoder
+from stages.data.loading import columns_of, feature_of, read_images
+from stages.data.source import Encoded, FileSource, Invalid
 from stages.data.split import Split
-from stages.data.splits import cut_all
-from stages.data.table_source import ColumnFacts, TableSource, feature_of, read_table
+from stages.data.splits import cut_all, dataset_of
+from stages.data.table_source import ColumnFacts, TableSource, feature_of_column, read_table
 from stages.data.typed_columns import digests
 from stages.errors import UserError
+from stages.features.kinds import IMAGES, Feature
 from stages.images import Described
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record
@@ -47,46 +51,116 @@ def table(
     """
     reporter = reporter or Silent()
     source = read_table(settings, cache, reporter)
+    if settings.image is None:
+        return dataset_of_rows(source, settings, reporter, folder)
+    paths = PathSource(source, settings, settings.image)
+    prepared, fits = read_images(paths, settings, reporter, cache)
+
+    def columns(rows: Mapping[str, np.ndarray]) -> dict[str, Mapping[str, Column]]:
+        images = columns_of(paths, prepared, rows, fits, reporter)
+        return {name: {IMAGES: column} for name, column in images.items()}
+
+    images = Wide({IMAGES: feature_of(paths, settings)}, columns, prepared.described)
+    skipped = [(example.where, example.why) for example in prepared.invalid]
+    files = [str(paths.file(int(number))) for number in prepared.numbers]
+    return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images, files)
+
+
+class PathSource(FileSource):
+    """Images whose paths are a column of a table; a row is an example."""
+
+    def __init__(self, table: TableSource, settings: TableSettings, column: str) -> None:
+        decode = Decoder(settings.shape((None, None, 3)), settings.resize, settings.min_side)
+        super().__init__(settings.image_root.resolve(), decode, ["a row"])
+        self.name, self._table, self._column = table.name, table, column
+        self.paths = [self.root / path for path in table.of(column)]
+        self.labels = [0] * len(self.paths)
+        self.parts = {"train": np.arange(len(self.paths))}
+        self.fingerprint = self.digest()
+
+    def _encoded(self, number: int) -> Encoded | Invalid:
+        path = Path(self._given(number))
+        if path.is_absolute() or ".." in path.parts:
+            return Invalid(self.where(number), "is no path below data.root")
+        return super()._encoded(number)
+
+    def _given(self, number: int) -> str:
+        table = self._table
+        return str(table.texts[self._column][table.arrays[self._column][number]])
+
+    def where(self, number: int) -> str:
+        """See `FileSource`: the row and the column, then the path."""
+        row = self._table.numbers[number] + 1
+        return f"{self.name} row {row:,}, column {self._column}: {self._given(number)!r}"
+
+
+class Wide(NamedTuple):
+    """Features of several numbers each, such as images.
+
+    columns: returns those of each split, by their names, of the rows of each split. described: all rows.
+    """
+
+    features: Mapping[str, Feature]
+    columns: Callable[[Mapping[str, np.ndarray]], Mapping[str, Mapping[str, Column]]]
+    described: Described | None = None
+
+
+def dataset_of_rows(
+    source: TableSource,
+    settings: TableSettings,
+    reporter: Reporter,
+    folder: Path | None,
+    wide: Wide | None = None,
+    files: Sequence[str] | None = None,
+) -> Dataset:
+    """Returns the rows of a table as a data set.
+
+    Args:
+        wide: features besides the columns of the table. files: of each row, where it has one.
+    """
+    wide = wide or Wide({}, lambda rows: {name: {} for name in rows})
+    if not source.used and not wide.features:
+        left_out = "; ".join(f"{column.name}: {column.note}" for column in source.columns if column.kind == "leave_out")
+        raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target")
     targets, task, why = _task(source, settings)
     rows = _splits(source, targets, task, settings)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
+    columns = wide.columns(rows)
     _log(source, why, reporter)
     if isinstance(task, MultiLabel):
         _warn_of_constants(task.names, targets[rows["train"]], reporter)
+    weights = source.arrays[settings.weight] if settings.weight else None
+    names = [column.name for column in source.used]
+    described = wide.described
+    if not wide.features:
+        of_rows = digests([source.arrays[name] for name in names], [source.texts.get(name) for name in names])
+        described = Described(of_rows, np.empty((len(of_rows), 2, 0)))
+    splits = {
+        name: Split(
+            {**{column.feature: source.column(column.name, part) for column in source.used}, **columns[name]},
+            targets[part],
+            weights=None if weights is None else np.asarray(weights[part]),
+            numbers=np.asarray(source.numbers[part]),
+            files=[files[row] for row in part] if files is not None and name == "test" else None,
+            cached=described.of(part) if described is not None else None,
+        )
+        for name, part in rows.items()
+    }
+    features = {**{column.feature: feature_of_column(column) for column in source.used}, **wide.features}
+    dataset = dataset_of(source.name, splits, task, features)
     used = [column.kind for column in source.used]
+    is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
     params = {
-        "fingerprint": _fingerprint(source, targets, rows),
-        "held_in": "disk" if source.is_mapped else "memory",
+        **dataset.record.params,
+        "held_in": "disk" if is_read else "memory",
         "data/skipped": source.skipped,
         "numbers": used.count("number"),
         "categories": used.count("category") + used.count("whole"),
         "texts": used.count("text"),
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
-    weights = source.arrays[settings.weight] if settings.weight else None
-    names = [column.name for column in source.used]
-    of_rows = digests([source.arrays[name] for name in names], [source.texts.get(name) for name in names])
-    splits = {
-        name: Split(
-            {column.feature: source.column(column.name, part) for column in source.used},
-            targets[part],
-            weights=None if weights is None else np.asarray(weights[part]),
-            numbers=np.asarray(source.numbers[part]),
-            cached=Described(of_rows[part], np.empty((len(part), 2, 0))),
-        )
-        for name, part in rows.items()
-    }
-    return Dataset(
-        source.name,
-        splits["train"],
-        splits["val"],
-        splits["test"],
-        task,
-        {column.feature: feature_of(column) for column in source.used},
-        str(params["fingerprint"]),
-        record=Record(params, files=_write(source, reporter, folder)),
-    )
+    return replace(dataset, record=Record(params, files=_write(source, reporter, folder)))
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:
@@ -219,23 +293,16 @@ def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarr
                 )
 
 
-def _fingerprint(source: TableSource, targets: np.ndarray, rows: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of the rows of each split, and of all values; of those on the disk, of their files' state."""
-    content = hashlib.sha256()
-    for name, part in rows.items():
-        content.update(name.encode() + part.tobytes())
-    content.update(targets.tobytes())
-    if source.is_mapped:
-        content.update(source.key.encode())
-    for name, values in {} if source.is_mapped else source.arrays.items():
-        content.update(repr((name, source.texts.get(name))).encode() + values.tobytes())
-    return content.hexdigest()[:32]
-
-
 def _log(source: TableSource, task: str, reporter: Reporter) -> None:
     """Prints what the columns are, and what is predicted."""
     reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
-    kinds = {"number": ("number",), "category": ("category", "whole"), "text": ("text",), "left out": ("leave_out",)}
+    kinds = {
+        "number": ("number",),
+        "category": ("category", "whole"),
+        "text": ("text",),
+        "image": ("image",),
+        "left out": ("leave_out",),
+    }
     for kind, of in kinds.items():
         columns = [column for column in source.columns if column.kind in of]
         if columns:

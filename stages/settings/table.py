@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from stages.errors import UserError
-from stages.settings.data import DataSettings
+from stages.settings.data import ImagesSettings
+from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
@@ -18,7 +19,7 @@ SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", 
 DELIMITERS = (",", "\t", ";", "|")
 """Separators the columns of a header, the likeliest first."""
 
-KINDS = ("number", "category", "text", "leave_out")
+KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
 
 MOST_COLUMNS = 2000
@@ -27,7 +28,7 @@ MOST_COLUMNS = 2000
 
 @option("data", "table")
 @dataclass(kw_only=True)
-class TableSettings(DataSettings):
+class TableSettings(ImagesSettings):
     """A table with a target: CSV, TSV, Parquet or Feather files with the same columns."""
 
     _target_: str = "stages.load.table.table"
@@ -36,8 +37,10 @@ class TableSettings(DataSettings):
     target: Any = None
     """The column to predict, or a list of columns."""
     features: Any = None
-    """From columns to kinds (`number`, `category`, `text`, `leave_out`), for those whose kind was found wrongly, and
-    for texts, which are not used otherwise; or a list of the only columns to use."""
+    """From columns to kinds (`number`, `category`, `text`, `image`, `leave_out`), for those whose kind was found
+    wrongly, for texts, which are not used otherwise, and for paths of images; or a list of the only columns to use."""
+    root: str | None = None
+    """The folder that the paths of images begin in; null: that of the table."""
     weight: str | None = None
     """The column that holds the weight of each example in loss and metrics."""
     split_column: str | None = None
@@ -54,8 +57,11 @@ class TableSettings(DataSettings):
     """Texts that mean a missing value, besides the empty one, NA, N/A, NaN and null."""
     on_error: str = choice("fail", "fail", "skip")
     """For rows that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
-    memory_gib: float | None = number(None, at_least=0, unit="GiB that a table may take in memory")
+    memory_gib: float | None = number(None, at_least=0, unit="GiB that a table, or its images, may take in memory")
     """Larger ones are converted once, and read from the disk during training; null: a third of the free memory."""
+    test_fraction: float = number(0.2, above=0, below=1)
+    """Fraction of all examples for the test, the same in every class."""
+    size: Any = 160
 
     @property
     def targets(self) -> list[str]:
@@ -73,7 +79,18 @@ class TableSettings(DataSettings):
         """From columns to the kinds that the user gives them."""
         return dict(self.features) if isinstance(self.features, Mapping) else {}
 
+    @property
+    def image(self) -> str | None:
+        """The column that has the paths of images."""
+        return next((column for column, kind in self.declared.items() if kind == "image"), None)
+
+    @property
+    def image_root(self) -> Path:
+        """The folder that the paths of images begin in."""
+        return Path(self.root).expanduser() if self.root else files_of(self.files)[0].parent
+
     def check(self, path: str) -> None:
+        super().check(path)
         for name in ("files", "target"):
             value = getattr(self, name)
             items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -90,6 +107,7 @@ class TableSettings(DataSettings):
                 raise UserError(
                     f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
                 )
+        self._check_images(path)
         if self.group and self.time:
             raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
         header = Header.of(files_of(self.files), self.delimiter, self.encoding)
@@ -97,6 +115,26 @@ class TableSettings(DataSettings):
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             for column in columns:
                 header.refuse_missing(column, f"{path}.{setting}")
+
+    def _check_images(self, path: str) -> None:
+        others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
+        beside = [column for column in others if column not in (*self.targets, *self.roles.values())]
+        images = [column for column, kind in self.declared.items() if kind == "image"]
+        if len(images) > 1 or (images and beside):
+            raise UserError(
+                f"{path}.features: {(images[1:] or beside)[0]} beside the image {images[0]}",
+                "an image alone, or other columns",
+                f"'{path}.features={{{images[0]}: image}}'",
+            )
+        if images and images[0] in (*self.targets, *self.roles.values()):
+            raise UserError(f"{path}.features: {images[0]} is an image and the target", "a column of paths")
+        if self.root is not None and not (images and is_folder(self.root)):
+            problem = "is not a directory" if images else "without a column of images"
+            raise UserError(
+                f"{path}.root={self.root} {problem}",
+                "the folder in which the paths of images begin",
+                f"{path}.root=<it>" if images else f"'{path}.features={{<column>: image}}'",
+            )
 
 
 def files_of(files: str | Sequence[str]) -> list[Path]:

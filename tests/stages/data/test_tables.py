@@ -11,7 +11,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data.tables import scan
+from stages.data.tables import FileRows, scan
 from stages.data.typed_columns import NUMBERS, Coded, Typed, digests, read
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
@@ -37,15 +37,21 @@ def header_of(settings: TableSettings) -> Header:
     return Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
 
 
+def rows_of(settings: TableSettings) -> FileRows:
+    return FileRows(header_of(settings), settings)
+
+
 def kinds(settings: TableSettings) -> dict[str, str]:
     """Returns the kind of each column, and in brackets why it is left out."""
-    found = {name: profile.kind() for name, profile in scan(header_of(settings), settings).items()}
+    found = {name: profile.kind() for name, profile in scan(rows_of(settings)).items()}
     return {name: f"{kind} ({note})" if note else kind for name, (kind, note) in found.items()}
 
 
 def columns(settings: TableSettings, **read_as: str) -> dict[str, np.ndarray]:
     """Returns the columns by name, and what is left out."""
-    arrays, texts, skipped = read(header_of(settings), settings, [Typed(*item) for item in read_as.items()], 1000)
+    arrays, texts, skipped = read(
+        rows_of(settings), [Typed(*item) for item in read_as.items()], 1000, settings.on_error
+    )
     values = {
         name: Coded(array, np.array(texts[name], object))[:] if name in texts else array
         for name, array in arrays.items()
@@ -145,7 +151,7 @@ def test_texts_that_mean_a_missing_value(write: Write) -> None:
 def test_a_table_on_the_disk_is_the_one_in_memory(write: Write, tmp_path: Path) -> None:
     settings = write(PLAIN.replace("2.5", "two"), on_error="skip")
     read_as = [Typed("size", "number"), Typed("color", "category"), Typed("price", "whole")]
-    in_memory, on_disk = (read(header_of(settings), settings, read_as, 3, folder) for folder in (None, tmp_path))
+    in_memory, on_disk = (read(rows_of(settings), read_as, 3, "skip", folder) for folder in (None, tmp_path))
     assert in_memory[1:] == on_disk[1:]
     assert in_memory[2] == [("table.csv row 2, column size", "'two' is no number")]
     for name, array in in_memory[0].items():
@@ -173,7 +179,7 @@ def test_a_table_on_the_disk_is_the_one_in_memory(write: Write, tmp_path: Path) 
 def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as: Typed, message: str) -> None:
     settings = write(content)
     with pytest.raises(UserError) as error:
-        read(header_of(settings), settings, [read_as], 9)
+        read(rows_of(settings), [read_as], 9, "fail")
     assert message in str(error.value)
 
 
@@ -187,7 +193,7 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
         ("a,b\n1,2\n", {}, "data.target=price: "),
         ("a:price\n1:2\n", {}, "Try: another data.delimiter"),
         ("a,price\n1,2\n", {"features": {"b": "number"}}, "data.features=b: "),
-        ("a,price\n1,2\n", {"features": {"a": "image"}}, "data.features: a is image"),
+        ("a,price\n1,2\n", {"features": {"a": "picture"}}, "data.features: a is picture"),
         ("a,price\n1,2\n", {"weight": "w"}, "data.weight=w: "),
         ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
         ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
@@ -211,14 +217,14 @@ def test_headers_and_settings_that_cannot_be_used(
 def test_a_header_without_rows(write: Write) -> None:
     settings = write("a,price\n")
     with pytest.raises(UserError, match="has a header and no rows"):
-        scan(header_of(settings), settings)
+        scan(rows_of(settings))
 
 
 def test_a_list_is_no_feature(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [[1, 2]], "price": [1]}), tmp_path / "table.parquet")
     settings = TableSettings(files=str(tmp_path / "table.parquet"), target="price")
     with pytest.raises(UserError, match="the column a holds list"):
-        scan(header_of(settings), settings)
+        scan(rows_of(settings))
 
 
 @pytest.mark.parametrize(
