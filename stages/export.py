@@ -127,5 +127,6 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
     record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
-    columns = {} if images is not None else {name: feature.dtype for name, feature in dataset.features.items()}
+    dtypes = {name: f"{one.dtype}{list(one.shape) or ''}" for name, one in dataset.features.items()}
+    columns = {} if images is not None else dtypes
     return Exported(paths[first], shape, dataset.task.names, difference, record, first, others, columns)

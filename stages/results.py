@@ -327,7 +327,8 @@ class Exported:
     max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
     format: its key under `exported` in `summary.json`; only a `saved_model` becomes an MLflow model.
     others: further files by their formats; artifacts of the run.
-    columns: of a model of columns, from its arguments to their dtypes; empty for images.
+    columns: of a model of columns, from its arguments to their dtypes, those of vectors with their length
+        (`float64[5]`); empty for images.
     license: of the model, by its identifier; None: not known.
     """
 

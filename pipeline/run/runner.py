@@ -351,6 +351,10 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
 
     with others_needed():
         result = stage.function(**_accepted(stage.function, {**provided, **inputs}))
+    if stage.planned.name == "load" and isinstance(result, tuple):
+        from stages.load.arrays import dataset_of_result
+
+        result = dataset_of_result(result, stage.settings, provided["reporter"], provided["folder"])
     if reuse is not None:
         kept.parent.mkdir(exist_ok=True)
         atomic_write(kept, lambda partial: _save(reuse, result, partial, inputs))

@@ -1,9 +1,10 @@
-"""Exported models of columns, asked about the rows of tables."""
+"""Exported models of columns, asked about the rows of tables; any model, about the arrays of `.npz` files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -12,20 +13,24 @@ import pyarrow.parquet as pq
 from stages.data.tables import Block, FileRows, argument_names
 from stages.data.typed_columns import Reading, Typed
 from stages.errors import UserError
+from stages.settings.places import regular_file
 from stages.settings.table import Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
 BATCH = 2**14
 """Rows that are answered at once."""
 
+ARRAYS = ".npz"
+"""Suffix of files of arrays."""
+
 KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
 
 
 def takes_columns(loaded: Any) -> bool:
-    """Return whether a loaded SavedModel takes columns, a value for each row, and no images."""
+    """Return whether a loaded SavedModel takes columns, a value or a vector for each row, and no images."""
     is_default = "serving_default" in loaded.signatures
-    return is_default and all(spec.shape.rank == 1 for spec in _arguments(loaded).values())
+    return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
 def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
@@ -34,6 +39,12 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
+    if any(path.suffix == ARRAYS for path in paths):
+        for path in paths:
+            given = _arrays(path, _arguments(loaded))
+            for start in range(0, len(next(iter(given.values()))), BATCH):
+                yield Block(path.name, start + 1, {}), _answer(loaded, given, start)
+        return
     settings = TableSettings(files=[str(path) for path in paths])
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
     columns = {name: column for column, name in argument_names(header.columns).items()}
@@ -43,6 +54,9 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
         raise UserError(
             f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {', '.join(arguments)}"
         )
+    wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
+    if wide is not None:
+        raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", f"a {ARRAYS} file")
     reading = Reading([Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()])
     for block in FileRows(header, settings).blocks([columns[name] for name in arguments]):
         values, wrong = reading.read(block)
@@ -55,6 +69,32 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
 
 def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
+
+
+def _arrays(path: Path, arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the arrays of an `.npz` file that a model takes, by its arguments; a single one has any name, or `x`.
+
+    Raises:
+        UserError: where one is missing, has another type or shape, or cannot be read.
+    """
+    try:
+        with np.load(regular_file(path), allow_pickle=False) as file:
+            found = {name: file[column] for column, name in argument_names(file.files).items()}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({error})", "arrays of numbers or texts, without pickles") from error
+    if len(arguments) == 1 and not {*arguments} & {*found}:
+        alone = next(iter(found.values())) if len(found) == 1 else found.get("x_test", found.get("x"))
+        found = {} if alone is None else {next(iter(arguments)): alone}
+    given = {}
+    for name, spec in arguments.items():
+        if name not in found:
+            raise UserError(f"{path} has no array {name}", f"the arrays that the model takes: {', '.join(arguments)}")
+        array = found[name][..., np.newaxis] if spec.shape.rank == found[name].ndim + 1 == 4 else found[name]
+        is_text = spec.dtype.name == "string"
+        if array.shape[1:] != tuple(spec.shape[1:]) or (array.dtype.kind in "US") != is_text:
+            raise UserError(f"{path}: {name} is {array.dtype} {array.shape}", f"{spec.dtype.name} {tuple(spec.shape)}")
+        given[name] = array.astype(object if is_text else spec.dtype.name)
+    return given
 
 
 def _values(values: np.ndarray, texts: dict[str, int] | None) -> np.ndarray:

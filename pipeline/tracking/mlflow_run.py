@@ -21,6 +21,7 @@ from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, P
 from mlflow.exceptions import MlflowException, RestException
 from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+from mlflow.types.schema import Array
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -242,7 +243,7 @@ def _example(path: Path, inputs: Schema) -> Any:
 
 def _columns(dtypes: Mapping[str, str]) -> Schema:
     kinds = {"float64": DataType.double, "int64": DataType.long, "string": DataType.string}
-    return Schema([ColSpec(kinds[dtype], name) for name, dtype in dtypes.items()])
+    return Schema([ColSpec(kinds.get(dtype, Array(DataType.double)), name) for name, dtype in dtypes.items()])
 
 
 def _tensor(*shape: int) -> Schema:

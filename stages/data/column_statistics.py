@@ -65,7 +65,7 @@ def _of(kind: str, values: np.ndarray) -> tuple[object, ...]:
     if kind == "text":
         lengths = np.array([len(text.split()) for text in values], np.float64)
         return (float(np.mean(lengths == 0)), *_of_numbers(lengths)[1:5], len(np.unique(values)), "")
-    return _of_numbers(values) if kind == "number" else _of_category(values)
+    return _of_numbers(values.ravel()) if kind in ("number", "vector") else _of_category(values)
 
 
 def _of_numbers(values: np.ndarray) -> tuple[object, ...]:
@@ -101,7 +101,7 @@ def giving_away(dataset: Dataset) -> dict[str, float]:
         return {}
     found = {}
     for name, feature in dataset.features.items():
-        if feature.kind == "text":
+        if feature.kind in ("text", "vector"):
             continue
         values = dataset.train.features[name][sampled]
         if feature.kind != "number":

@@ -178,10 +178,12 @@ def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]
     """Returns 64 bits of each row, uint64 [N], equal where all values are.
 
     Args:
+        columns: [N], or vectors [N, d].
         texts: of each column, those that its numbers stand for; None: it has numbers of its own.
     """
     total = np.zeros(len(columns[0]), np.uint64)
-    for column, words in zip(columns, texts, strict=True):
+    elements = [(part, words) for column, words in zip(columns, texts, strict=True) for part in np.atleast_2d(column.T)]
+    for column, words in elements:
         hashes = [int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) for word in words or ()]
         for start in range(0, len(total), BLOCK):
             rows = slice(start, start + BLOCK)

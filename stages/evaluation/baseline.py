@@ -3,6 +3,7 @@
 Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from stages.tasks.multi_label import THRESHOLD, MultiLabel
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
+
+KINDS = ("number", "category", "text", "vector")
+"""Of features that it can take."""
+
+MOST_COLUMNS = 500
+"""Numbers of a row that it is fitted to in a bearable time, at most."""
 
 MOST_CATEGORIES = 254
 """Values of a category that it can tell apart: the most frequent; it takes all others for missing."""
@@ -92,9 +99,8 @@ def baseline_of(path: Path, dataset: Dataset, confidence: float, bins: int) -> B
     Args:
         bins: of the calibration error.
     """
-    kinds = ("number", "category", "text")
-    columns = {name: feature for name, feature in dataset.features.items() if feature.kind in kinds}
-    if not columns:
+    columns = {name: feature for name, feature in dataset.features.items() if feature.kind in KINDS}
+    if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
     rows = np.unique(np.linspace(0, len(dataset.train) - 1, min(MOST_ROWS, len(dataset.train))).astype(np.int64))
     texts = [name for name, feature in columns.items() if feature.kind == "text"]
@@ -190,7 +196,9 @@ def _linear(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) 
 
 
 def _are_categories(columns: Mapping[str, Feature]) -> list[bool]:
-    return [feature.kind == "category" for feature in columns.values()]
+    """Returns for each column of `_encoded` whether it is a category."""
+    widths = {name: math.prod(size or 0 for size in feature.shape) for name, feature in columns.items()}
+    return [feature.kind == "category" for name, feature in columns.items() for _ in range(widths[name])]
 
 
 def _weights(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
@@ -223,7 +231,8 @@ def _compared(
 def _encoded(
     train: Split, rows: np.ndarray, test: Split, columns: Mapping[str, Feature]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency."""
+    """Returns both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
+    column for each element of a vector."""
     found = []
     for name, feature in columns.items():
         parts = [np.asarray(split.features[name][chosen]) for split, chosen in ((train, rows), (test, slice(None)))]
@@ -235,4 +244,4 @@ def _encoded(
         found.append([part.astype(np.float64) for part in parts])
         safe_place()
     of_train, of_test = zip(*found, strict=True)
-    return np.stack(of_train, axis=1), np.stack(of_test, axis=1)
+    return np.column_stack(of_train), np.column_stack(of_test)

@@ -15,7 +15,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import BLOCK, encode, encoder_of, learn, with_facts
+from stages.features.numbers_and_categories import BLOCK, VECTOR_VALUES, encode, encoder_of, learn, with_facts
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.safe_places import safe_place
@@ -36,10 +36,11 @@ def learn_encoder(
         cache: the folder that runs share; takes the tensors of columns that are read at each use.
         folder: the run's; takes `data/features.json`, the mean or the vocabulary of each feature. None: no file.
     """
-    others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text"}
+    others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text", "vector"}
     if others:
         raise UserError(
-            f"{dataset.name} has features that are {', '.join(sorted(others))}", "numbers, categories and texts"
+            f"{dataset.name} has features that are {', '.join(sorted(others))}",
+            "numbers, vectors, categories and texts",
         )
     learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length)
     features = with_facts(dataset.features, learnt)
@@ -103,7 +104,8 @@ def _make(encoder: keras.Model, split: Split, folder: Path) -> Contents:
 
 def _blocks(encoder: keras.Model, split: Split) -> Iterator[dict[str, np.ndarray]]:
     has_text = any(len(value.shape) > 1 and value.dtype == "int32" for value in encoder.output.values())
-    step = texts.BLOCK if has_text else BLOCK
+    width = sum(column.shape[1] for column in split.features.values() if len(column.shape) > 1)
+    step = texts.BLOCK if has_text else min(BLOCK, max(1, VECTOR_VALUES // max(width, 1)))
     for start in range(0, len(split), step):
         yield encode(encoder, split.features, slice(start, start + step))
         safe_place()

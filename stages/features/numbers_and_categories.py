@@ -1,7 +1,7 @@
 """Columns: learnt from the training split in one pass, encoded by a Keras model before the network."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ ONE_HOT = 32
 
 BLOCK = 2**16
 """Rows that are learnt from, or encoded, at once."""
+
+VECTOR_VALUES = 2**22
+"""Values of vectors that are learnt from, or encoded, at once."""
 
 MEDIAN_ROWS = 2**20
 """Rows that a median is of, at most: evenly spread."""
@@ -58,6 +61,32 @@ def learn_number(column: Column) -> LearntNumber:
     return LearntNumber(float(mean), std if std > 1e-12 * abs(mean) else 1.0, median, count < column.shape[0])
 
 
+@dataclass(frozen=True)
+class LearntVector:
+    """Statistics of each element."""
+
+    elements: list[LearntNumber]
+
+
+def learn_vector(column: Column) -> LearntVector:
+    """Returns the statistics of each element of vectors, [N, d], in two passes of float64."""
+    step = max(1, VECTOR_VALUES // column.shape[1])
+
+    def blocks() -> Iterator[np.ndarray]:
+        return (np.asarray(column[start : start + step], np.float64) for start in range(0, column.shape[0], step))
+
+    counts = sum((~np.isnan(block)).sum(axis=0) for block in blocks())
+    means = sum(np.nansum(block, axis=0) for block in blocks()) / np.maximum(counts, 1)
+    stds = np.sqrt(sum(np.nansum(np.square(block - means), axis=0) for block in blocks()) / np.maximum(counts, 1))
+    rows = np.unique(np.linspace(0, column.shape[0] - 1, step).astype(np.int64))
+    some = np.asarray(column[rows], np.float64)
+    is_unknown = np.isnan(some).all(axis=0)
+    medians = np.where(is_unknown, means, np.nanmedian(np.where(is_unknown, 0.0, some), axis=0))
+    stds = np.where(stds > 1e-12 * np.abs(means), stds, 1.0)
+    of_each = zip(means, stds, medians, counts < column.shape[0], strict=True)
+    return LearntVector([LearntNumber(float(a), float(b), float(c), bool(d)) for a, b, c, d in of_each])
+
+
 def learn_category(column: Column) -> list[Any]:
     """Returns the values, the most frequent first, equal ones by name.
 
@@ -75,8 +104,8 @@ def learn_category(column: Column) -> list[Any]:
 NO_NUMBER = int(np.iinfo(np.int64).min)
 """Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
 
-Learnt = LearntNumber | LearntText | list[Any]
-"""Knowledge of a column: statistics of a number, the vocabulary of a text or of a category."""
+Learnt = LearntNumber | LearntVector | LearntText | list[Any]
+"""Knowledge of a column: statistics of a number or a vector, the vocabulary of a text or of a category."""
 
 
 def learn(
@@ -91,6 +120,8 @@ def learn(
     def of(kind: str, column: Column) -> Learnt:
         if kind == "text":
             return learn_text(column, max_tokens, length)
+        if kind == "vector":
+            return learn_vector(column)
         return learn_number(column) if kind == "number" else learn_category(column)
 
     return {name: of(feature.kind, columns[name]) for name, feature in features.items()}
@@ -118,19 +149,22 @@ def sizes(features: Mapping[str, Feature]) -> dict[str, int]:
 def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> keras.Model:
     """Returns a functional model from raw columns, each [b], to tensors.
 
-    NUMBERS, float32 [b, d]: each number minus its mean, over its std, computed in float64, a missing one as the median;
+    NUMBERS, float32 [b, d]: each number, and each element of a vector, minus its mean, over its std, computed in
+    float64, a missing one as the median;
     1 where one is missing, of those that were in training; a column for each value of a category, all 0 for an unknown
     one. A category of more than ONE_HOT values is a tensor of its name, int32 [b]: its place in the vocabulary, from 1;
     0 for an unknown value, for which NUMBERS has a 1, too. A missing value is the empty text, a value like any other.
     A text is a tensor of its name, int32 [b, length], see `numbers_of`.
     """
-    inputs = {name: keras.Input((), dtype=feature.dtype, name=name) for name, feature in features.items()}
+    inputs = {name: keras.Input(feature.shape, dtype=feature.dtype, name=name) for name, feature in features.items()}
     parts = []
     outputs: dict[str, Any] = {}
     statistics = {name: value for name, value in learnt.items() if isinstance(value, LearntNumber)}
     if statistics:
-        parts += _standardized([inputs[name] for name in statistics], list(statistics.values()))
+        parts += _standardized(ops.stack([inputs[name] for name in statistics], axis=-1), list(statistics.values()))
     for name, values in learnt.items():
+        if isinstance(values, LearntVector):
+            parts += _standardized(inputs[name], values.elements)
         if isinstance(values, LearntText):
             outputs[name] = numbers_of(inputs[name], values)
         if not isinstance(values, list):
@@ -149,12 +183,11 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
     return keras.Model(inputs, outputs, name="encoder")
 
 
-def _standardized(inputs: list[Any], learnt: list[LearntNumber]) -> list[Any]:
-    """Returns scaled numbers, float64 [b, k], and flags of those that are missing."""
+def _standardized(values: Any, learnt: list[LearntNumber]) -> list[Any]:
+    """Returns numbers scaled, float64 [b, k], and flags of those that are missing."""
     median, mean, scale = (
         np.array(values) for values in zip(*((part.median, part.mean, 1.0 / part.std) for part in learnt), strict=True)
     )
-    values = ops.stack(inputs, axis=-1)
     is_missing = ops.isnan(values)
     scaled = (ops.where(is_missing, median, values) - mean) * scale
     flagged = [place for place, part in enumerate(learnt) if part.has_missing]

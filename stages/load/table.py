@@ -128,14 +128,13 @@ def dataset_of_rows(
         task = Regression.of(task.names, targets[rows["train"]])
     columns = wide.columns(rows)
     _log(source, why, reporter)
+    for name, feature in wide.features.items():
+        if feature.kind == "vector":
+            reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
     if isinstance(task, MultiLabel):
         _warn_of_constants(task.names, targets[rows["train"]], reporter)
     weights = source.arrays[settings.weight] if settings.weight else None
-    names = [column.name for column in source.used]
-    described = wide.described
-    if not wide.features:
-        of_rows = digests([source.arrays[name] for name in names], [source.texts.get(name) for name in names])
-        described = Described(of_rows, np.empty((len(of_rows), 2, 0)))
+    described = wide.described if wide.features else described_rows(source)
     splits = {
         name: Split(
             {**{column.feature: source.column(column.name, part) for column in source.used}, **columns[name]},
@@ -161,6 +160,16 @@ def dataset_of_rows(
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
     return replace(dataset, record=Record(params, files=_write(source, reporter, folder)))
+
+
+def described_rows(source: TableSource, vectors: Sequence[np.ndarray] = ()) -> Described | None:
+    """Returns digests of the rows: of their features, and of vectors beside them, [N, d] each; None without any."""
+    names = [column.name for column in source.used]
+    columns = [*(source.arrays[name] for name in names), *vectors]
+    if not columns:
+        return None
+    found = digests(columns, [*(source.texts.get(name) for name in names), *(None for _ in vectors)])
+    return Described(found, np.empty((len(found), 2, 0)))
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:

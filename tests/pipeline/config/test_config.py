@@ -39,6 +39,7 @@ OPTIONS = sorted(
 def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     monkeypatch.setattr("stages.settings.table.TableSettings.check", lambda self, path: None)
+    monkeypatch.setattr("stages.settings.arrays.ArraysSettings.check", lambda self, path: None)
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
     with_it["cluster=hosts"] = ["strategy=multi_worker", "cluster.hosts=[localhost:23457,b.invalid:23457]"]
     with_it |= {

@@ -9,6 +9,7 @@ import pytest
 
 from stages.callbacks.build import build_callbacks
 from stages.errors import UserError
+from stages.load.arrays import dataset_of_result
 from stages.load.table import table
 from stages.model import model
 from stages.normalize import normalize
@@ -100,6 +101,16 @@ def test_labels_are_learned(folder: Path) -> None:
     _, means = after_steps(one_device(), data, given, 200, functools.partial(build, network=MlpSettings(hidden=[32])))
     assert means["macro_f1"] > 0.8
     assert means["exact_match"] > 0.6
+
+
+def test_vectors_train_the_same_on_replicas() -> None:
+    random = np.random.default_rng(2)
+    vectors, colors = random.normal(size=(ROWS, 6)), random.choice(["red", "blue"], ROWS)
+    made = dataset_of_result(({"parts": vectors, "color": colors}, vectors @ np.arange(6.0)))
+    data = normalize(made, NormalizeSettings())
+    given = settings(batch_size=64)
+    one, several = (after_steps(where, data, given, STEPS, build)[0] for where in (one_device(), mirrored(2)))
+    np.testing.assert_allclose(flat(several.network), flat(one.network), rtol=0, atol=2e-7)
 
 
 def test_from_the_disk_the_same_weights(folder: Path, tmp_path: Path) -> None:

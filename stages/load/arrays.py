@@ -1,0 +1,267 @@
+"""Arrays: what a user's function returns, or an `.npz` file holds, as a data set whose kinds and task are found."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from stages.data.columns import Column
+from stages.data.table_source import read_rows
+from stages.data.tables import ArrayRows, argument_names
+from stages.errors import UserError
+from stages.features.kinds import IMAGES, Feature, image
+from stages.load.table import Wide, dataset_of_rows, described_rows
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset
+from stages.settings.arrays import ArraysSettings
+from stages.settings.places import regular_file
+from stages.settings.table import TableSettings
+
+FEATURES = "features"
+"""Name of the only feature of examples that are one array."""
+
+TARGET = "target"
+"""Name of a target; several are numbered."""
+
+SPLIT, WEIGHT = "(split)", "(weight)"
+"""Columns beside features and targets."""
+
+RANGES = ((0.0, 1.0), (0.0, 255.0))
+"""Ranges that pixels have where all are within one."""
+
+EXPECTED = (
+    "(train, val, test), each (features, targets) or (features, targets, weights); None for one that is to be cut"
+)
+
+
+class Part(NamedTuple):
+    """Examples of a split: arrays [N, ...] by name, targets [N], and weights [N]."""
+
+    features: dict[str, np.ndarray]
+    targets: dict[str, np.ndarray]
+    weights: np.ndarray | None
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """All arrays by name."""
+        weights = {} if self.weights is None else {WEIGHT: self.weights}
+        return {**self.features, **self.targets, **weights}
+
+
+def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: Path | None = None) -> Dataset:
+    """Returns the arrays of `settings.files` as a data set; see `dataset_of_arrays`."""
+    path = settings.path
+    given = {}
+    try:
+        with np.load(regular_file(path), allow_pickle=False) as file:
+            for split, (features, targets, weight) in settings.parts(file.files).items():
+                columns = {name: file[name] for name in features}
+                wanted = {name: file[name] for name in targets}
+                alone = settings.target is None
+                given[split] = (
+                    next(iter(columns.values())) if alone else columns,
+                    next(iter(wanted.values())) if alone else wanted,
+                    None if weight is None else file[weight],
+                )
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} cannot be read ({error})", "arrays of numbers or texts, without pickles") from error
+    return dataset_of_arrays(path.name, given, settings, reporter, folder)
+
+
+def dataset_of_result(
+    result: tuple[Any, ...], settings: Any = None, reporter: Reporter | None = None, folder: Path | None = None
+) -> Dataset:
+    """Returns what a user's function has returned as a data set: EXPECTED, or one such pair, which is cut.
+
+    Raises:
+        UserError: where it is neither, or as in `dataset_of_arrays`.
+    """
+    parts = result if result and isinstance(result[0], tuple) else (result,)
+    names = ("train", "test") if len(parts) == 2 else ("train", "val", "test")
+    given = {name: part for name, part in zip(names, parts, strict=False) if part is not None}
+    if len(parts) > 3 or any(not isinstance(part, tuple) or len(part) not in (2, 3) for part in given.values()):
+        shown = ", ".join(type(part).__name__ for part in result)
+        raise UserError(f"the function of the data returned ({shown})", EXPECTED)
+    return dataset_of_arrays("data", given, settings, reporter, folder)
+
+
+def dataset_of_arrays(
+    name: str,
+    given: Mapping[str, Sequence[Any]],
+    settings: Any = None,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Dataset:
+    """Returns arrays as a data set, whose kinds and task are found as those of a table are.
+
+    Whole numbers and texts are classes, floats a regression, a matrix of 0 and 1 several labels. A column of sentences
+    is a text. What is missing of `val` and `test` is cut.
+
+    Args:
+        given: from splits to features, targets and, maybe, weights. Features are an array [N, ...], or arrays by name,
+            or a data frame; targets are an array [N] or [N, k], or arrays by name.
+        settings: fractions of splits, `features` (kinds) and `on_error`, as far as it has them.
+
+    Raises:
+        UserError: where lengths, names or shapes differ, or as in `dataset_of_rows`.
+    """
+    chosen = getattr(settings, "features", None)
+    parts = {split: _part(split, chosen, *values) for split, values in given.items()}
+    train = parts["train"]
+    for split, part in parts.items():
+        _refuse_others(split, part, train)
+    wide = [column for column, array in train.features.items() if array.ndim > 1]
+    rows: dict[str, dict[str, pa.Array]] = {}
+    for split, part in parts.items():
+        rows[split] = {
+            column: _arrow(split, column, array) for column, array in part.columns.items() if column not in wide
+        }
+        if len(parts) > 1:
+            rows[split][SPLIT] = pa.array([split]).take(pa.array(np.zeros(len(next(iter(rows[split].values()))), int)))
+    of_table = {key: getattr(settings, key) for key in TABLE if hasattr(settings, key)}
+    table = TableSettings(
+        target=[*train.targets],
+        features={**_kinds(train.targets), **(chosen if isinstance(chosen, Mapping) else {})},
+        weight=None if train.weights is None else WEIGHT,
+        split_column=SPLIT if len(parts) > 1 else None,
+        **of_table,
+    )
+    source = read_rows(ArrayRows(name, rows), table)
+    whole = {
+        name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
+        for column, name in argument_names(wide).items()
+    }
+    if any(array.ndim > 2 for array in whole.values()):
+        if source.used or len(whole) > 1:
+            raise UserError(f"{name} has images beside other features", "images alone, or columns of values")
+        whole = {IMAGES: next(iter(whole.values()))}
+
+    def columns(parts: Mapping[str, np.ndarray]) -> dict[str, Mapping[str, Column]]:
+        return {
+            split: {key: array[source.numbers[part]] for key, array in whole.items()} for split, part in parts.items()
+        }
+
+    vectors = [array[source.numbers] for key, array in whole.items() if key != IMAGES]
+    described = None if IMAGES in whole else described_rows(source, vectors)
+    features = {key: _feature(array) for key, array in whole.items()}
+    return dataset_of_rows(source, table, reporter or Silent(), folder, Wide(features, columns, described))
+
+
+TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error")
+"""Settings that are those of a table."""
+
+
+def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = None) -> Part:
+    """Returns the examples of a split as arrays by name.
+
+    Args:
+        chosen: `features` of the settings: the only ones, or kinds.
+    """
+    named = _named(features, FEATURES)
+    if isinstance(chosen, (list, tuple)):
+        absent = [name for name in chosen if name not in named]
+        if absent:
+            raise UserError(f"data.features={absent[0]}: {split} has no such column", f"of {', '.join(named)}")
+        named = {name: named[name] for name in chosen}
+    dropped = [name for name, kind in chosen.items() if kind == "leave_out"] if isinstance(chosen, Mapping) else []
+    named = {name: array for name, array in named.items() if name not in dropped}
+    wanted = _named(targets, TARGET)
+    [matrix] = wanted.values() if len(wanted) == 1 else [np.empty(0)]
+    if matrix.ndim == 2:
+        [name] = wanted
+        several = [name] if matrix.shape[1] == 1 else [f"{name}_{place}" for place in range(matrix.shape[1])]
+        wanted = dict(zip(several, matrix.T, strict=True))
+    both = [name for name in wanted if name in named]
+    if both:
+        raise UserError(f"{split}: {both[0]} is a feature and a target", "a name of its own for each")
+    return Part(named, wanted, None if weights is None else np.asarray(weights))
+
+
+def _named(values: Any, name: str) -> dict[str, np.ndarray]:
+    """Returns arrays by name, of a mapping, a data frame, or one array, which gets `name`."""
+    is_mapping = isinstance(values, Mapping) or type(values).__name__ == "DataFrame"
+    return (
+        {str(key): np.asarray(column) for key, column in values.items()} if is_mapping else {name: np.asarray(values)}
+    )
+
+
+def _refuse_others(split: str, part: Part, train: Part) -> None:
+    """Raises UserError for a split whose arrays do not fit each other, or those of the training split."""
+    columns = part.columns
+    if [*columns] != [*train.columns]:
+        other = next(iter({*columns} ^ {*train.columns}), None) or "the order of its columns"
+        raise UserError(f"{split} and train differ in {other}", f"in all splits {', '.join(train.columns)}")
+    lengths = {name: len(array) if array.ndim else 0 for name, array in columns.items()}
+    first = next(iter(part.targets))
+    for name, array in columns.items():
+        if lengths[name] != lengths[first]:
+            raise UserError(
+                f"{split}: {name} has {lengths[name]:,} rows, and {first} has {lengths[first]:,}",
+                "a row for each example",
+            )
+        is_wide = array.ndim == 2 and array.dtype.kind in "fiub"
+        is_image = (array.ndim == 3 and array.dtype == np.uint8) or (array.ndim == 4 and array.dtype.kind in "fiu")
+        if name in part.features and (is_wide or is_image):
+            if array.shape[1:] != train.columns[name].shape[1:]:
+                raise UserError(
+                    f"{split}: {name} is {array.shape[1:]}", f"{train.columns[name].shape[1:]}, as in train"
+                )
+        elif array.ndim != 1:
+            raise UserError(
+                f"{split}: {name} is {array.dtype} {array.shape}",
+                "values [N], vectors of numbers [N, d], or images [N, H, W, C], or of bytes [N, H, W]",
+            )
+
+
+def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
+    """Returns a column as Arrow has it.
+
+    Raises:
+        UserError: where its values are of several types.
+    """
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf8")
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    if array.dtype == object:
+        array = np.array([value.decode() if isinstance(value, bytes) else value for value in array], object)
+    try:
+        return pa.array(array, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        kinds = [type(value) for value in array]
+        row = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), 0)
+        raise UserError(
+            f"{split} row {row + 1:,}, column {name}: {array[row]!r:.60} is a {kinds[row].__name__}, unlike row 1",
+            "numbers, texts or dates, of one type in each column",
+        ) from error
+
+
+def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Returns the kinds of targets by their dtypes; those that are labels, or none of them, are found."""
+    if len(targets) == 1:
+        return {name: "number" if array.dtype.kind == "f" else "category" for name, array in targets.items()}
+    are_numbers = all(array.dtype.kind in "fiu" for array in targets.values())
+    are_labels = are_numbers and all(np.isin(array, (0, 1)).all() for array in targets.values())
+    return dict.fromkeys(targets, "number") if are_numbers and not are_labels else {}
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Returns images, uint8 or float32 [N, H, W, C], or vectors, float64 [N, d]."""
+    array = array[..., np.newaxis] if array.ndim == 3 else array
+    if array.ndim == 2:
+        return array.astype(np.float64, copy=False)
+    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+
+
+def _feature(array: np.ndarray) -> Feature:
+    """Returns the feature that vectors [N, d], or images, are."""
+    if array.ndim == 2:
+        return Feature("vector", "float64", array.shape[1:])
+    low, high = float(array.min()), float(array.max())
+    ends = (0.0, 255.0) if array.dtype == np.uint8 else (low, high)
+    return image(
+        array.shape[1:], array.dtype, next((pair for pair in RANGES if pair[0] <= ends[0] and ends[1] <= pair[1]), ends)
+    )

@@ -1,0 +1,202 @@
+"""Arrays as data sets, from a function or a file: kinds, task and splits are found as those of a table are."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.errors import UserError
+from stages.inspect import inspect
+from stages.load.arrays import arrays, dataset_of_result
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.settings.arrays import ArraysSettings
+from stages.settings.images import InspectSettings, NormalizeSettings
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
+
+ROWS = 300
+RANDOM = np.random.default_rng(3)
+NUMBERS = RANDOM.normal(5, 2, ROWS)
+CLASSES = RANDOM.permutation(ROWS) % 20
+VECTORS = RANDOM.normal(3, 4, (ROWS, 7))
+TEXTS = np.array([f"a text of words, number {row}" for row in range(ROWS)])
+PIXELS = RANDOM.integers(0, 256, (ROWS, 6, 5), np.uint8)
+
+
+def cut(features: Any, targets: Any) -> Dataset:
+    return dataset_of_result((features, targets))
+
+
+@pytest.mark.parametrize(
+    ("targets", "task", "names"),
+    [
+        (CLASSES, Classification, [*map(str, range(20))]),
+        (np.array(["b", "a", "c"])[CLASSES % 3], Classification, ["a", "b", "c"]),
+        (CLASSES % 2 == 1, Classification, ["false", "true"]),
+        (NUMBERS, Regression, ["target"]),
+        (NUMBERS[:, np.newaxis], Regression, ["target"]),
+        (VECTORS[:, :2], Regression, ["target_0", "target_1"]),
+        (CLASSES[:, np.newaxis] % [2, 3, 5] == 1, MultiLabel, ["target_0", "target_1", "target_2"]),
+        (np.float32(CLASSES[:, np.newaxis] % [2, 3] == 0), MultiLabel, ["target_0", "target_1"]),
+        (pd.DataFrame({"wet": CLASSES % 2, "old": CLASSES // 10}), MultiLabel, ["wet", "old"]),
+    ],
+)
+def test_the_task_follows_from_the_targets(targets: Any, task: type, names: list[str]) -> None:
+    dataset = cut(VECTORS, targets)
+    assert isinstance(dataset.task, task)
+    assert list(dataset.task.names) == names
+    given = np.asarray(targets).reshape(ROWS, -1)[dataset.test.numbers]
+    if task is Classification:
+        assert [names[row] for row in dataset.test.targets] == [str(value).lower() for value in given[:, 0]]
+    else:
+        np.testing.assert_array_equal(dataset.test.targets, given.astype(dataset.test.targets.dtype))
+
+
+def test_features_keep_their_kinds_and_values() -> None:
+    color = np.array(["red", "blue", None], object)[CLASSES % 3]
+    features = {"size": NUMBERS, "parts (m)": VECTORS, "color": color, "note": TEXTS, "grade": CLASSES % 4}
+    for given in (features, pd.DataFrame({name: features[name] for name in ("size", "color", "note", "grade")})):
+        dataset = normalize(dataset_of_result((given, CLASSES % 3)), NormalizeSettings())
+        kinds = {name: feature.kind for name, feature in dataset.features.items()}
+        expected = {"size": "number", "color": "category", "note": "text", "grade": "category"}
+        assert kinds == (expected if "parts (m)" not in given else {**expected, "parts__m_": "vector"})
+    dataset = normalize(cut(features, CLASSES % 3), NormalizeSettings())
+    rows = dataset.test.numbers
+    np.testing.assert_array_equal(dataset.test.features["parts__m_"], VECTORS[rows])
+    np.testing.assert_array_equal(dataset.test.features["size"], NUMBERS[rows])
+    train = VECTORS[dataset.train.numbers]
+    scaled = ((VECTORS[rows] - train.mean(axis=0)) / train.std(axis=0)).astype(np.float32)
+    tensor = np.asarray(dataset.test.inputs["numbers"])
+    places = [next(place for place in range(tensor.shape[1]) if np.allclose(tensor[:, place], one)) for one in scaled.T]
+    assert len({*places}) == VECTORS.shape[1]
+    assert len(dataset.fingerprint) == 32
+    changed = {**features, "parts (m)": VECTORS + (np.arange(ROWS)[:, np.newaxis] == 5)}
+    assert cut(changed, CLASSES % 3).fingerprint != cut(features, CLASSES % 3).fingerprint
+
+
+def test_missing_elements_of_vectors_are_imputed() -> None:
+    vectors = np.where(RANDOM.random(VECTORS.shape) < 0.1, np.nan, VECTORS)
+    vectors[:, 3] = np.nan
+    dataset = normalize(cut(vectors, CLASSES % 3), NormalizeSettings())
+    assert inspect(dataset, InspectSettings(seed=0, batch_size=8)).statistics.rows[1][2] == "vector"
+    tensor, rows = np.asarray(dataset.train.inputs["numbers"]), dataset.train.numbers
+    assert tensor.shape[1] == 14
+    assert np.isfinite(tensor).all()
+    np.testing.assert_array_equal(tensor[:, 7:], np.isnan(vectors[rows]))
+    column = vectors[rows][:, 0]
+    median = (np.nanmedian(column) - np.nanmean(column)) / np.nanstd(column)
+    np.testing.assert_allclose(tensor[np.isnan(column), 0], median, rtol=1e-5)
+
+
+@pytest.mark.parametrize("images", [PIXELS, PIXELS[..., np.newaxis] / 255.0, PIXELS[..., np.newaxis] - 300.0])
+def test_pixels_are_images(images: np.ndarray) -> None:
+    dataset = cut(images, CLASSES % 3)
+    low, high = dataset.features["images"].facts["range"]
+    assert dataset.features["images"].shape == (6, 5, 1)
+    assert (low, high) in ((0, 255), (0, 1), (-300, -45))
+    np.testing.assert_allclose(dataset.test.images[:, :, :, 0], images.reshape(PIXELS.shape)[dataset.test.numbers])
+
+
+def test_splits_that_are_given_stay_and_others_are_cut() -> None:
+    parts = [
+        (NUMBERS[rows], CLASSES[rows] % 3, 1.0 + NUMBERS[rows] ** 2) for rows in np.split(np.arange(ROWS), [200, 240])
+    ]
+    dataset = dataset_of_result(tuple(parts))
+    for (features, targets, weights), split in zip(parts, dataset.splits.values(), strict=True):
+        np.testing.assert_array_equal(split.features["features"], features)
+        np.testing.assert_array_equal(split.targets, targets)
+        np.testing.assert_array_equal(split.weights, weights)
+    for given in ((parts[0], parts[2]), (parts[0], None, parts[2])):
+        dataset = dataset_of_result(given)
+        assert [len(split) for split in dataset.splits.values()] == [180, 20, 60]
+        np.testing.assert_array_equal(dataset.test.features["features"], parts[2][0])
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "sizes"),
+    [
+        (
+            {"x_train": PIXELS, "y_train": CLASSES % 5, "x_test": PIXELS[:40], "y_test": CLASSES[:40] % 5},
+            {},
+            [270, 30, 40],
+        ),
+        ({"x": VECTORS, "y": NUMBERS, "w": NUMBERS**2}, {}, [216, 24, 60]),
+        ({"size": NUMBERS, "hot": CLASSES % 2, "note": TEXTS}, {"target": "hot", "weight": None}, [216, 24, 60]),
+        ({"a": NUMBERS, "b": -NUMBERS, "c": VECTORS}, {"target": ["a", "b"]}, [216, 24, 60]),
+    ],
+)
+def test_files(names: Mapping[str, np.ndarray], settings: dict[str, Any], sizes: list[int], tmp_path: Path) -> None:
+    np.savez(tmp_path / "some.npz", allow_pickle=False, **names)
+    given = ArraysSettings(files=str(tmp_path / "some.npz"), **settings)
+    given.check("data")
+    dataset = arrays(given, folder=tmp_path)
+    assert [len(split) for split in dataset.splits.values()] == sizes
+    assert (dataset.train.weights is not None) == ("w" in names)
+
+
+def words(**columns: Any) -> tuple[Any, Any]:
+    return {"size": NUMBERS, **columns}, CLASSES % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (), "the function of the data returned ()"),
+        (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
+        (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
+        (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
+        (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
+        (lambda: words(cube=np.zeros((ROWS, 2, 2))), "train: cube is float64 (300, 2, 2)"),
+        (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
+        (
+            lambda: words(mixed=np.array([1, "a"] * 150, object)),
+            "train row 2, column mixed: 'a' is a str, unlike row 1",
+        ),
+        (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
+        (lambda: words(image=PIXELS), "data has images beside other features"),
+        (lambda: (NUMBERS, CLASSES * 0), "data.target=target is 0 in all rows"),
+        (lambda: (NUMBERS, np.where(NUMBERS > 8, np.inf, NUMBERS)), "column target: 'inf' is infinite"),
+        (lambda: (NUMBERS, np.where(NUMBERS > 8, np.nan, NUMBERS)), "column target: the value is missing"),
+        (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
+        (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
+        (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
+        (lambda: ({}, CLASSES % 3), "data has no feature"),
+    ],
+)
+def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        dataset_of_result(make())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value).strip()
+
+
+def load_file(settings: ArraysSettings) -> Dataset:
+    settings.check("data")
+    return arrays(settings)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (None, {}, "cannot be read (No such file or directory)"),
+        (b"no zip", {}, "cannot be read (File is not a zip file)"),
+        ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has a, b"),
+        ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
+        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
+        ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
+    ],
+)
+def test_files_that_cannot_be_read(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.npz"
+    if isinstance(names, dict):
+        np.savez(path, **names)
+    elif names is not None:
+        path.write_bytes(names)
+    with pytest.raises(UserError) as error:
+        load_file(ArraysSettings(files=str(path), **settings))
+    assert message in str(error.value)
