@@ -68,11 +68,13 @@ def _classify_images(loaded: Any, files: Sequence[Path], as_json: bool, top: int
         if isinstance(answer, str):
             print(f"error: {file}: {answer}", file=sys.stderr)
             failed += 1
-        elif as_json:
-            named = dict(zip(names, answer.pop("probabilities"), strict=True))
-            print(json.dumps({"file": str(file), **answer, "probabilities": named}), flush=True)
+            continue
+        key, numbers = answer.popitem()
+        if as_json:
+            print(json.dumps({"file": str(file), **answer, key: dict(zip(names, numbers, strict=True))}), flush=True)
         else:
-            print(_shown(str(file)), *_best(answer["probabilities"], names, top), sep="\t", flush=True)
+            best = _best(numbers, names, top if key == "probabilities" else len(names))
+            print(_shown(str(file)), *best, sep="\t", flush=True)
     return 1 if failed else 0
 
 

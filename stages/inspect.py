@@ -21,10 +21,10 @@ from stages.seeds import derive
 from stages.settings.images import InspectSettings
 
 CLASSES = 10
-"""Classes in a gallery."""
+"""Groups in a gallery, such as classes."""
 
 EXAMPLES = 12
-"""Images of each class in it."""
+"""Images of each group in it."""
 
 BATCH = 32
 """Images of the first batch that are shown."""
@@ -99,9 +99,8 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     chosen = examples(dataset)
     names = drawable(dataset.task.names)
     pixels = dataset.features[IMAGES].facts["range"]
-    labels = [[names[label]] for label in chosen]
-    of_all = f" of {dataset.task.outputs}" if len(chosen) < dataset.task.outputs else ""
-    title = f"Training split, {len(chosen)}{of_all} classes"
+    labels = [[label] for label in drawable([*chosen])]
+    title = f"Training split, {len(chosen)} of {len(dataset.task.groups(dataset.train.targets))} groups"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if dataset.augmentation is not None:
@@ -110,16 +109,16 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
     title = f"Step 1 of training: {len(images)} of its {min(settings.batch_size, len(dataset.train))} images"
-    titles = [in_words(target, names) for target in targets]
+    titles = [dataset.task.title(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
 
 
-def examples(dataset: Dataset) -> dict[int, np.ndarray]:
-    """Returns for each of the first CLASSES classes that have any, EXAMPLES rows of the training split, int64 [n].
+def examples(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Returns for each of the first CLASSES groups that have any, EXAMPLES rows of the training split, int64 [n].
 
-    They are spread over the whole split, because neighbors are often from one source; fewer where the class has fewer.
+    They are spread over the whole split, because neighbors are often from one source; fewer where the group has fewer.
     """
-    of_class = ((label, np.flatnonzero(dataset.train.targets == label)) for label in range(dataset.task.outputs))
+    of_class = dataset.task.groups(dataset.train.targets).items()
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
 
@@ -150,17 +149,3 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
     """
     batch = step_input.first_batch(dataset, settings.batch_size, settings.seed)
     return batch.inputs[IMAGES][:BATCH].numpy(), batch.targets[:BATCH].numpy()
-
-
-def in_words(label: np.ndarray, names: Sequence[str]) -> str:
-    """Returns the label of an image for its title, such as `cat`, or `cat 0.7 dog 0.3`.
-
-    Args:
-        label: int [], or float [classes], the weight of each class; of those above 0.05 the two greatest are named.
-    """
-    if label.ndim == 0:
-        return names[int(label)]
-    greatest = [index for index in np.argsort(-label, kind="stable")[:2] if label[index] > 0.05]
-    if len(greatest) == 1 and label[greatest[0]] > 0.95:
-        return names[greatest[0]]
-    return " ".join(f"{names[index]} {label[index]:.1f}" for index in greatest)

@@ -19,6 +19,10 @@ BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
 
 
+NUMBERS = ("probabilities", "prediction")
+"""What a model answers in numbers, one for each of its class names."""
+
+
 def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
     """Return the folder of an MLflow model on this machine; makes no store in `outputs`.
 
@@ -94,7 +98,9 @@ def encoded_function(loaded: Any) -> Any:
 
 
 def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
-    """Return `class_name`, `score` and `probabilities` of each encoded image, or why it cannot be decoded.
+    """Return the answers for each encoded image by their names, numbers last, or why it cannot be decoded.
+
+    Of classes these are `class_name`, `score` and `probabilities`; of labels `probabilities`; of numbers `prediction`.
 
     Args:
         classify: the signature `serve_bytes` of a SavedModel.
@@ -102,12 +108,11 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
     tensorflow = import_module("tensorflow")
 
     def classified(contents: list[bytes]) -> list[dict[str, Any]]:
-        answer = classify(tensorflow.constant(contents, tensorflow.string))
-        names, best, rows = (answer[name].numpy() for name in ("class_name", "score", "probabilities"))
-        return [
-            {"class_name": name.decode(), "score": float(score), "probabilities": [float(value) for value in row]}
-            for name, score, row in zip(names, best, rows, strict=True)
-        ]
+        found = classify(tensorflow.constant(contents, tensorflow.string))
+        columns = {name: found[name].numpy() for name in sorted(found, key=lambda name: (name in NUMBERS, name))}
+        texts = {name: [text.decode() for text in column] for name, column in columns.items() if column.dtype == object}
+        values = [texts.get(name, column.tolist()) for name, column in columns.items()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
     answers = decode_each(encoded, classified, tensorflow.errors.OpError)
     return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]

@@ -4,6 +4,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +114,8 @@ class FileSource(EncodedSource):
         where = self.where(number)
         try:
             return Encoded(where, regular_file(self.paths[number]).read_bytes(), self.labels[number])
-        except OSError as error:
-            return Invalid(where, error.strerror or str(error))
+        except (OSError, ValueError) as error:  # an impossible path
+            return Invalid(where, getattr(error, "strerror", None) or str(error))
 
     def where(self, number: int) -> str:
         """Names an example, for errors."""
@@ -129,10 +130,14 @@ class FileSource(EncodedSource):
         """Returns a digest of what the files are, as far as it is known without reading them."""
         content = hashlib.sha256(os.fsencode(repr((self.decode.key, self.class_names))))
         for path in self.paths:
-            try:
-                status: Any = path.stat()
-            except OSError:  # a link to nothing, which reading will report
-                status = path.lstat() if path.is_symlink() else None
-            of_file = f"{status.st_size} {status.st_mtime_ns}" if status else "is not there"
-            content.update(os.fsencode(f"{path.relative_to(self.root)} {of_file}\n"))
+            content.update(os.fsencode(f"{os.path.relpath(path, self.root)} {_state(path)}\n"))
         return content.hexdigest()[:32]
+
+
+def _state(path: Path) -> str:
+    """Returns what is known of a file without reading it; of a link to nothing, which reading will report, its own."""
+    for look in (path.stat, path.lstat):
+        with suppress(OSError, ValueError):
+            status = look()
+            return f"{status.st_size} {status.st_mtime_ns}"
+    return "is not there"

@@ -18,19 +18,16 @@ from stages.tables import aligned
 class SplitStatistics:
     """Statistics of one split.
 
-    by_class: examples of each class, int64 [classes].
+    examples: of it. by_class: those of each class or label, int64 [classes]; None: targets are neither.
     mean, std: of its pixels by channel, float64 [C].
     repeated: images equal to an earlier row's, to the pixel.
     """
 
-    by_class: np.ndarray
+    examples: int
+    by_class: np.ndarray | None
     mean: np.ndarray
     std: np.ndarray
     repeated: int
-
-    @property
-    def examples(self) -> int:
-        return int(self.by_class.sum())
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,9 @@ def statistics(dataset: Dataset) -> Statistics:
     """Returns the statistics of `dataset`; reads images that neither memory holds nor a cache describes."""
     splits = {}
     for name, split in dataset.splits.items():
-        by_class = np.bincount(split.targets, minlength=dataset.task.outputs)
+        by_class = dataset.task.support(split.targets)
         repeated = len(split) - len(np.unique(split.described.digests))
-        splits[name] = SplitStatistics(by_class, *mean_and_std(split.described.moments), repeated)
+        splits[name] = SplitStatistics(len(split), by_class, *mean_and_std(split.described.moments), repeated)
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
     shared = {
         (earlier, later): int(np.isin(digests[later], digests[earlier]).sum())
@@ -72,12 +69,17 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     size = "×".join(map(str, images.shape))
     low, high = images.facts["range"]
     kind = f"{size} {images.dtype}, pixels {low:g} to {high:g}"
-    reporter.log(f"{dataset.name}: {dataset.task.outputs} classes, {kind}")
+    predicted = ", ".join(
+        f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items()
+    )
+    reporter.log(f"{dataset.name}: {predicted}, {kind}")
     rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
     leaks = []
     for name, split in statistics.splits.items():
-        fewest, most = split.by_class.min(), split.by_class.max()
-        counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        counts = "–"
+        if split.by_class is not None:
+            fewest, most = split.by_class.min(), split.by_class.max()
+            counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.std)]
         shared = {earlier: count for (earlier, later), count in statistics.shared.items() if later == name and count}
         leaks += [
@@ -88,13 +90,20 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         rows.append([name, f"{split.examples:,}", counts, *numbers, ", ".join(twice) or "0"])
     for line in aligned(rows):
         reporter.log(f"  {line}")
-    train = statistics.splits["train"]
     if leaks:
         reporter.warn(
             f"{', '.join(leaks)}: scores count memorized images. Remove the copies from the source, or report the "
             "count with the scores"
         )
+    _warn_of_absent(statistics, dataset, reporter)
+
+
+def _warn_of_absent(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
+    """Warns of classes without an example."""
+    train = statistics.splits["train"]
     for name, split in statistics.splits.items():
+        if split.by_class is None or train.by_class is None:
+            continue
         is_absent = (split.by_class == 0) & ((train.by_class > 0) | (name == "train"))
         if is_absent.any():
             of_train = "none can be learned. Add examples, or leave the class out"
@@ -106,7 +115,7 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
 
 
 def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
-    """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class; returns both."""
+    """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class, where there are any; returns them."""
     folder.mkdir(parents=True, exist_ok=True)
     channels = range(len(statistics.splits["train"].mean))
     columns = ["duplicates", *(f"in_{name}" for name in statistics.splits)]
@@ -115,7 +124,9 @@ def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     for name, split in statistics.splits.items():
         shared = [statistics.shared.get((earlier, name), "") for earlier in statistics.splits]
         rows.append([name, split.examples, split.repeated, *shared, *split.mean, *split.std])
-    by_class = zip(dataset.task.names, *(split.by_class for split in statistics.splits.values()), strict=True)
     write_csv(folder / "statistics.csv", rows)
-    write_csv(folder / "classes.csv", [["class", *statistics.splits], *by_class])
+    counts = [split.by_class for split in statistics.splits.values() if split.by_class is not None]
+    if not counts:
+        return [folder / "statistics.csv"]
+    write_csv(folder / "classes.csv", [["class", *statistics.splits], *zip(dataset.task.names, *counts, strict=True)])
     return [folder / "statistics.csv", folder / "classes.csv"]

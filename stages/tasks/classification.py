@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -61,6 +61,23 @@ class Classification(Task):
     def strata(self, targets: np.ndarray) -> np.ndarray:
         """See `Task`."""
         return targets
+
+    def support(self, targets: np.ndarray) -> np.ndarray:
+        """See `Task`."""
+        return np.bincount(targets, minlength=len(self.names))
+
+    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return {name: np.flatnonzero(targets == place) for place, name in enumerate(self.names)}
+
+    def title(self, target: np.ndarray, names: Sequence[str]) -> str:
+        """Returns the class; of a mixed target the two greatest parts above 0.05, such as `cat 0.7 dog 0.3`."""
+        if target.ndim == 0:
+            return names[int(target)]
+        greatest = [index for index in np.argsort(-target, kind="stable")[:2] if target[index] > 0.05]
+        if len(greatest) == 1 and target[greatest[0]] > 0.95:
+            return names[greatest[0]]
+        return " ".join(f"{names[index]} {target[index]:.1f}" for index in greatest)
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """See `Task`.

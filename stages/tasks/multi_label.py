@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,7 +28,7 @@ ROWS_OF_STRATUM = 20
 
 @dataclass(frozen=True)
 class MultiLabel(Task):
-    """Labels, int32 [b, k] of 0 and 1.
+    """Labels, int32 [b, k] of 0 and 1; of mixed examples the part of each, float32.
 
     given: what the network returns, `logits` or `probabilities`.
     label_smoothing: part of a target that is replaced by one half. positive_weights: factor of each label's loss where
@@ -65,6 +65,22 @@ class MultiLabel(Task):
         if rarer.max() < ROWS_OF_STRATUM:
             return None
         return targets[:, int(np.argmin(np.where(rarer < ROWS_OF_STRATUM, len(targets), rarer)))]
+
+    def support(self, targets: np.ndarray) -> np.ndarray:
+        """See `Task`."""
+        return np.asarray(targets, np.int64).sum(axis=0)
+
+    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return {name: np.flatnonzero(holds) for name, holds in zip(self.names, targets.T, strict=True)}
+
+    def title(self, target: np.ndarray, names: Sequence[str]) -> str:
+        """Returns the labels that hold."""
+        return ", ".join(name for name, value in zip(names, target, strict=True) if value > THRESHOLD) or "none"
+
+    def soften(self, targets: tf.Tensor) -> tf.Tensor:
+        """See `Task`."""
+        return tf.cast(targets, tf.float32)
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """See `Task`.
@@ -129,7 +145,7 @@ class MultiLabel(Task):
     def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Task`: true positives, positives and predicted positives of each label, and examples without mistake."""
         predicted = self.answers(outputs) > THRESHOLD
-        wanted = tf.cast(targets, tf.bool)
+        wanted = tf.cast(targets, tf.float32) > THRESHOLD  # of a mixed example what has the greater part
         exact = tf.reduce_all(predicted == wanted, axis=-1)
         parts = {"hits": predicted & wanted, "positives": wanted, "predicted": predicted, "exact": exact}
         return {name: tf.tensordot(weights, tf.cast(part, weights.dtype), axes=1) for name, part in parts.items()}

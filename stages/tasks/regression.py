@@ -66,6 +66,17 @@ class Regression(Task):
         strata = np.searchsorted(borders, values, side="right")
         return np.unique(strata, return_inverse=True)[1].astype(np.int32)
 
+    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns quantiles of the first target, by their ends."""
+        strata = self.strata(targets)
+        quantiles = np.zeros(len(targets), np.int32) if strata is None else strata
+        rows = [np.flatnonzero(quantiles == place) for place in range(quantiles.max() + 1)]
+        return {f"{targets[part, 0].min():.4g} to {targets[part, 0].max():.4g}": part for part in rows}
+
+    def soften(self, targets: tf.Tensor) -> tf.Tensor:
+        """See `Task`."""
+        return targets
+
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """See `Task`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -82,6 +82,18 @@ class Task(ABC):
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
         """Returns the stratum of each example, int [N], of which each split gets the same part; None: no strata."""
         return None
+
+    def support(self, targets: np.ndarray) -> np.ndarray | None:
+        """Returns how many examples have each class or label, int64 [outputs]; None: targets are neither."""
+        return None
+
+    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the rows, int64 [n], of examples that a plot shows beside each other, by what they have in common."""
+        return {"all": np.arange(len(targets))}
+
+    def title(self, target: np.ndarray, names: Sequence[str]) -> str:
+        """Returns the target of an example, maybe a mixed one, in a few words. names: as they can be drawn."""
+        return " ".join(f"{value:.4g}" for value in target)
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """Returns the task as `settings` have its loss. targets: of the training split."""

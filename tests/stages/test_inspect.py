@@ -21,12 +21,13 @@ from stages.data.split import Split
 from stages.data.split_statistics import statistics
 from stages.data.splits import assemble
 from stages.images import describe
-from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in_words, inspect
+from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, inspect
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings, InspectSettings
+from stages.tasks.classification import Classification
 from tests.stages.experiments import elements, real_digits
 
 pytestmark = pytest.mark.slow
@@ -182,6 +183,10 @@ def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypat
 
 def test_labels_in_words() -> None:
     names = ("cat", "dog", "owl")
+
+    def in_words(target: np.ndarray, names: tuple[str, ...]) -> str:
+        return Classification(names).title(target, names)
+
     assert in_words(np.array(1, np.int32), names) == "dog"
     assert in_words(np.array([0.7, 0.3, 0.0], np.float32), names) == "cat 0.7 dog 0.3"
     assert in_words(np.array([0.34, 0.36, 0.3], np.float32), names) == "dog 0.4 cat 0.3"
@@ -296,8 +301,8 @@ def test_a_row_has_examples_from_the_whole_split() -> None:
     """The first and the last of each class are among them, and none is shown twice."""
     dataset = three(noise(400), noise(8), noise(8))
     rows = examples(dataset)
-    assert list(rows) == [0, 1, 2, 3]
-    for label, of_class in rows.items():
+    assert list(rows) == list(dataset.task.names[:4])
+    for label, of_class in enumerate(rows.values()):
         assert len(set(of_class)) == EXAMPLES
         assert (of_class[0], of_class[-1]) == (label, 396 + label)
         assert set(of_class % 4) == {label}

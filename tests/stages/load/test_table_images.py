@@ -1,0 +1,137 @@
+"""Images whose paths are a column of a table: for classes, several labels and numbers; paths that cannot be read."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from stages.errors import UserError
+from stages.inspect import inspect
+from stages.load.table import table
+from stages.model import model
+from stages.normalize import normalize
+from stages.results import Dataset, Model, Strategy
+from stages.settings.images import InspectSettings, NormalizeSettings
+from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.table import TableSettings
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
+from tests.stages.experiments import after_steps, flat, mirrored, one_device
+from tests.stages.experiments import settings as training
+from tests.stages.images import Telling, image, write
+
+ROWS = 70
+LABELS = ["red", "wide", "old"]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A table of paths below `photos/`, two suffixes, each image of its own colors."""
+    random = np.random.default_rng(1)
+    lines = ["file,kind,red,wide,old,price"]
+    for row in range(ROWS):
+        path = Path("deep" if row % 2 else ".", f"{row}.{'png' if row % 3 else 'bmp'}")
+        write(tmp_path / "photos" / path, row)
+        holds = ",".join(map(str, random.integers(0, 2, 3)))
+        lines.append(f"{path},{'cat' if row % 2 else 'dog'},{holds},{row / 7:.3f}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+def load(
+    folder: Path, target: Any, reporter: Telling | None = None, cache: Path | None = None, **given: Any
+) -> Dataset:
+    settings = TableSettings(
+        files=str(folder / "labels.csv"),
+        target=target,
+        **{"root": str(folder / "photos"), "features": {"file": "image"}, "size": 12, **given},
+    )
+    settings.check("data")
+    return table(settings, reporter, folder, cache)
+
+
+@pytest.mark.parametrize(("target", "task"), [("kind", Classification), (LABELS, MultiLabel), ("price", Regression)])
+def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, task: type) -> None:
+    dataset = load(photos, target, cache=photos / "cache")
+    assert isinstance(dataset.task, task)
+    lines = [line.split(",") for line in (photos / "labels.csv").read_text().splitlines()]
+    names = [target] if isinstance(target, str) else target
+    for split in dataset.splits.values():
+        for place, number in enumerate(np.asarray(split.numbers)):
+            expected = np.asarray(Image.fromarray(image(number)).resize((12, 12), Image.Resampling.BILINEAR))
+            np.testing.assert_allclose(split.images[place], expected, atol=1)
+            given = [lines[number + 1][lines[0].index(name)] for name in names]
+            found = split.targets[place]
+            assert task is not Classification or dataset.task.names[found] == given[0]
+            assert task is Classification or found == pytest.approx([float(value) for value in given], abs=1e-4)
+    assert dataset.test.files == [str(Path(lines[number + 1][0])) for number in np.asarray(dataset.test.numbers)]
+    again = load(photos, target, cache=photos / "cache", memory_gib=0.0)
+    assert again.fingerprint == dataset.fingerprint
+    assert not again.train.is_in_memory
+    record = inspect(dataset, InspectSettings(seed=0, batch_size=8), folder=photos).record
+    assert {path.name for path in record.files["plots"]} == {"classes.png", "batch.png"}
+    assert (photos / "data" / "classes.csv").exists() == (task is not Regression)
+
+
+def build(data: Dataset, where: Strategy) -> Model:
+    network = MlpSettings(hidden=[8], dropout=0.2)
+    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+
+
+@pytest.mark.parametrize("target", [LABELS, "price"])
+def test_replicas_equal_one_device(photos: Path, target: Any) -> None:
+    data, given = normalize(load(photos, target), NormalizeSettings()), training(batch_size=15)
+    one, several = (after_steps(where, data, given, 12, build)[0] for where in (one_device(), mirrored(2)))
+    np.testing.assert_allclose(flat(several.network), flat(one.network), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("gone.png", "No such file or directory"),
+        ("/etc/hostname", "is no path below data.root"),
+        ("../labels.csv", "is no path below data.root"),
+        ("deep", "not a regular file"),
+        ("fifo.png", "not a regular file"),
+        ("text.png", "cannot identify it"),
+        ("empty.png", "an empty file"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:
+    os.mkfifo(photos / "photos" / "fifo.png")
+    (photos / "photos" / "text.png").write_text("no image")
+    (photos / "photos" / "empty.png").touch()
+    lines = (photos / "labels.csv").read_text().splitlines()
+    lines[5] = f"{path},{lines[5].partition(',')[2]}"
+    (photos / "labels.csv").write_text("\n".join(lines))
+    with pytest.raises(UserError) as error:
+        load(photos, "kind")
+    assert f"labels.csv row 5, column file: {path!r}: {why}" in str(error.value)
+    told = Telling()
+    dataset = load(photos, "kind", told, on_error="skip")
+    rows = [number for split in dataset.splits.values() for number in np.asarray(split.numbers)]
+    assert sorted(rows) == [row for row in range(ROWS) if row != 4]
+    assert any("1 rows of labels.csv left out; the first: labels.csv row 5" in line for line in told.lines)
+    assert why in (photos / "data" / "skipped.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"features": {"file": "image", "price": "number"}}, "data.features: price beside the image file"),
+        ({"features": {"file": "image", "kind": "image"}}, "data.features: kind beside the image file"),
+        ({"features": {"kind": "image"}}, "data.features: kind is an image and the target"),
+        ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
+        ({"features": {"file": "text"}}, "without a column of images"),
+        ({"size": 0}, "data.size=0 is no size"),
+    ],
+)
+def test_settings_that_cannot_be_used(photos: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load(photos, "kind", **given)
+    assert message in str(error.value)
