@@ -20,7 +20,7 @@ BYTES = "serve_bytes"
 
 
 NUMBERS = ("probabilities", "prediction")
-"""What a model answers in numbers, one for each of its class names."""
+"""Answers of a model that are numbers, one for each of its class names."""
 
 
 def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
