@@ -14,10 +14,8 @@ class ClusterSettings:
     _target_: str = "???"
     """A class that extends `pipeline.run.engine.Engine`."""
 
-    places_jobs: ClassVar[bool] = False
-    """Whether it gives jobs of a sweep their devices; else they divide those of this machine."""
     submits_jobs: ClassVar[bool] = False
-    """Whether it takes jobs of a sweep whole, and starts their processes itself: `Engine.start`."""
+    """Whether it runs jobs of a sweep elsewhere (`Engine.start`); else they divide the devices of this machine."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         """Return the number of replicas of `multi_worker`; None where only the environment knows.
@@ -26,14 +24,6 @@ class ClusterSettings:
             workers: `strategy.workers`. gpus: those of this machine.
         """
         return None
-
-    def cores(self, workers: int) -> int | None:
-        """Return the cores of a job of a sweep with so many workers, where `places_jobs`."""
-        return None
-
-    def for_job_process(self) -> "ClusterSettings":
-        """Return the settings for the process of a job that a sweep has placed, which starts its members beside it."""
-        return self
 
 
 @option("cluster", "local")
@@ -53,12 +43,12 @@ class LocalCluster(ClusterSettings):
 class RayCluster(ClusterSettings):
     """Processes of Ray's actors, on its nodes."""
 
-    places_jobs: ClassVar[bool] = True
+    submits_jobs: ClassVar[bool] = True
 
     _target_: str = "pipeline.engines.ray.Ray"
     address: str | None = None
     """`host:port` of a Ray cluster; null: that of RAY_ADDRESS, else one on this machine that ends with the command."""
-    cpus: int = number(1, at_least=1, unit="cores of each worker; of each job of a sweep, times its workers")
+    cpus: int = number(1, at_least=1, unit="cores of each worker")
     gpus: int = number(0, at_least=0, unit="GPUs of each worker")
     restarts: int = number(0, at_least=0, unit="restarts of a run whose process has died")
     timeout_seconds: float = number(
@@ -67,12 +57,6 @@ class RayCluster(ClusterSettings):
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * max(self.gpus, 1)
-
-    def cores(self, workers: int) -> int | None:
-        return workers * self.cpus
-
-    def for_job_process(self) -> ClusterSettings:
-        return LocalCluster(restarts=self.restarts)
 
 
 @dataclass(kw_only=True)
@@ -128,7 +112,6 @@ class HostsCluster(JoinedCluster):
 class SlurmCluster(ClusterSettings):
     """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""
 
-    places_jobs: ClassVar[bool] = True
     submits_jobs: ClassVar[bool] = True
 
     _target_: str = "pipeline.engines.slurm.Slurm"

@@ -1,36 +1,48 @@
-"""`cluster=local`: the members are processes of this machine."""
+"""`cluster=local`: the members are processes of this machine, started, watched, and all ended when one fails."""
 
 import os
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
+from multiprocessing.connection import wait
+from pathlib import Path
 
 from pipeline.console import Console
-from pipeline.engines.supervisor import Place, supervise
-from pipeline.planning.job import Job
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
+from pipeline.paths import shorter
+from pipeline.planning.job import Job, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.engine import Engine, Task, tasks_at
+from pipeline.run.child import POLL_SECONDS, enter, exit_code_of, forward_signals, leave
+from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
-from pipeline.system import machine
+from pipeline.run_folder.pending import end_lost
+from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.ports import HOST
 from pipeline.system.processes import LocalProcess
+from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.signals import Interrupted
+from stages.errors import UserError
+
+GRACE_SECONDS = 20.0
+"""Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
+
+_Spoken = tuple[Sequence[str], Path | None]
+"""Lines for the beginning of a member's log, and the log of one that prints nothing: see Console."""
+
+RESTARTS = 3
+"""Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
 
 class Local(Engine):
     """A process for each member, on this machine; a job without a cluster runs in this process."""
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
-        members = job.experiment.members
-        if not members:
+        if not job.experiment.members:
             return work(job, plan, console)
-        place = Place("on this machine", partial(local_tasks, members), _start, enter)
-        return supervise(job, plan, console, place, self.settings.restarts)
-
-
-def _start(task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> LocalProcess:
-    return LocalProcess(target, arguments)
+        return supervise(job, plan, console, self.settings.restarts)
 
 
 def local_tasks(members: Mapping[str, int]) -> list[Task]:
@@ -42,7 +54,7 @@ def local_tasks(members: Mapping[str, int]) -> list[Task]:
         return tasks_at(members, [f"{HOST}:{opened.getsockname()[1]}" for opened in sockets])
 
 
-def enter(task: Task) -> Task:
+def enter_cluster(task: Task) -> None:
     """Set `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, others none."""
     os.environ["TF_CONFIG"] = task.tf_config
     gpus = len(machine.gpus())
@@ -51,4 +63,165 @@ def enter(task: Task) -> Task:
         of_worker = range(task.index * gpus // workers, (task.index + 1) * gpus // workers)
         visible = of_worker if task.job == "worker" else ()
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, visible)) or "-1"
-    return task
+
+
+def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts: int) -> int:
+    """Run `job` in the processes of a cluster's members and return the chief's exit code.
+
+    A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
+    """
+    with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
+        folder = job.folder
+        assert folder is not None
+        while True:
+            cluster = _Cluster(job, plan, console)
+            code = cluster.run()
+            if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
+                break
+            restarts -= 1
+            console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
+        with signals.ending(code):
+            status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
+            end_lost(folder, job.experiment, status, console, shared=True)
+    return code
+
+
+class _Cluster:
+    """The members of one attempt. has_lost: whether a member that the run needs has died or hung."""
+
+    def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> None:
+        assert job.folder is not None
+        self.has_lost = False
+        self._job = job
+        self._plan = plan
+        self._console = console
+        self._folder = job.folder
+        self._members: dict[str, LocalProcess] = {}
+        self._watches: dict[str, Watch] = {}
+        self._causes: dict[str, str] = {}
+        self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
+
+    def run(self) -> int:
+        """Start the members, wait for the chief and end the others; return the chief's exit code."""
+        chief = ""
+        try:
+            tasks = local_tasks(self._job.experiment.members)
+            self._announce(tasks)
+            for task in tasks:
+                signals.check()
+                self._start(task)
+                chief = chief or task.name
+            return self._wait(tasks)
+        except Interrupted as interrupted:
+            if chief:
+                forward_signals(self._members[chief])
+            return interrupted.exit_code
+        except UserError as error:
+            self._console.error(str(error))
+            return FAILED
+        finally:
+            with signals.ending():
+                for process in self._members.values():
+                    process.kill()
+                    process.join()
+
+    def _announce(self, tasks: Sequence[Task]) -> None:
+        if len(tasks) > 1:
+            names = ", ".join(task.name for task in tasks[1:])
+            logs = f"{shorter(self._folder)}/<name>.log"
+            self._console.log(f"chief, {names} on this machine; what these print is in {logs}")
+            self._console.warn(OPEN_PORTS)
+
+    def _start(self, task: Task) -> None:
+        printed = self._console.said if task.is_chief else []
+        log = self._folder / "pipeline.log" if self._console.is_quiet and task.is_chief else None
+        self._members[task.name] = LocalProcess(_member, (self._job, self._plan, task, (printed, log)))
+        limit = self._job.experiment.hang_seconds
+        if limit is not None:
+            self._watches[task.name] = Watch(self._members[task.name], limit)
+
+    def _wait(self, tasks: Sequence[Task]) -> int:
+        """Wait for the chief's end and return its exit code; report the ends of other members."""
+        chief = self._members[tasks[0].name]
+        others = list(tasks[1:])
+        deadline: float | None = None
+        while chief.exitcode is None:
+            wait([chief.sentinel, *(self._members[task.name].sentinel for task in others)], timeout=POLL_SECONDS)
+            pulse.beat()
+            signals.check()
+            for task in [task for task in others if self._members[task.name].exitcode is not None]:
+                others.remove(task)
+                if self._ends_run(task, others, chief):
+                    deadline = deadline or time.monotonic() + GRACE_SECONDS
+            if deadline is None:
+                self._end_hung([tasks[0].name, *(task.name for task in others)])
+            elif time.monotonic() > deadline:
+                return FAILED
+        chief.join()
+        for task in others if chief.exitcode == FAILED else []:  # TensorFlow may notice a stopped one before any limit
+            process = self._members[task.name]
+            if process.exitcode is None and process.is_stopped():
+                self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for lack of it")
+                self.has_lost = True
+        self.has_lost |= chief.exitcode < 0
+        return exit_code_of(chief)
+
+    def _end_hung(self, names: Sequence[str]) -> None:
+        """Kill the member, if any, without a heartbeat for too long; the others' limits start again.
+
+        Members that wait for a hung one seem hung, too. It is the one that was stopped, else one that is not the chief,
+        the first of `names`.
+        """
+        watches = {name: self._watches[name] for name in names if name in self._watches}
+        for watch in watches.values():
+            watch.note()
+        hung = [name for name, watch in watches.items() if watch.hangs()]
+        if not hung:
+            return
+        stopped = [name for name, watch in watches.items() if watch.is_stopped]
+        culprit = max(stopped or hung, key=lambda name: (name != names[0], watches[name].silence()))
+        self._causes[culprit] = f"has given no sign of life for {watches[culprit].silence():.0f} s, and was killed"
+        self._members[culprit].kill()
+        for watch in watches.values():
+            watch.restart()
+        if culprit == names[0]:
+            self._console.error(f"{culprit} {self._causes[culprit]}: the run cannot continue")
+
+    def _ends_run(self, task: Task, others: list[Task], chief: LocalProcess) -> bool:
+        """Report the end of `task`, and start it again where it serves; return whether it ends the run."""
+        process = self._members[task.name]
+        process.join()
+        code = exit_code_of(process)
+        if code == DONE:
+            return False
+        if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
+            chief.signal(signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
+            return True
+        how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+        how = self._causes.pop(task.name, how)
+        if task.serves and task.job == "worker":
+            restarts = self._restarts[task.name] > 0
+            if restarts:
+                self._restarts[task.name] -= 1
+                self._start(task)
+                others.append(task)
+            if any(other.job == "worker" for other in others):
+                prefix = "it is started again; meanwhile " if restarts else ""
+                self._console.warn(f"{task.name} {how}; {prefix}the other workers take over its steps")
+                return False
+        self.has_lost |= code > 128
+        log = shorter(self._folder / f"{task.name}.log")
+        self._console.error(f"{task.name} {how}: the run cannot continue ({log})")
+        return True
+
+
+def _member(heartbeats: Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, spoken: _Spoken) -> None:
+    """Run in the process of one member of the cluster."""
+    assert job.folder is not None
+    if not task.is_chief:
+        streams.append_to(job.folder / f"{task.name}.log")
+    enter_cluster(task)
+    # The chief alone is signalled, as it needs the others to save a checkpoint.
+    enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
+    console = Console(*spoken)
+    leave(lambda: work(job, plan, console, task), console)

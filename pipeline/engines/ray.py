@@ -1,37 +1,49 @@
-"""`cluster=ray`: the members of a cluster, or the jobs of a sweep, are processes beside actors of Ray."""
+"""`cluster=ray`: the members of a job are processes beside actors of Ray, which hold their resources."""
 
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
-from pipeline.config.cluster import RayCluster
-from pipeline.config.experiment import Experiment
+from pipeline.config.cluster import ClusterSettings, LocalCluster, RayCluster, TfConfigCluster
 from pipeline.console import Console
-from pipeline.engines.ray_process import Host, RayProcess, Surroundings
-from pipeline.engines.rendezvous import split_address, wait_for_members
-from pipeline.engines.supervisor import Place, supervise
-from pipeline.planning.job import Job
+from pipeline.engines.local import GRACE_SECONDS
+from pipeline.engines.remote import Member, run_elsewhere
+from pipeline.engines.rendezvous import split_address
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.planning.job import Job, remove_if_unused
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.engine import Engine, Task, tasks_at
-from pipeline.system import machine, pulse, signals
+from pipeline.run.child import POLL_SECONDS, Stopper, exit_code_of, leave
+from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
+from pipeline.run_folder.pending import LOST, end_lost
+from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
-from pipeline.system.processes import Start
+from pipeline.system.processes import LocalProcess, become_independent, warm_up
+from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.signals import Request, signal_request
 from pipeline.targets import check_installed
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000
 """The least that Ray takes; only messages pass through it."""
 
-POLL_SECONDS = 0.2
+CONCURRENT_CALLS = 4
+"""Calls of an actor at the same time: it hears signals while it watches its process."""
 
-CONCURRENT_CALLS = 8
-"""Calls of an actor at the same time: a report waits while signals arrive."""
+KILL_SECONDS = 2.0
+"""Seconds for the actors to kill their processes, after which they end with them."""
+
+LOG = "output.log"
+"""In the run's folder: what the chief prints."""
 
 OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
 """Variables that Ray reads as it is imported and started."""
@@ -42,74 +54,44 @@ OF_OWN = {
 }
 """The same for a Ray that this command starts."""
 
+OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
+"""Variables that a process takes from its node; all others are the command's."""
+
 Claim = Mapping[str, float]
 """Resources by Ray's names, `CPU` and `GPU`; empty for a process that mostly waits."""
 
 
 class Ray(Engine):
-    """Runs each member beside an actor that holds its resources, and a job without a cluster beside one, too.
-
-    A sweep keeps an actor for each job that runs at the same time, with the resources of all its workers.
-    """
+    """Runs each member beside an actor that holds its resources, and a job without a cluster beside one, too."""
 
     settings: RayCluster
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
-        counts = job.experiment.members or {"worker": 1}
-        claims = [self._claim(1) if name == "worker" else {} for name, count in counts.items() for _ in range(count)]
-        with self._actors(claims, [job.experiment], console) as actors:
-            threads = thread_variables(self.settings.cpus, job.experiment.deterministic)
-            prepare = partial(_prepare, threads, not job.experiment.members)
-            place = Place("in Ray's actors", partial(actors.tasks, counts), actors.start_member, prepare)
-            return supervise(job, plan, console, place, self.settings.restarts)
-
-    @contextmanager
-    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
-        workers = max(experiment.members.get("worker", 1) for experiment in experiments)
-        with self._actors([self._claim(workers)] * count, experiments, console) as actors:
-            yield [partial(actors.start, number) for number in range(count)]
-
-    def _claim(self, workers: int) -> Claim:
-        claim = {"CPU": workers * self.settings.cpus, "GPU": workers * self.settings.gpus}
-        return {name: float(count) for name, count in claim.items() if count}
-
-    @contextmanager
-    def _actors(
-        self, claims: Sequence[Claim], experiments: Sequence[Experiment], console: Console
-    ) -> Iterator["_Actors"]:
-        """Connect to Ray, or start one, and place an actor for each of `claims`, all or none; end them with the block.
-
-        Raises:
-            UserError: where Ray is not there or does not have the resources within `cluster.timeout_seconds`.
-        """
-        outputs = experiments[0].outputs
-        outputs.mkdir(parents=True, exist_ok=True)
-        os.environ.update(OF_RAY if _address(self.settings) else {**OF_RAY, **OF_OWN})
-        check_installed("cluster=ray", ["ray"], "ray")
-        import ray
-
-        around = Surroundings.of_this_process(str(outputs))
         try:
-            with console.working("starting Ray"):
-                _connect(self.settings)
-                actors = _Actors(self.settings, claims, around)
-            console.log(f"Ray {ray.__version__} at {ray.util.get_node_ip_address()}: {len(claims)} actors")
-            yield actors
+            return run_elsewhere(job, lambda job: self.start(job, console), console)
         finally:
             with signals.ending():  # else a signal's limit may be over by now, and Ray would be left
-                ray.shutdown()  # and with it the actors and what they hold
+                if "ray" in sys.modules:
+                    sys.modules["ray"].shutdown()  # and with it the actors and what they hold
+
+    def start(self, job: Job, console: Console) -> "RayJob":
+        check_installed("cluster=ray", ["ray"], "ray")
+        _connect(self.settings, console)
+        return RayJob(job, self.settings, console)
 
 
-def _address(settings: RayCluster) -> str | None:
-    """Return the address of the Ray to use, None for one of this command's own."""
-    return settings.address or os.environ.get("RAY_ADDRESS")
+def _connect(settings: RayCluster, console: Console) -> None:
+    """Connect this process to the Ray of the settings or of RAY_ADDRESS, or start one that ends with this process.
 
-
-def _connect(settings: RayCluster) -> None:
-    """Connect this process to the Ray of the settings or of RAY_ADDRESS, or start one that ends with this process."""
+    Raises:
+        UserError: where it is not there.
+    """
+    address = settings.address or os.environ.get("RAY_ADDRESS")
+    os.environ.update(OF_RAY if address else {**OF_RAY, **OF_OWN})
     import ray
 
-    address = _address(settings)
+    if ray.is_initialized():
+        return
     handler = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {"address": address}
     if address is None:
@@ -121,9 +103,10 @@ def _connect(settings: RayCluster) -> None:
             "include_dashboard": False,
         }
     try:
-        if address is not None:
-            _check_health(address, settings.timeout_seconds)
-        ray.init(log_to_driver=False, configure_logging=False, **options)
+        with console.working("starting Ray"):
+            if address is not None:
+                _check_health(address, settings.timeout_seconds)
+            ray.init(log_to_driver=False, configure_logging=False, **options)
     except Exception as error:  # Exception itself, ConnectionError, RuntimeError, ValueError …
         failed = isinstance(error, subprocess.SubprocessError)
         reason = "`ray health-check` fails" if failed else str(error).strip().splitlines()[0]
@@ -136,6 +119,7 @@ def _connect(settings: RayCluster) -> None:
         with suppress(ValueError):  # in a thread, where Ray does not take it
             signal.signal(signal.SIGTERM, handler)
     signals.check()
+    console.log(f"Ray {ray.__version__} at {ray.util.get_node_ip_address()}")
 
 
 def _check_health(address: str, seconds: float) -> None:
@@ -145,88 +129,157 @@ def _check_health(address: str, seconds: float) -> None:
     subprocess.run([*command, f"--address={address}"], capture_output=True, timeout=seconds, check=True)
 
 
-class _Actors:
-    """An actor for each of `claims`, by its number; one that has died is started again when it is needed."""
+class RayJob(RemoteJob):
+    """A job whose members run beside actors; it starts again from its last checkpoint, `cluster.restarts` times.
 
-    def __init__(self, settings: RayCluster, claims: Sequence[Claim], around: Surroundings) -> None:
+    Raises:
+        UserError: where it needs more than Ray has in all.
+    """
+
+    def __init__(self, job: Job, settings: RayCluster, console: Console) -> None:
         import ray
-        from ray.util.placement_group import placement_group
 
+        assert job.folder is not None
+        job.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(job, job.folder / LOG, console)
         self._settings = settings
-        self._claims = claims
-        self._around = around
-        self._members: list[str] = []
-        self._processes: dict[int, RayProcess] = {}
-        total = {name: sum(claim.get(name, 0.0) for claim in claims) for name in ("CPU", "GPU")}
-        if any(count > ray.cluster_resources().get(name, 0.0) for name, count in total.items()):
-            raise self._no_room(total, ray.cluster_resources())
-        self._group = placement_group([dict(claim) for claim in claims if claim])
-        if not self._waits_for(self._group.ready()):
-            raise self._no_room(total, ray.available_resources())
-        self._actors = [self._actor(number) for number in range(len(claims))]
+        self._counts = job.experiment.members or {"worker": 1}
+        worker = {name: float(count) for name, count in (("CPU", settings.cpus), ("GPU", settings.gpus)) if count}
+        self._claims = [worker if name == "worker" else {} for name in self._counts for _ in range(self._counts[name])]
+        self._hosts: list[Any] = []
+        self._request: Request | None = None
+        self._asked = 0
+        self._lost: str | None = None
+        self._steps = self._work()
+        if any(count > ray.cluster_resources().get(name, 0.0) for name, count in self._total.items()):
+            raise self._no_room(ray.cluster_resources())
 
-    def tasks(self, counts: Mapping[str, int]) -> list[Task]:
-        """Return the tasks of a cluster with an actor for each member."""
-        tasks = tasks_at(counts, [self._address(number) for number in range(len(self._claims))])
-        self._members = [task.name for task in tasks]
-        limit = self._settings.timeout_seconds
-        return [replace(task, meet=partial(wait_for_members, task, limit)) for task in tasks]  # firewalls between
+    def __str__(self) -> str:
+        return f"{len(self._claims)} actors of Ray"
 
-    def start_member(self, task: Task, target: Callable[..., None], arguments: tuple[Any, ...]) -> RayProcess:
-        return self.start(self._members.index(task.name), target, arguments)
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            try:
+                next(self._steps)
+            except StopIteration as ended:
+                self.exit_code = ended.value
+        return self.exit_code
 
-    def _address(self, number: int) -> str:
-        """Return `host:port` of a free port on the node of an actor."""
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Ask the chief alone, as it needs the others to save a checkpoint."""
+        if self._hosts and (self._request is None or count > self._asked):
+            self._hosts[0].stop.remote(request, count)
+        self._request, self._asked = request, count
+
+    @property
+    def _total(self) -> Claim:
+        return {name: sum(claim.get(name, 0.0) for claim in self._claims) for name in ("CPU", "GPU")}
+
+    def _work(self) -> Generator[None, None, int]:
+        """Run the job, and end its run; yields while it waits, and returns the exit code."""
+        assert self.job.folder is not None
+        code = FAILED
+        for left in reversed(range(self._settings.restarts + 1)):
+            self._lost = None
+            try:
+                code = yield from self._attempt()
+            except UserError as error:
+                self._console.error(str(error))
+                remove_if_unused(self.job.folder)
+                return WRONG_CONFIGURATION
+            if self._lost is None or code in (DONE, TIMED_OUT, *STOPPED):
+                break
+            if left:
+                more = f"{left - 1} restarts are left"
+                self._console.warn(f"the cluster is started again from its last checkpoint; {more}")
+        with signals.ending(code):
+            status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
+            end_lost(self.job.folder, self.job.experiment, status, self._console, self._lost or LOST)
+        return code
+
+    def _attempt(self) -> Generator[None, None, int]:
+        """Run all members, once; return the chief's exit code."""
         import ray
+        from ray.util.placement_group import placement_group, remove_placement_group
 
-        answer = self._alive(number).free_address.remote()
-        if not self._waits_for(answer):
-            limit = self._settings.timeout_seconds
-            problem = f"after {limit:g} s an actor of Ray has not started"
-            raise UserError(problem, "nodes that start Python sooner", f"cluster.timeout_seconds={2 * limit:g}")
-        return str(ray.get(answer))
+        group = placement_group([dict(claim) for claim in self._claims if claim])  # all or none
+        try:
+            self._hosts = [self._host(number, group) for number in range(len(self._claims))]
+            addresses = [host.free_address.remote() for host in self._hosts]
+            deadline = time.monotonic() + self._settings.timeout_seconds
+            while len(ray.wait(addresses, num_returns=len(addresses), timeout=0)[0]) < len(addresses):
+                if self._request is not None:
+                    return self._request.exit_code
+                if time.monotonic() > deadline:
+                    raise self._no_room(ray.available_resources())
+                yield
+            tasks = tasks_at(self._counts, ray.get(addresses))
+            runs = [self._start(host, task) for host, task in zip(self._hosts, tasks, strict=True)]
+            return (yield from self._until_end(tasks, runs))
+        finally:
+            with suppress(Exception):
+                ray.get([host.kill.remote() for host in self._hosts], timeout=KILL_SECONDS)
+            for host in self._hosts:
+                ray.kill(host)
+            self._hosts = []
+            remove_placement_group(group)
 
-    def start(self, number: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> RayProcess:
-        """Start a process beside an actor."""
-        around = replace(self._around, hides_gpus=not self._claims[number].get("GPU"))
-        self._processes[number] = RayProcess(self._alive(number), target, arguments, around)
-        return self._processes[number]
-
-    def _alive(self, number: int) -> Any:
-        process = self._processes.pop(number, None)
-        if process is not None and process.lost is not None:
-            self._actors[number] = self._actor(number)
-        return self._actors[number]
-
-    def _actor(self, number: int) -> Any:
+    def _host(self, number: int, group: Any) -> Any:
+        """Return a new actor, with the resources of a claim."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         claim = self._claims[number]
         bundle = sum(1 for before in self._claims[:number] if before)
-        return (
-            ray.remote(Host)
-            .options(
-                num_cpus=claim.get("CPU", 0),
-                num_gpus=claim.get("GPU", 0),
-                max_concurrency=CONCURRENT_CALLS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, bundle) if claim else "DEFAULT",
-            )
-            .remote()
+        options = ray.remote(Host).options(
+            num_cpus=claim.get("CPU", 0),
+            num_gpus=claim.get("GPU", 0),
+            max_concurrency=CONCURRENT_CALLS,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle) if claim else "DEFAULT",
         )
+        return options.remote()
 
-    def _waits_for(self, answer: Any) -> bool:
-        """Wait for an answer of Ray's, at most `cluster.timeout_seconds`; return whether it is there."""
+    def _start(self, host: Any, task: Task) -> Any:
+        """Start the process of a member beside its actor; the answer is its end."""
+        experiment = self.job.experiment
+        variables = {name: text for name, text in os.environ.items() if name not in OF_THE_NODE}
+        cluster: ClusterSettings = LocalCluster()
+        if experiment.members:
+            variables["TF_CONFIG"] = task.tf_config
+            cluster = TfConfigCluster(timeout_seconds=self._settings.timeout_seconds)
+        if task.job == "worker":
+            variables |= thread_variables(self._settings.cpus, experiment.deterministic)
+        if not (task.job == "worker" and self._settings.gpus):  # else those that Ray has given its actor
+            variables["CUDA_VISIBLE_DEVICES"] = "-1"
+        log = self.log if task.is_chief else self.log.with_name(f"{task.name}.log")
+        order = Order(Member.of(self.job), cluster, log, variables, Path.cwd(), tuple(sys.path))
+        return host.run.remote(order, experiment.hang_seconds)
+
+    def _until_end(self, tasks: Sequence[Task], runs: Sequence[Any]) -> Generator[None, None, int]:
+        """Wait for the chief's end and return its exit code; others' errors, too, end the attempt."""
         import ray
 
-        def is_there() -> bool:
-            pulse.beat()
-            return bool(ray.wait([answer], timeout=0)[0])
+        left = dict(zip(runs, tasks, strict=True))
+        deadline = math.inf
+        while time.monotonic() < deadline:
+            ended = ray.wait(list(left), num_returns=len(left), timeout=0)[0]
+            for run in sorted(ended, key=lambda run: left[run].is_chief):
+                task = left.pop(run)
+                code, how = _end_of(run)
+                if code not in (DONE, TIMED_OUT, *STOPPED) and (how or not task.is_chief):
+                    self._lost = f"{task.name} {how}" if how else self._lost
+                    self._console.error(f"{task.name} {how or f'ended with exit code {code}'}: the run cannot continue")
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                if task.is_chief:
+                    return code
+                if code in STOPPED:  # all save and end, and a chief that does not train hears of it here
+                    self._hosts[0].stop.remote(signal_request(signal.SIGTERM), 1)
+            yield
+        return FAILED
 
-        return signals.until(is_there, self._settings.timeout_seconds, POLL_SECONDS)
-
-    def _no_room(self, needed: Claim, there: Claim) -> UserError:
-        texts = [" and ".join(f"{part.get(name, 0):g} {name}s" for name in ("CPU", "GPU")) for part in (needed, there)]
+    def _no_room(self, there: Claim) -> UserError:
+        parts = (self._total, there)
+        texts = [" and ".join(f"{part.get(name, 0):g} {name}s" for name in ("CPU", "GPU")) for part in parts]
         limit = self._settings.timeout_seconds
         return UserError(
             f"cluster=ray: {texts[0]} are needed in all, and Ray has {texts[1]}",
@@ -235,11 +288,96 @@ class _Actors:
         )
 
 
-def _prepare(threads: Mapping[str, str], is_alone: bool, task: Task) -> Task | None:
-    """Set the variables of a member, in its process; Ray has chosen its GPUs."""
-    if task.job == "worker":
-        os.environ.update(threads)
-    if is_alone:
-        return None
-    os.environ["TF_CONFIG"] = task.tf_config
-    return task
+def _end_of(run: Any) -> tuple[int, str]:
+    """Return the exit code of a member, and what else has ended it."""
+    import ray
+
+    try:
+        code, how = ray.get(run)
+    except ray.exceptions.RayActorError:
+        return 128 + signal.SIGKILL, "is lost: its actor in Ray, or the node of that, has died"
+    except Exception as error:  # what the node cannot unpickle or start
+        return FAILED, f"cannot be started on its node ({str(error).strip().splitlines()[-1]})"
+    return int(code), str(how)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Orders for the process of a member, beside its actor.
+
+    cluster: by which it finds the others. log: the file that it prints to.
+    variables: the command's, without those of the node; folder: its working directory; modules: its `sys.path`.
+    """
+
+    member: Member
+    cluster: ClusterSettings
+    log: Path
+    variables: Mapping[str, str]
+    folder: Path
+    modules: tuple[str, ...]
+
+
+class Host:
+    """The actor, with one process. Its calls run in threads, several at a time."""
+
+    def __init__(self) -> None:
+        # else every process would import the main module of Ray's worker, and Ray with it
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        warm_up()
+        self._process: LocalProcess | None = None
+        self._asked: tuple[Request, int] | None = None
+
+    def free_address(self) -> str:
+        """Return `host:port` of this node, with a port that is free now."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def run(self, order: Order, limit: float | None) -> tuple[int, str]:
+        """Run a member in a process, which is killed where it gives no sign of life for `limit` seconds.
+
+        Returns:
+            its exit code, and what else has ended it.
+        """
+        for folder in (order.folder, order.log.parent):
+            if not folder.is_dir():
+                raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
+        self._process = process = LocalProcess(_begin, (order,))
+        watch, stopper = Watch(process, math.inf if limit is None else limit), Stopper(process)
+        how = ""
+        while process.exitcode is None:
+            wait([process.sentinel], POLL_SECONDS)
+            if watch.hangs():
+                how = f"has given no sign of life for {watch.silence():.0f} s, and was killed"
+                process.kill()
+            watch.note()
+            if self._asked is not None:
+                stopper.step(*self._asked)
+        process.join()
+        code = exit_code_of(process)
+        return code, how or (f"was killed by signal {code - 128}" if code > 128 else "")
+
+    def stop(self, request: Request, count: int) -> None:
+        """Ask the process to save and end, as by `count` signals."""
+        self._asked = request, count
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+
+def _begin(own: Pulse, order: Order) -> None:
+    """Run in the process of a member."""
+    streams.append_to(order.log)
+    of_node = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**of_node, **order.variables})
+    os.chdir(order.folder)
+    sys.path += [place for place in order.modules if place not in sys.path]
+    order.member.enter()
+    become_independent(stop=signal.SIGINT if order.log.name == LOG else None)
+    pulse.adopt(own)
+    console = Console()
+    leave(lambda: order.member.run(console, order.cluster), console, refused=WRONG_CONFIGURATION)

@@ -2,23 +2,17 @@
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.console import Console
 from pipeline.engines.joined import Joined, task_at
+from pipeline.engines.remote import run_elsewhere
 from pipeline.engines.slurm_jobs import SlurmJob, submit
-from pipeline.exit_codes import DONE
-from pipeline.paths import shorter
-from pipeline.planning.job import Job, new_folder
+from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import Task
-from pipeline.run_folder.lock import locked
-from pipeline.system import pulse, signals
-from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -56,49 +50,10 @@ class Slurm(Joined):
         if "SLURM_JOB_ID" in os.environ:
             tags = {tag: os.environ[name] for tag, name in TAGS.items() if name in os.environ}
             return super().run(replace(job, tags=tags), plan, console)
-        with signals.listening(), signals.uninterrupted():
-            folder = job.folder or new_folder(job.experiment)
-            is_new = not folder.exists()
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                with locked(folder):  # not beside a living run; the job locks it when it begins
-                    submitted = submit(replace(job, folder=folder), self.settings, console)
-            except UserError:
-                if is_new:
-                    shutil.rmtree(folder, ignore_errors=True)
-                raise
-            console.log(f"Slurm job {submitted.id}: {shorter(folder)}")
-            if not self.settings.wait:
-                console.log(f"it is in the queue; its output will be in {shorter(submitted.log)}")
-                return DONE
-            return _wait(submitted)
+        return run_elsewhere(job, lambda job: self.start(job, console), console, self.settings.wait)
 
     def start(self, job: Job, console: Console) -> SlurmJob:
         return submit(job, self.settings, console)
-
-
-def _wait(submitted: SlurmJob) -> int:
-    """Wait for the end of a job, showing its output, and return its exit code; a signal cancels it."""
-
-    def poll() -> int | None:
-        submitted.show()
-        pulse.beat()
-        signals.pause(POLL_SECONDS)
-        return submitted.poll()
-
-    try:
-        while (code := poll()) is None:
-            pass
-        return code
-    except Interrupted as interrupted:
-        request = signals.requested()
-        with signals.supervising():
-            while request is not None and submitted.poll() is None:
-                submitted.stop(request, max(signals.times_requested(), 1))
-                poll()
-        return interrupted.exit_code
-    finally:
-        submitted.show()
 
 
 def place_in_step(port: int | None) -> tuple[int, list[str]]:

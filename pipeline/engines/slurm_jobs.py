@@ -1,44 +1,37 @@
-"""Slurm jobs: submitted by submitit, whose tasks call a `Member` each, and watched in the queue."""
+"""Slurm jobs: submitted by submitit, whose tasks run a `Member` each, and watched in the queue."""
 
 import io
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass, replace
+from contextlib import redirect_stderr
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from pipeline.config.cluster import SlurmCluster
-from pipeline.config.experiment import read
 from pipeline.config.names import flatten
 from pipeline.console import Console
+from pipeline.engines.remote import Member
 from pipeline.exit_codes import DONE, FAILED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
-from pipeline.redaction import MASK, guard_output, redact, redact_overrides
+from pipeline.redaction import MASK, redact
 from pipeline.run.child import code_of
-from pipeline.run.engine import RemoteJob
-from pipeline.run.launch import run_job
+from pipeline.run.engine import LOOK_SECONDS, RemoteJob
 from pipeline.run_folder.pending import end_lost
-from pipeline.run_folder.runs import epoch_metrics, has_finished, read_run
-from pipeline.run_folder.summary import is_lower_better
-from pipeline.system import environment, signals, streams
+from pipeline.run_folder.runs import has_finished
+from pipeline.system import signals
 from pipeline.system.signals import Request
 from pipeline.targets import check_installed
 from stages.errors import UserError
 
 FOLDER = "slurm"
 """In the folder of a run: its Slurm job's script, and the output of the tasks."""
-
-QUEUE_SECONDS = 2.0
-"""Seconds between two looks at the queue."""
 
 COMMAND_SECONDS = 60
 
@@ -66,7 +59,7 @@ def submit(job: Job, settings: SlurmCluster, console: Console) -> "SlurmJob":
         executor = submitit.SlurmExecutor(job.folder / FOLDER)
         executor.update_parameters(**parameters(job, settings))
         with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
-            return SlurmJob(job, executor.submit(Member.of(job, settings.requeues)), console)
+            return SlurmJob(job, executor.submit(Task(Member.of(job), settings.requeues)), console)
     except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
         raise _refused(error) from error
 
@@ -99,51 +92,25 @@ def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Member:
-    """The part of a job that each of its tasks needs, to be pickled.
+class Task:
+    """A task of a job, to be pickled. requeues: how often the job is queued again when its time is over."""
 
-    job: without its experiment, whose configuration is not resolved: secrets stay in the environment.
-    requeues: how often the job is queued again when its time is over. command: as it was typed, to be recorded.
-    """
-
-    job: Job
-    document: DictConfig
-    choices: Mapping[str, str]
-    config_dirs: tuple[Path, ...]
+    member: Member
     requeues: int
-    command: tuple[str, ...]
-
-    @classmethod
-    def of(cls, job: Job, requeues: int) -> "Member":
-        """Return the member of any task of `job`, which has a folder."""
-        own = job.experiment
-        bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
-        command = (sys.argv[0], *redact_overrides(sys.argv[1:]))
-        return cls(bare, own.document, own.choices, own.config_dirs, requeues, command)
 
     def __call__(self) -> NoReturn:
         """Run the job as this task, have it queued again at the end of its time, and end the process."""
-        streams.guard()
-        guard_output()
-        environment.prepare()
-        sys.argv[:] = self.command
+        self.member.enter()
         with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
             signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
             console = Console()
-            code = code_of(lambda: self._run(console), console, refused=WRONG_CONFIGURATION)
+            code = code_of(lambda: self.member.run(console), console, refused=WRONG_CONFIGURATION)
             signals.ended(code)
             if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
                 self._requeue(console)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # past TensorFlow's destructors, which wait for lost members
-
-    def _run(self, console: Console) -> int:
-        assert self.job.folder is not None
-        if has_finished(self.job.folder):  # Slurm has started it again after its end
-            return DONE
-        experiment = read(self.document, self.choices, self.config_dirs)
-        return run_job(replace(self.job, experiment=experiment, started=time.monotonic()), console)
 
     def _requeue(self, console: Console) -> None:
         before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
@@ -165,36 +132,23 @@ class Entry(NamedTuple):
 
 
 class SlurmJob(RemoteJob):
-    """A job in Slurm's queue, by submitit's. log: what its first task prints."""
+    """A job in Slurm's queue, by submitit's."""
 
     def __init__(self, job: Job, submitted: Any, console: Console) -> None:
-        self.job = job
+        super().__init__(job, submitted.paths.stdout, console)
         self.id: str = submitted.job_id
-        self.log: Path = submitted.paths.stdout
-        self.started = time.monotonic()
-        self.exit_code: int | None = None
         self._submitted = submitted
-        self._console = console
         self._state = ""
-        self._shown = 0
         self._signals = 0
 
-    @property
-    def progress(self) -> tuple[int, float]:
-        """As the run's journal has it, which a shared file system may show late."""
-        assert self.job.folder is not None
-        rows = _rows(self.job.folder, int(time.monotonic() / QUEUE_SECONDS))
-        run = read_run(self.job.folder)
-        score = f"val/{run.primary}" if run is not None else ""
-        values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
-        best = min if run is not None and is_lower_better(score, run.task) else max
-        return max(rows, default=0), best(values, default=math.nan)
+    def __str__(self) -> str:
+        return f"Slurm job {self.id}"
 
     def poll(self) -> int | None:
-        entries = _queue(int(time.monotonic() / QUEUE_SECONDS))
+        entries = _queue(int(time.monotonic() / LOOK_SECONDS))
         if self.exit_code is None and entries is not None:
             entry = entries.get(self.id)
-            if entry is not None or time.monotonic() - self.started > 5 * QUEUE_SECONDS:
+            if entry is not None or time.monotonic() - self.started > 5 * LOOK_SECONDS:
                 self._note(entry or Entry("UNKNOWN"))
         return self.exit_code
 
@@ -203,17 +157,6 @@ class SlurmJob(RemoteJob):
             self._signals = count
             self._submitted.cancel(check=False)
 
-    def show(self) -> None:
-        """Print what the first task has printed since the last call."""
-        with suppress(OSError), self.log.open("rb") as file:
-            file.seek(self._shown)
-            text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._shown += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                if not line.startswith("submitit "):
-                    self._console.log(line)
-
     def _note(self, entry: Entry) -> None:
         state, reason, nodes, status = entry
         if state not in ENDS:
@@ -221,7 +164,7 @@ class SlurmJob(RemoteJob):
             shown = f"{state} on {nodes}" if nodes else f"{state}{why}"
             if shown != self._state and state != "COMPLETING":
                 self._state = shown
-                self._console.log(f"Slurm job {self.id}: {shown}")
+                self._console.log(f"{self}: {shown}")
             return
         assert self.job.folder is not None
         own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
@@ -229,7 +172,7 @@ class SlurmJob(RemoteJob):
         code = DONE if is_done and state in ENDED else ENDED.get(state, own)
         self.exit_code = FAILED if code == DONE and not is_done else code
         if state not in ("COMPLETED", "FAILED"):
-            self._console.error(f"Slurm job {self.id}: {state}")
+            self._console.error(f"{self}: {state}")
         status_of_run = "KILLED" if state in ENDED else "FAILED"
         reason = f"its Slurm job {self.id} is {state}"
         end_lost(self.job.folder, self.job.experiment, status_of_run, self._console, reason)
@@ -250,12 +193,6 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
         return None
     rows = [line.split("|") for line in printed.splitlines() if line.count("|") >= 5]
     return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
-
-
-@lru_cache(maxsize=64)
-def _rows(folder: Path, period: int) -> Mapping[int, Mapping[str, float]]:
-    """Return the metrics of a run by epoch; `period` as in `_queue`."""
-    return epoch_metrics(folder)
 
 
 def _refused(error: Exception) -> UserError:

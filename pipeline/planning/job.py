@@ -103,5 +103,11 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
             is_supervised = supervises or job.is_supervised
             yield replace(job, folder=folder, resumed=None, is_supervised=is_supervised).resuming(run)
     finally:
-        if is_new and not any([*folder.glob(NAME), *folder.glob("*.log")]):
-            shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            remove_if_unused(folder)
+
+
+def remove_if_unused(folder: Path) -> None:
+    """Remove the folder of a run in which nothing has begun."""
+    if not any([*folder.glob(NAME), *folder.glob("*.log")]):
+        shutil.rmtree(folder, ignore_errors=True)

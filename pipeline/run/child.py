@@ -1,9 +1,12 @@
 """Processes of a run: their preparation, their exit codes, and the signals that their parent forwards."""
 
+import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
+from typing import NoReturn
 
 from omegaconf import OmegaConf
 
@@ -12,7 +15,7 @@ from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
 from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
-from pipeline.system.processes import ChildProcess, become_independent
+from pipeline.system.processes import LocalProcess, become_independent
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signals import Interrupted, Request
 from pipeline.system.streams import no_room
@@ -59,7 +62,17 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
         return FAILED
 
 
-def exit_code_of(process: ChildProcess) -> int:
+def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> NoReturn:
+    """Ends this process with the exit code of `work`; past TensorFlow's destructors, which wait for lost members."""
+    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
+        code = code_of(work, console, refused)
+        console.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def exit_code_of(process: LocalProcess) -> int:
     """Returns the exit code of a process that has ended; 128 + n if signal n killed it, as in a shell."""
     assert process.exitcode is not None
     return 128 - process.exitcode if process.exitcode < 0 else process.exitcode
@@ -68,7 +81,7 @@ def exit_code_of(process: ChildProcess) -> int:
 class Stopper:
     """Forwards the signals that ask a process to end, and kills it if it sends no heartbeats."""
 
-    def __init__(self, process: ChildProcess) -> None:
+    def __init__(self, process: LocalProcess) -> None:
         self._process = process
         self._watch = Watch(process, STOP_SECONDS)
         self._forwarded = 0
@@ -86,7 +99,7 @@ class Stopper:
         self._watch.note()
 
 
-def forward_signals(process: ChildProcess) -> None:
+def forward_signals(process: LocalProcess) -> None:
     """Forwards all received signals to `process` and waits for its end.
 
     Kills it if it sends no heartbeats, or on a third signal.

@@ -1,19 +1,27 @@
 """Contract between runs and cluster engines: an engine, a process's task in a cluster, a job that runs elsewhere."""
 
 import json
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.system.processes import LocalProcess, Start, warm_up
+from pipeline.run_folder.runs import epoch_metrics, read_run
+from pipeline.run_folder.summary import is_lower_better
 from pipeline.system.signals import Request
 from stages.targets import class_at
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks at a job that runs elsewhere: at its journal, or at the queue that it is in."""
 
 OPEN_PORTS = (
     "the cluster's gRPC servers listen on all network interfaces of their machines without a password; "
@@ -97,21 +105,6 @@ class Engine(ABC):
             UserError: where the configuration is wrong; nothing has been recorded then.
         """
 
-    @contextmanager
-    def starts(self, count: int, experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Start]]:
-        """Yields, for each of `count` jobs of a sweep at the same time, what starts their processes.
-
-        Not called where `cluster.submits_jobs`: those are started by `start`.
-
-        Args:
-            experiments: those of the jobs, of which any may run in any place.
-
-        Raises:
-            UserError: where there is no room for them.
-        """
-        warm_up()
-        yield [LocalProcess] * count
-
     def start(self, job: Job, console: Console) -> "RemoteJob":
         """Starts a job of a sweep elsewhere, in its own folder, where `cluster.submits_jobs` says so.
 
@@ -125,16 +118,42 @@ class RemoteJob(ABC):
     """A job that has been started elsewhere.
 
     Attributes:
-        job: what it runs. started: when, in seconds of `time.monotonic()`.
+        job: what it runs. log: what its first process prints. started: when, in seconds of `time.monotonic()`.
+        exit_code: None while it runs.
     """
 
-    job: Job
-    started: float
+    def __init__(self, job: Job, log: Path, console: Console) -> None:
+        self.job = job
+        self.log = log
+        self.started = time.monotonic()
+        self.exit_code: int | None = None
+        self._console = console
+        self._shown = 0
 
     @property
-    @abstractmethod
     def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN.
+
+        As the run's journal has it, which a shared file system may show late.
+        """
+        assert self.job.folder is not None
+        rows = _rows(self.job.folder, int(time.monotonic() / LOOK_SECONDS))
+        run = read_run(self.job.folder)
+        score = f"val/{run.primary}" if run is not None else ""
+        values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
+        best = min if run is not None and is_lower_better(score, run.task) else max
+        return max(rows, default=0), best(values, default=math.nan)
+
+    def show(self) -> None:
+        """Print what the first process has printed since the last call."""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(self._shown)
+            text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._shown += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                if not line.startswith("submitit "):
+                    self._console.log(line)
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -146,6 +165,12 @@ class RemoteJob(ABC):
     @abstractmethod
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks the job to save and end, as by `count` signals; to be repeated until `poll` returns its exit code."""
+
+
+@lru_cache(maxsize=64)
+def _rows(folder: Path, period: int) -> Mapping[int, Mapping[str, float]]:
+    """Return the metrics of a run by epoch; asks again where `period` differs from the last call's."""
+    return epoch_metrics(folder)
 
 
 def engine_of(experiment: Experiment) -> Engine:

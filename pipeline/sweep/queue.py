@@ -21,6 +21,7 @@ from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.sweep.slots import Slot
 from pipeline.system import pulse, signals, streams
+from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signals import Request, signal_request
 from pipeline.tracking.store import server_answers
@@ -60,9 +61,7 @@ class JobProcess:
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        placed = replace(job.experiment, cluster=job.experiment.cluster.for_job_process())
-        arguments = (replace(job, experiment=placed), slot.environment(job.experiment), _reloads_afresh(job))
-        self._process = slot.start(_work, arguments)
+        self._process = LocalProcess(_work, (job, slot.environment(job.experiment), _reloads_afresh(job)))
         hang_seconds = job.experiment.hang_seconds
         self._watch = Watch(self._process, math.inf if hang_seconds is None else hang_seconds)
         self._reason = LOST
@@ -108,8 +107,6 @@ class JobProcess:
         """Takes the exit code of the process, and ends the run where it has not."""
         self._process.join()
         own = exit_code_of(self._process)
-        if self._process.lost is not None:
-            self._reason = self._process.lost
         code = own if self._code is None or own == DONE else self._code
         assert self.job.folder is not None
         with signals.ending(code if self._code is not None else None):

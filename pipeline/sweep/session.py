@@ -30,9 +30,10 @@ from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
-from pipeline.sweep.slots import Slot, deal_out, opened
+from pipeline.sweep.slots import Slot, deal_out
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
+from pipeline.system.processes import warm_up
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import Journal
@@ -158,20 +159,21 @@ class Session(ABC):
         if self.first.dry_run:
             self.show()
             return all_written(DONE)
-        with opened(slots, self.experiments, self.console) as ready:
-            resumed = to_resume(self, self.console.log)
-            self.begin(resumed is None)
-            outputs = self.first.outputs
-            self.folder = resumed or outputs / "sweeps" / new_folder_name(outputs)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            at_once = f", {len(slots)} at a time" if len(slots) > 1 else ""
-            begun = "resuming " if resumed else ""
-            self.console.log(f"{begun}{self.kind} {self.folder.name}: {self.total:,} {self.unit}s{at_once}")
-            with locked(self.folder):
-                if resumed and to_resume(self, lambda line: None) != resumed:
-                    raise UserError(f"{shorter(resumed)} has finished meanwhile", "one that has not", "resume=never")
-                self.sources.write(self.folder)
-                return self._run(ready)
+        if not self.first.cluster.submits_jobs:
+            warm_up()
+        resumed = to_resume(self, self.console.log)
+        self.begin(resumed is None)
+        outputs = self.first.outputs
+        self.folder = resumed or outputs / "sweeps" / new_folder_name(outputs)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        at_once = f", {len(slots)} at a time" if len(slots) > 1 else ""
+        begun = "resuming " if resumed else ""
+        self.console.log(f"{begun}{self.kind} {self.folder.name}: {self.total:,} {self.unit}s{at_once}")
+        with locked(self.folder):
+            if resumed and to_resume(self, lambda line: None) != resumed:
+                raise UserError(f"{shorter(resumed)} has finished meanwhile", "one that has not", "resume=never")
+            self.sources.write(self.folder)
+            return self._run(slots)
 
     def _run(self, slots: Sequence[Slot]) -> int:
         """Run the jobs, end the session, and return its exit code."""

@@ -1,18 +1,14 @@
 """Slots in which jobs run at the same time: the GPUs that each sees, and its part of the processor."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep import SweepSettings
-from pipeline.console import Console
-from pipeline.run.engine import engine_of
 from pipeline.system import machine
 from pipeline.system.environment import thread_variables
-from pipeline.system.processes import LocalProcess, Start
 from stages.errors import UserError
 
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -24,7 +20,6 @@ class Slot:
 
     visible: str | None = None  # the GPUs that a job sees there, as CUDA_VISIBLE_DEVICES has it; None: as they are
     threads: int | None = None  # its part of the processor's; None: as they are
-    start: Start = LocalProcess  # starts a process there
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
         """Return the variables of a process that runs `experiment` there."""
@@ -47,8 +42,9 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
         if isinstance(experiment.cluster, JoinedCluster) or experiment.choices.get("strategy") == "tpu":
             own = " ".join(f"{name}={experiment.choices.get(name)}" for name in ("strategy", "cluster"))
             raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
-    if any(experiment.cluster.places_jobs for experiment in experiments):
-        return [Slot(threads=_placed_cores(settings, experiments))] * count
+    if any(experiment.cluster.submits_jobs for experiment in experiments):
+        _refuse_own_devices(settings, experiments)
+        return [Slot()] * count
     if count == 1 and each is None:
         return [Slot()]
     visible = _visible_gpus()
@@ -65,26 +61,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     return [Slot(share if visible else None, threads) for share in shares]
 
 
-@contextmanager
-def opened(slots: Sequence[Slot], experiments: Sequence[Experiment], console: Console) -> Iterator[Sequence[Slot]]:
-    """Yield `slots` ready for processes, by the engine of the jobs, which keeps them for the time of the block.
-
-    Raises:
-        UserError: where the engine has no room for them.
-    """
-    if experiments[0].cluster.submits_jobs:
-        yield slots
-        return
-    with engine_of(experiments[0]).starts(len(slots), experiments, console) as starts:
-        yield [replace(slot, start=start) for slot, start in zip(slots, starts, strict=True)]
-
-
-def _placed_cores(settings: SweepSettings, experiments: Sequence[Experiment]) -> int | None:
-    """Return the cores that an engine gives each of its slots, which any of the jobs may have.
-
-    Raises:
-        UserError: where jobs are to have devices of this machine, other engines, or no end that is waited for.
-    """
+def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experiment]) -> None:
+    """Refuse devices of this machine, other engines, or no end that is waited for, where an engine places the jobs."""
     cluster, option = experiments[0].cluster, experiments[0].choices.get("cluster")
     if settings.devices_per_job is not None:
         problem, fix = "jobs get their GPUs from it", f"cluster.gpus={settings.devices_per_job}"
@@ -94,8 +72,6 @@ def _placed_cores(settings: SweepSettings, experiments: Sequence[Experiment]) ->
     if not getattr(cluster, "wait", True):
         problem = "cluster.wait=false with a sweep, which compares its jobs at their end"
         raise UserError(problem, "", "cluster.wait=true")
-    each = [cluster.cores(experiment.members.get("worker", 1)) for experiment in experiments]
-    return max((cores for cores in each if cores is not None), default=None)
 
 
 def _visible_gpus() -> list[str]:

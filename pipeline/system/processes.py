@@ -1,4 +1,4 @@
-"""Processes that this one starts and watches, on this machine or elsewhere."""
+"""Processes that this one starts and watches."""
 
 import multiprocessing
 import os
@@ -6,13 +6,12 @@ import signal
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -111,65 +110,17 @@ def _end_with_parent(stop: int | None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class ChildProcess(ABC):
+class LocalProcess:
     """A process that has been started.
 
     Attributes:
         sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
-        lost: why nothing more is known of it, where it ended with the machine or the program that held it.
     """
-
-    sentinel: int
-    lost: str | None = None
-
-    @property
-    @abstractmethod
-    def exitcode(self) -> int | None:
-        """None while it runs; -n where signal n killed it."""
-
-    @property
-    @abstractmethod
-    def last_beat(self) -> float:
-        """Time of its last heartbeat, in seconds of this process's `time.monotonic()`."""
-
-    @property
-    @abstractmethod
-    def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
-
-    @abstractmethod
-    def cpu_seconds(self) -> float:
-        """Returns the seconds of computing that it has used."""
-
-    @abstractmethod
-    def is_stopped(self) -> bool:
-        """Returns whether it has been stopped, as by SIGSTOP."""
-
-    @abstractmethod
-    def signal(self, number: int) -> None:
-        """Sends it a signal; no-op where it has ended."""
-
-    @abstractmethod
-    def join(self) -> None:
-        """Waits for its end."""
-
-    def kill(self) -> None:
-        """Ends it by force; `join` waits for that."""
-        self.signal(signal.SIGKILL)
-
-
-class Start(Protocol):
-    """Starts a process that runs `target` with the Pulse to adopt, and then `arguments`."""
-
-    def __call__(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> ChildProcess: ...
-
-
-class LocalProcess(ChildProcess):
-    """A process on this machine."""
 
     def __init__(
         self, target: Callable[..., None], arguments: tuple[Any, ...], context: BaseContext | None = None
     ) -> None:
+        """Start a process that runs `target` with the Pulse to adopt, and then `arguments`."""
         context = context or process_context()
         self._pulse = Pulse(context)
         self._process = start(context, target, (self._pulse, *arguments))
@@ -180,17 +131,21 @@ class LocalProcess(ChildProcess):
 
     @property
     def exitcode(self) -> int | None:
+        """None while it runs; -n where signal n killed it."""
         return self._process.exitcode
 
     @property
     def last_beat(self) -> float:
+        """Time of its last heartbeat, in seconds of `time.monotonic()`."""
         return self._pulse.last_beat
 
     @property
     def progress(self) -> tuple[int, float]:
+        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
         return self._pulse.progress
 
     def cpu_seconds(self) -> float:
+        """Returns the seconds of computing that it has used."""
         try:
             used = self._use.cpu_times()
         except psutil.Error:
@@ -198,15 +153,22 @@ class LocalProcess(ChildProcess):
         return float(used.user + used.system)
 
     def is_stopped(self) -> bool:
+        """Returns whether it has been stopped, as by SIGSTOP."""
         try:
             return bool(self._use.status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
 
     def signal(self, number: int) -> None:
+        """Sends it a signal; no-op where it has ended."""
         if self._process.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Ends it by force; `join` waits for that."""
+        self.signal(signal.SIGKILL)
+
     def join(self) -> None:
+        """Waits for its end."""
         self._process.join()

@@ -15,7 +15,7 @@ from pipeline.system import signals
 from pipeline.system.signals import Request
 
 if TYPE_CHECKING:
-    from pipeline.system.processes import ChildProcess
+    from pipeline.system.processes import LocalProcess
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
@@ -89,7 +89,7 @@ class Watch:
     computes for an hour without a safe place does not.
     """
 
-    def __init__(self, process: "ChildProcess | Pulse", limit: float) -> None:
+    def __init__(self, process: "LocalProcess | Pulse", limit: float) -> None:
         self._process = process
         self._limit = limit
         self._seen = time.monotonic()

@@ -129,7 +129,7 @@ MUTATIONS = (
         "tests/pipeline/run/test_two_commands.py", "-k", "single-0",
     ),
     mutation(
-        "pipeline/engines/supervisor.py", "claimed(job, supervises=True)", "claimed(replace(job, is_supervised=True))",
+        "pipeline/engines/local.py", "claimed(job, supervises=True)", "claimed(replace(job, is_supervised=True))",
         "tests/pipeline/run/test_two_commands.py", "-k", "cluster-4",
     ),
     mutation(
@@ -198,7 +198,7 @@ MUTATIONS = (
         "tests/stages/evaluation/test_paired_tests.py", "-k", "bootstrap",
     ),
     mutation(
-        "pipeline/engines/supervisor.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
+        "pipeline/engines/local.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
         "tests/pipeline/engines/test_cluster.py", "-k", "whoever_is_lost",
     ),
     # Results that a later run takes over, models in use

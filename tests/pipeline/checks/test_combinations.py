@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.checks.combinations import advice
 from pipeline.checks.rules import expected_replicas
-from pipeline.engines.local import enter, local_tasks
+from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.planning.earlier import prepare
 from pipeline.system import machine
 from stages.errors import UserError
@@ -152,6 +152,6 @@ def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> Non
     for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1).members()):
         monkeypatch.setenv("TF_CONFIG", "")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        enter(task)
+        enter_cluster(task)
         seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
     assert seen == {"chief-0": "-1", "worker-0": "0,1", "worker-1": "2,3", "server-0": "-1"}

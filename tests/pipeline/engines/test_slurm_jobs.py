@@ -10,6 +10,7 @@ from pipeline.config.cluster import SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.slurm_jobs import SlurmJob, parameters
 from pipeline.planning.job import Job
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
@@ -17,11 +18,12 @@ from tests.pipeline.experiments import experiment
 
 def test_a_submitted_job_shows_the_epochs_that_its_journal_has(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = outputs / "jobs" / "0"
-    monkeypatch.setattr("pipeline.engines.slurm_jobs.QUEUE_SECONDS", 1e-9)
+    monkeypatch.setattr("pipeline.run.engine.LOOK_SECONDS", 1e-9)
     submitted = SlurmJob(Job(experiment(outputs=outputs), (), folder), Mock(), Console())
     assert submitted.progress[0] == 0
     assert math.isnan(submitted.progress[1])
     folder.mkdir(parents=True)
+    Summary(None, "RUNNING", "digits", str(folder), {}).write(folder)
     journal = Journal(folder)
     for epoch, accuracy in ((1, 0.5), (2, 0.75), (3, math.nan), (4, 0.6)):
         journal.add("metrics", {"values": {"train/loss": 1.0, "val/accuracy": accuracy}, "step": epoch})

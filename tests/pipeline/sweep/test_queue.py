@@ -89,7 +89,7 @@ def test_one_job_is_stopped_and_the_other_is_not(outputs: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["signal", "error"])
-def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
+def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     processes: list[psutil.Process] = []
 
@@ -105,7 +105,8 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path) -> None:
     def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         codes.append(code)
 
-    count, slot = 2 if how == "signal" else 3, Slot(start=started)
+    monkeypatch.setattr("pipeline.sweep.queue.LocalProcess", started)
+    count, slot = 2 if how == "signal" else 3, Slot()
     with signals.listening(), signals.uninterrupted():
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.config.sweep import SweepSettings
-from pipeline.sweep.slots import GPUS, deal_out
+from pipeline.sweep.slots import GPUS, Slot, deal_out
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import Gpu
@@ -57,12 +57,9 @@ def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[s
         deal_out(settings, [experiment(*overrides)])
 
 
-@pytest.mark.usefixtures("four_gpus")
-def test_an_engine_gives_a_job_the_cores_of_all_its_workers() -> None:
-    alone, two = (experiment("cluster=ray", "cluster.cpus=3", *more) for more in ((), ("strategy=multi_worker",)))
-    for experiments, cores in (((alone,), "3"), ((alone, two), "6")):
-        places = deal_out(SweepSettings(n_jobs=2), experiments)
-        assert [place.environment(alone) for place in places] == [dict.fromkeys(THREADS, cores)] * 2
+def test_jobs_that_an_engine_places_share_its_settings() -> None:
+    alone = experiment("cluster=ray", "cluster.cpus=3")
+    assert deal_out(SweepSettings(n_jobs=2), [alone]) == [Slot()] * 2
     with pytest.raises(UserError, match="different clusters"):
         deal_out(SweepSettings(), [alone, experiment("cluster=ray")])
 

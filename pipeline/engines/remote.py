@@ -1,0 +1,118 @@
+"""Jobs that run elsewhere, in Slurm's queue or beside Ray's actors, each of their processes by a `Member`."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pipeline.config.cluster import ClusterSettings
+from pipeline.config.experiment import read
+from pipeline.console import Console
+from pipeline.exit_codes import DONE
+from pipeline.paths import shorter
+from pipeline.planning.job import Job, new_folder
+from pipeline.redaction import guard_output, redact_overrides
+from pipeline.run.child import POLL_SECONDS
+from pipeline.run.engine import RemoteJob
+from pipeline.run.launch import run_job
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.runs import has_finished
+from pipeline.system import environment, pulse, signals, streams
+from pipeline.system.signals import Interrupted
+from stages.errors import UserError
+
+
+@dataclass(frozen=True)
+class Member:
+    """The part of a job that each of its processes needs, to be pickled.
+
+    job: without its experiment, whose configuration is not resolved: secrets stay in the environment.
+    command: as it was typed, to be recorded.
+    """
+
+    job: Job
+    document: DictConfig
+    choices: Mapping[str, str]
+    config_dirs: tuple[Path, ...]
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Job) -> "Member":
+        """Return the member of any process of `job`, which has a folder."""
+        own = job.experiment
+        bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
+        command = (sys.argv[0], *redact_overrides(sys.argv[1:]))
+        return cls(bare, own.document, own.choices, own.config_dirs, command)
+
+    def enter(self) -> None:
+        """Prepare this newly started process."""
+        streams.guard()
+        guard_output()
+        environment.prepare()
+        sys.argv[:] = self.command
+
+    def run(self, console: Console, cluster: ClusterSettings | None = None) -> int:
+        """Run the job as this process and return the exit code.
+
+        Args:
+            cluster: by which it finds the others; None: as the job's.
+        """
+        assert self.job.folder is not None
+        if has_finished(self.job.folder):  # it is started again after its end
+            return DONE
+        experiment = read(self.document, self.choices, self.config_dirs)
+        experiment = replace(experiment, cluster=cluster or experiment.cluster)
+        return run_job(replace(self.job, experiment=experiment, started=time.monotonic()), console)
+
+
+def run_elsewhere(job: Job, start: Callable[[Job], RemoteJob], console: Console, wait: bool = True) -> int:
+    """Start a job elsewhere, in a folder of its own, and return its exit code, once it has ended if we are to `wait`.
+
+    Raises:
+        UserError: where it cannot be started.
+    """
+    with signals.listening(), signals.uninterrupted():
+        folder = job.folder or new_folder(job.experiment)
+        is_new = not folder.exists()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder):  # not beside a living run; the job locks it when it begins
+                started = start(replace(job, folder=folder))
+        except UserError:
+            if is_new:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        console.log(f"{started}: {shorter(folder)}")
+        if wait:
+            return _wait(started)
+        console.log(f"it is in the queue; its output will be in {shorter(started.log)}")
+        return DONE
+
+
+def _wait(started: RemoteJob) -> int:
+    """Wait for the end of a job, showing its output, and return its exit code; a signal stops it."""
+
+    def poll() -> int | None:
+        started.show()
+        pulse.beat()
+        signals.pause(POLL_SECONDS)
+        return started.poll()
+
+    try:
+        while (code := poll()) is None:
+            pass
+        return code
+    except Interrupted as interrupted:
+        request = signals.requested()
+        with signals.supervising():
+            while request is not None and started.poll() is None:
+                started.stop(request, max(signals.times_requested(), 1))
+                poll()
+        return interrupted.exit_code
+    finally:
+        started.show()
