@@ -1,5 +1,7 @@
 """The card of an exported model, in the form of the Hugging Face Hub: its use, its data, how good it is, its origin."""
 
+import csv
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,9 @@ TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 
 MOST_NAMES = 50
 """Names of classes, labels or targets that a card lists."""
+
+MOST_SLICES = 20
+"""Slices of the test split that a card shows, the worst first."""
 
 DATA_LICENSES = {
     "digits": "CC BY 4.0",  # UCI Machine Learning Repository, 80
@@ -68,6 +73,7 @@ def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = Non
         known=f"{known:,}" if known else "",
         confidence=f"{100 * summary.facts.get('confidence', 0.95):g} %",
         scores=_scores(summary),
+        slices=_slices(Path(summary.folder)),
         formats=_formats(summary),
         training="\n".join(f"- {label}: {text}" for label, text in _training(summary).items()),
     )
@@ -124,13 +130,24 @@ def _names(model: "Exported") -> str:
 
 
 def _scores(summary: Summary) -> list[dict[str, str]]:
-    """Return the test metrics with their intervals, those of slices and of single targets among them."""
+    """Return the test metrics with their intervals, those of single targets among them."""
     intervals = summary.facts.get("intervals", {})
     return [
         {"name": escaped(name), "value": _number(value), "interval": " to ".join(map(_number, intervals.get(name, ())))}
         for name, value in summary.metrics.items()
         if name.startswith("test/") and not name.endswith(("_low", "_high", "_seconds"))
     ]
+
+
+def _slices(folder: Path) -> list[list[str]]:
+    """Return the header and the worst rows of the metrics of slices, their first columns; else nothing."""
+    path = folder / "test_slices.csv"
+    rows = list(csv.reader(path.read_text().splitlines())) if path.is_file() else []
+    return [[_cell(text) for text in row[:6]] for row in rows[: 1 + MOST_SLICES]]
+
+
+def _cell(text: str) -> str:
+    return f"{float(text):.4f}" if re.fullmatch(r"-?\d+\.\d+", text) else escaped(text)
 
 
 def _number(value: float) -> str:

@@ -83,3 +83,11 @@ def test_the_author_is_the_one_of_git_and_is_never_guessed(monkeypatch: pytest.M
 def test_a_model_that_saw_its_test_images_says_so() -> None:
     seen = dataclasses.replace(CLASSES, facts=CLASSES.facts | {KNOWN_IMAGES: 1200})
     assert "Too good: the model was trained on 1,200 of these test images." in card.model_card(seen, IMAGE_MODEL)
+
+
+def test_slices_stand_there_where_they_were_measured(tmp_path: Path) -> None:
+    assert "## Slices" not in card.model_card(CLASSES, IMAGE_MODEL)
+    (tmp_path / "test_slices.csv").write_text("slice,examples,accuracy,low\nshop: a|b,40,0.81234,0.5\n")
+    text = card.model_card(dataclasses.replace(CLASSES, folder=str(tmp_path)), IMAGE_MODEL)
+    assert "| slice | examples | accuracy | low |\n| --- | --- | --- | --- |\n" in text
+    assert "| shop: a\\|b | 40 | 0.8123 | 0.5000 |\n" in text
