@@ -57,11 +57,6 @@ COMBINATIONS = (
         "Keras looks for an overflow of float16 before the sum, so that an overflow in one replica reaches all",
         "train=loop",
     ),
-    Rule(
-        "train=fit with optimizer.ema_momentum without optimizer.ema_use",
-        "Keras ends with the EMA as the weights wherever it keeps one",
-        "train=loop",
-    ),
     Rule("train=fit with precision=float16", "Keras scales the loss in mixed precision alone", "train=loop"),
     Rule(
         "train=fit with batches that replicas share unequally",
@@ -96,7 +91,6 @@ COMBINATIONS = (
         "its servers keep the variables of one optimizer",
         "strategy=one_device",
     ),
-    Rule("train.fine_tune_epochs with train=fit", "it has one phase", "train=loop"),
     Rule(
         "precision=mixed_float16,float16,float64 with strategy=tpu",
         "a TPU computes in float32 and bfloat16",
@@ -139,7 +133,7 @@ UNREAD = (
     (r"strategy\.(workers|servers)", "cluster=tf_config,hosts,custom", "cluster=local"),
     (r"strategy\.cpu_replicas", "strategy.devices", "strategy.devices=[]"),
     (r"train\.fine_tune_(layers|rate)", "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
-    (r"train\.(cache_features|steps_per_call|checkpoint\w+)", "train=fit", "train=loop"),
+    (r"train\.cache_features", "train=fit", "train=loop"),
     (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
     (r"augment\.where", "augment=* without changes of single images", "augment=flip"),
     (r"export\.promote_if", "export.alias=null", "export.alias=champion"),

@@ -139,7 +139,6 @@ class Checkpoints:
         self._steps = settings.checkpoint_every_steps
         self._seconds = settings.checkpoint_every_seconds
         self._written_at = time.monotonic()
-        self._intervals = 0
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():
@@ -160,8 +159,7 @@ class Checkpoints:
             return False
         if self._writing is not None and self._writing.done():
             self.wait()
-        if self._steps is not None and step // self._steps > self._intervals:  # fit asks at the ends of epochs alone
-            self._intervals = step // self._steps
+        if self.steps_left(step) == self._steps is not None:
             return True
         return self._writing is None and time.monotonic() - self._written_at >= self._seconds
 

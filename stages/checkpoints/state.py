@@ -1,7 +1,7 @@
 """The state of a training, apart from settings and data: read for a checkpoint, and restored from one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -9,11 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint
-from stages.checkpoints.progress import Progress
+from stages.checkpoints.progress import Clock, Progress
 from stages.data.batches import steps_per_epoch
 from stages.distribution.collectives import has_workers, is_chief
 from stages.errors import UserError
-from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 
@@ -30,7 +29,7 @@ class State:
 
     Args:
         callbacks: each with the attributes that it had at first: a checkpoint holds those that have changed since.
-        step: of the training loop.
+        step: of the training loop, or Keras'.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class State:
         dataset: Dataset,
         settings: TrainSettings,
         callbacks: Sequence[tuple[keras.callbacks.Callback, Mapping[str, Any]]],
-        step: Step,
+        step: Any,
     ) -> None:
         self.notes: list[str] = []
         self._strategy = strategy
@@ -55,12 +54,12 @@ class State:
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.weights),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
-            "steps": [self._iterations],
+            "steps": [self._iterations, *step.seeds],
             "rate": rates,
             "loss scale": scale.own_variables if scale else [],
             EMA: ema,
         }
-        self._sums = [*step.totals.variables, *(v for m in model.metrics for v in m.variables)]
+        self._sums = step.sums
         forms = {
             name: [(f"{v.name} " if name == "model" else "") + _form(v) for v in part]
             for name, part in self._parts.items()
@@ -196,9 +195,7 @@ def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
     if not checkpoint.is_fork:
         return progress
     done = progress.done if same_order else 0
-    return Progress(
-        progress.epoch, done, progress.step, phase=progress.phase, began=progress.began, shift=progress.shift
-    )
+    return replace(progress, done=done, rows=[], clock=Clock(), stopping=False, finished=False, start={})
 
 
 def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:

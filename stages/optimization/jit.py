@@ -8,13 +8,11 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.optimization.gradients import has_synchronized_layers
 from stages.results import Model, Strategy
+from stages.settings.train import FitSettings, TrainSettings
 
 
-def choose_jit(wanted: str, strategy: Strategy, model: Model) -> tuple[bool, str]:
-    """Return whether XLA compiles the gradients, and why.
-
-    Args:
-        wanted: `on`, `off`, or `auto`: on where all devices are GPUs.
+def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tuple[bool, str]:
+    """Return whether XLA compiles the gradients, and why; `auto` is on where all devices are GPUs.
 
     Raises:
         UserError: where `on` is impossible.
@@ -26,10 +24,12 @@ def choose_jit(wanted: str, strategy: Strategy, model: Model) -> tuple[bool, str
         obstacle = "a TPU compiles the whole step itself"
     elif strategy.in_sync > 1 and has_synchronized_layers(model.network):
         obstacle = "a synchronized BatchNorm communicates with other replicas, which compiled code cannot"
-    if wanted == "on" and obstacle:
+    if settings.jit == "on" and obstacle:
         raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
-    if wanted != "auto":
-        return wanted == "on", "as asked"
+    if settings.jit != "auto":
+        return settings.jit == "on", "as asked"
+    if isinstance(settings, FitSettings):
+        return False, "Keras takes the steps"
     on_gpus = all("GPU" in device for device in strategy.devices)
     return on_gpus and not obstacle, obstacle or ("on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs")
 

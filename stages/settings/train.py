@@ -10,6 +10,9 @@ from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings, StepSettings
 from stages.settings.ranges import choice, holds, number, option
 
+MONITORED = ("loss", "accuracy", "rmse", "mae", "r2", "macro_f1", "exact_match")
+"""Metrics of all tasks, by which an epoch may be best."""
+
 
 @option("train", "loop")
 @dataclass(kw_only=True)
@@ -29,23 +32,7 @@ class TrainSettings:
     class_weights: Any = None
     """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it). Of
     several labels the factor of each where it holds; `balanced`: examples without it / examples with it."""
-    monitor: str = choice(
-        "val_loss",
-        "val_loss",
-        "val_accuracy",
-        "val_rmse",
-        "val_mae",
-        "val_r2",
-        "val_macro_f1",
-        "val_exact_match",
-        "loss",
-        "accuracy",
-        "rmse",
-        "mae",
-        "r2",
-        "macro_f1",
-        "exact_match",
-    )
+    monitor: str = choice("val_loss", *(f"val_{name}" for name in MONITORED), *MONITORED)
     """Decides which epoch is best, and when to stop early: a metric that the task has."""
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
@@ -128,6 +115,6 @@ class TrainSettings:
 @option("train", "fit")
 @dataclass(kw_only=True)
 class FitSettings(TrainSettings):
-    """Keras' `Model.fit`, for strategies under which it gives the same weights; `jit=auto` is off."""
+    """Keras takes the steps, where it gives the same weights: for networks with a `train_step`; `jit=auto` is off."""
 
     _target_: str = "stages.fit.fit"

@@ -20,6 +20,8 @@ from stages.optimization.jit import choose_jit, xla_refusals
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
+from stages.settings.train import FitSettings
+from stages.training.keras_steps import KerasLoop, KerasStep
 from stages.training.loop import Loop
 from stages.training.memory import memory_for_batch, warn_of_memory
 from stages.training.outcome import diverged, report_completed, report_epoch
@@ -43,7 +45,9 @@ class Phase:
     ) -> None:
         self.session = session
         self.plan = plan
-        self._network = session.model.network
+        self._is_by_keras = isinstance(plan.settings, FitSettings)
+        network = session.model.network
+        self._network = network.core if self._is_by_keras else network  # callbacks see the user's own, as in Keras
         self._is_traced = False
         with session.timing.of("build"):
             self._build(progress_of(checkpoint) if checkpoint is not None else Progress())
@@ -53,9 +57,10 @@ class Phase:
         self.all_epochs = self.last_epoch + plan.later
         with session.timing.of("build"):
             settings = replace(self.settings, epochs=self.last_epoch)
-            given = (session.strategy, self.step, self.dataset, settings)
+            given: tuple[Any, ...] = (session.strategy, self.step, self.dataset, settings)
+            engine: Any = KerasLoop if self._is_by_keras else Loop
             is_coordinated = session.strategy.coordinator is not None
-            self.loop = Coordinated(*given) if is_coordinated else Loop(*given, self.progress.step)
+            self.loop = Coordinated(*given) if is_coordinated else engine(*given, self.progress.step)
 
     @property
     def params(self) -> dict[str, object]:
@@ -93,7 +98,7 @@ class Phase:
             # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
                 network.compile(optimizer, task.losses, jit_compile=False, auto_scale_loss=False)
-        session.callbacks.set_model(model.network)
+        session.callbacks.set_model(self._network)
         trainable, self.dataset, self._features = model, dataset, None
         if is_frozen(model.network):
             self._features = "off: the training is finished"
@@ -104,16 +109,20 @@ class Phase:
                     )
         self.is_on_features = trainable is not model
         self._memory = warn_of_memory(trainable, strategy, settings, reporter)
-        jit, reason = choose_jit(settings.jit, strategy, trainable)
+        jit, reason = choose_jit(settings, strategy, trainable)
         self._jit = {"jit": "on" if jit else "off", "jit_reason": reason}
         if reason != "as asked":
             reporter.log(f"train.jit={self._jit['jit']}: {reason}")
-        gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, jit)
-        self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
+        self.step: Any
+        if isinstance(settings, FitSettings):
+            self.step = KerasStep(strategy, model, task, optimizer, settings)
+        else:
+            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, jit)
+            self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
-        self.validation = Validation(model, trainable, self.dataset, strategy, settings, self.step)
+        self.validation = Validation(model, trainable, self.dataset, strategy, settings, self.step.ema)
 
     def _start(self, checkpoint: Checkpoint | None, previous: "Phase | None") -> None:
         session, callbacks = self.session, self.session.callbacks
@@ -176,19 +185,18 @@ class Phase:
     def _train_epoch(self, stop: Stop) -> None:
         """Train for the rest of an epoch."""
         progress = self.progress
-        if progress.done:
-            logs = self.step.means()
-        else:
+        logs = progress.logs if progress.done else {}
+        if not progress.done:
             self.step.reset()
             self._call("on_epoch_begin", progress.epoch)
-            logs = {}
         # Without a step there would be no loss to report: a callback that stops before the first one stops after it.
         while progress.done < self._per_epoch and not (logs and self._network.stop_training):
             self._call("on_train_batch_begin", progress.done)
-            logs = self._take_steps(stop)
-            self._check_finite(logs["loss"])
+            logs = progress.logs = self._take_steps(stop)
+            loss = logs.get("loss", 0.0)  # of Keras' steps, unless the network's own returns none
+            self._check_finite(loss)
             self._call("on_train_batch_end", progress.done - 1, logs)
-            note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {logs['loss']:.4f}  {progress.clock.speed}"
+            note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {loss:.4f}  {progress.clock.speed}"
             self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, None, note)
             self._keep(stop)
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self.rate)}

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.optimization.train_step import Step
+from stages.optimization.exact_apply import EMA
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 
@@ -18,11 +18,17 @@ class Validation:
     Args:
         model: the whole one.
         trainable: the part trained on `dataset`: `model`, or its head, which takes features.
-        step: has the EMA of the weights, if one is kept.
+        ema: of the weights, if one is kept.
     """
 
     def __init__(
-        self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, step: Step
+        self,
+        model: Model,
+        trainable: Model,
+        dataset: Dataset,
+        strategy: Strategy,
+        settings: TrainSettings,
+        ema: EMA | None,
     ) -> None:
         self._model = model
         self._split = dataset.val
@@ -30,7 +36,7 @@ class Validation:
         self._scored = model.on_one_device() if self._is_copy else trainable
         self._scorer = Scorer(strategy, self._scored)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
-        self._ema = step.ema if settings.optimizer.ema_use else None
+        self._ema = ema if settings.optimizer.ema_use else None
 
     def __len__(self) -> int:
         return len(self._split)

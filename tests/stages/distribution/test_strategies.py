@@ -217,7 +217,7 @@ def test_a_tpu_computes_in_bfloat16() -> None:
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
     assert resolve_policy("mixed", made) == "mixed_bfloat16"
     built = build(CASES["float64"], STRATEGIES["default"](), real_digits(64))
-    assert choose_jit("auto", made, built) == (False, "a TPU compiles the whole step itself")
+    assert choose_jit(settings(), made, built) == (False, "a TPU compiles the whole step itself")
 
 
 def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
     "EMA kept, then used": ("loop", {"optimizer": KEPT}, {"optimizer": EMA}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
+    "by Keras": ("fit", {}, {}, None),
     "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
 }  # fmt: skip
 

@@ -15,13 +15,13 @@ from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.model import model
 from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
-from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
 from stages.train import train
 from stages.training.memory import warn_of_memory
 from tests.stages.experiments import one_device, real_digits, settings, small_cnn
+from tests.stages.images import Telling
 
 
 def test_what_is_left_is_no_more_than_the_machine_has() -> None:
@@ -89,19 +89,15 @@ def test_an_evaluation_halves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lines(Silent):
-        def warn(self, line: str) -> None:
-            lines.append(line)
-
-    dataset, where, lines = real_digits(64), one_device(), list[str]()
+    dataset, where, told = real_digits(64), one_device(), Telling()
     model = small_cnn(dataset, where)
     layers = 4 * (8 * 8 * 8 + 4 * 4 * 8 + 4 * 4 * 16 + 2 * 2 * 16 + 64 + 10)  # convolutions, pooling, flat, outputs
     assert layers <= sum(output_bytes(model.network)) <= 2 * layers
-    assert warn_of_memory(model, where, settings(batch_size=64), Lines())["memory_estimate_mib"] >= 0
-    assert not lines
+    assert warn_of_memory(model, where, settings(batch_size=64), told)["memory_estimate_mib"] >= 0
+    assert not told.lines
     monkeypatch.setattr("stages.training.memory.available_memory", lambda: 2**20)
-    warn_of_memory(model, where, settings(batch_size=1024), Lines())
-    assert "train.batch_size=1024 may take" in lines[0]
+    warn_of_memory(model, where, settings(batch_size=1024), told)
+    assert "train.batch_size=1024 may take" in told.lines[0]
 
 
 def test_scoring_takes_smaller_batches_for_larger_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,20 +109,16 @@ def test_scoring_takes_smaller_batches_for_larger_outputs(monkeypatch: pytest.Mo
 
 
 def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lines(Silent):
-        def log(self, line: str) -> None:
-            lines.append(line)
-
     def taken(batch_size: int | None) -> int:
-        lines.clear()
+        told.lines.clear()
         settings = EvaluateSettings(batch_size=batch_size, mistakes=0)
-        return evaluate(trained, dataset, where, settings, reporter=Lines()).record.params["batch_size"]
+        return evaluate(trained, dataset, where, settings, reporter=told).record.params["batch_size"]
 
-    dataset, where, lines = real_digits(64), one_device(), list[str]()
+    dataset, where, told = real_digits(64), one_device(), Telling()
     trained = Trained(small_cnn(dataset, where), (), 1, 0)
     assert taken(None) == 256
-    assert not lines
+    assert not told.lines
     monkeypatch.setattr("stages.networks.complexity.SCORING_BYTES", 40 * max(output_bytes(trained.model.network)))
     assert taken(None) == 20
-    assert "evaluate.batch_size" in lines[0]
+    assert "evaluate.batch_size" in told.lines[0]
     assert taken(100) == 100

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ from benchmarks.cases import step_of
 from stages.checkpoints.files import from_bytes, to_bytes
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State
-from stages.fit import fit
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
 from stages.results import Strategy, Trained
 from stages.settings.optimizer import PlateauSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, ModelParallelSettings
-from stages.settings.train import FitSettings
 from stages.strategy import strategy
-from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, small_cnn
+from tests.stages.experiments import adam, flat, mirrored, one_device, small_cnn
 from tests.stages.training.stopped import DATASET, Stopper, Whole, given, run
 
 pytestmark = pytest.mark.slow
@@ -150,27 +147,3 @@ def test_the_number_of_devices_may_change(whole: Whole, tmp_path: Path) -> None:
         assert np.max(np.abs(flat(whole.trained.model.network) - flat(resumed.model.network))) <= 1e-6
         for epoch, row in whole.told.rows.items():
             assert second.rows[epoch] == pytest.approx(row, abs=1e-5)
-
-
-def test_fit_goes_on_with_the_last_epoch(tmp_path: Path) -> None:
-    """With an EMA and a loss scale, either of which would show in the weights."""
-    dataset = real_digits(512)
-    ours = given(optimizer=adam(ema_momentum=0.9, ema_use=True), steps_per_call=None)
-    told = FitSettings(**{field.name: getattr(ours, field.name) for field in fields(ours) if field.name != "_target_"})
-
-    def train_by_fit(folder: Path | None, at: int | None = None) -> tuple[Trained | None, Stopper]:
-        reporter, where = Stopper(at), one_device()
-        model = small_cnn(dataset, where, "mixed_float16", dropout=0.3)
-        try:
-            return fit(model, dataset, where, told, reporter, folder), reporter
-        except KeyboardInterrupt:
-            return None, reporter
-
-    whole, first = train_by_fit(None)
-    assert train_by_fit(tmp_path, 20)[0] is None
-    resumed, second = train_by_fit(tmp_path)
-    assert whole is not None
-    assert resumed is not None
-    assert second.resumed_from == 16
-    assert second.rows == first.rows
-    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))

@@ -1,7 +1,6 @@
 """What a run of epochs may be asked for, under the strategies: the same history, whatever computes."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 from stages.errors import UserError
-from stages.fit import _validation_batch, fit
+from stages.fit import fit
 from stages.model import model
 from stages.reporter import Silent
 from stages.results import Strategy, Trained
@@ -23,6 +22,7 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn, streamed
+from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
 
@@ -88,11 +88,11 @@ def last_epoch() -> tuple[Trained, np.ndarray]:
     return run(one_device(), restore_best=False)
 
 
-def assert_same_history(found: Trained, expected: Trained, bound: float, but: tuple[str, ...] = ()) -> None:
+def assert_same_history(found: Trained, expected: Trained, bound: float) -> None:
     assert len(found.history) == len(expected.history)
     for one, other in zip(found.history, expected.history, strict=True):
         for name, value in other.items():
-            if "second" not in name and "wait" not in name and name not in but:
+            if "second" not in name and "wait" not in name:
                 assert one[name] == pytest.approx(value, abs=bound), name
 
 
@@ -139,8 +139,8 @@ def iterated(monkeypatch: pytest.MonkeyPatch) -> list[tf.data.Dataset]:
 
 
 def assert_without_autotuner(iterated: list[tf.data.Dataset]) -> None:
-    """Asserts that no iterator has one, which its end would wait for: of training and validation, on host or device."""
-    assert len(iterated) >= 2
+    """Asserts that no iterator has one, which its end would wait for."""
+    assert iterated
     assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
 
 
@@ -157,18 +157,12 @@ class _Told(Silent):
         self.shown.append(what)
 
 
-@pytest.mark.parametrize("engine", ["loop", "fit"])
-def test_whatever_follows_the_last_step_is_named_while_it_lasts(engine: str, tmp_path: Path) -> None:
+def test_whatever_follows_the_last_step_is_named_while_it_lasts(tmp_path: Path) -> None:
     told = _Told()
-    function: Callable[..., Trained] = train if engine == "loop" else fit
-    kind = TrainSettings if engine == "loop" else FitSettings
-    given = kind(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
+    given = TrainSettings(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
     dataset, place = real_digits(64), one_device()
-    function(small_cnn(dataset, place), dataset, place, given, told, tmp_path)
+    train(small_cnn(dataset, place), dataset, place, given, told, tmp_path)
     validation, checkpoint, files = "validating on 144 images", "writing a checkpoint", "writing the best weights"
-    if engine == "fit":
-        assert told.shown == ["1/2", "validating", "2/2", "validating", files]
-        return
     assert told.shown == ["1/2", validation, "2/2", validation, checkpoint, files]
 
 
@@ -234,7 +228,7 @@ def test_fit_equals_the_loop(given: str, where: str, iterated: list[tf.data.Data
     assert_without_autotuner(iterated)
     ours, our_weights = by_the_loop(given)
     assert np.abs(our_weights - their_weights).max() <= 1e-6
-    assert_same_history(theirs, ours, 1e-5, but=("val/loss",) if "smoothed" in given else ())
+    assert_same_history(theirs, ours, 1e-5)
 
 
 def test_replicas_of_fit_drop_what_one_device_drops() -> None:
@@ -250,14 +244,6 @@ def test_fit_refuses_what_keras_would_get_wrong() -> None:
 def test_fit_that_diverges_stops() -> None:
     with pytest.raises(UserError, match=r"training diverged by step \d+ \(epoch 1\)"):
         run(one_device(), fit, FitSettings, optimizer=SgdSettings(learning_rate=1e30))
-
-
-@pytest.mark.parametrize("examples", [144, 257, 259, 511])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_no_replica_is_left_out_of_a_validation_by_fit(examples: int, replicas: int) -> None:
-    size = _validation_batch(examples, replicas)
-    assert replicas <= size <= 256 + replicas
-    assert examples % size == 0 or examples % size >= replicas
 
 
 def test_class_weights() -> None:
@@ -314,21 +300,11 @@ def test_callbacks_see_the_count_of_every_step() -> None:
     assert counting.seen == [0, 4, 8, 12, 14, 3, 7, 11, 14]
 
 
-class Warned(Silent):
-    """Keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def warn(self, line: str) -> None:
-        self.lines.append(line)
-
-
 @pytest.mark.parametrize("is_normalized", [True, False])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_parts_of_a_batch_equal_the_whole_one_or_a_line_says_why_not(is_normalized: bool, parts: int) -> None:
     """BatchNorm normalizes a part by its own statistics: no other way has the memory of a part."""
-    dataset, where, reporter = real_digits(120), one_device(), Warned()
+    dataset, where, reporter = real_digits(120), one_device(), Telling()
     network = CnnPhotoSettings(filters=[4], convolutions=1) if is_normalized else MlpSettings(hidden=[4])
     built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
     given = SgdSettings(accumulation=parts)

@@ -1,0 +1,88 @@
+"""Steps that Keras takes, by the network's own `train_step`, for `train=fit`."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from stages.callbacks.build import numbers
+from stages.data.batches import distributed, training_input
+from stages.data.columns import own_errors
+from stages.data.examples import Batch, network_input
+from stages.networks.precision import keras_floats
+from stages.optimization.exact_apply import EMA, LossScale
+from stages.optimization.optimizers import exclude_from_decay
+from stages.results import Dataset, Model, Strategy
+from stages.settings.train import FitSettings
+from stages.tasks.task import Task
+
+
+class KerasStep:
+    """The network compiled for Keras, with what a training asks of `stages.optimization.train_step.Step`."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        model: Model,
+        task: Task,
+        optimizer: keras.optimizers.Optimizer,
+        settings: FitSettings,
+    ) -> None:
+        self.model = model
+        self.task = task
+        self.network = network = model.network.core
+        with strategy.distribution.scope(), keras_floats(model.policy):
+            self.not_decayed = exclude_from_decay(optimizer, network, settings.optimizer)
+            self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
+            metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
+            network.compile(
+                self.loss_scale or optimizer,
+                task.losses,
+                metrics=metrics,
+                jit_compile=settings.jit == "on",
+                auto_scale_loss=False,
+            )
+            network.optimizer.build(network.trainable_variables)
+        self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
+        self._metrics = [*network.metrics, *metrics]  # those of the task are not the network's before its first step
+        self.sums = [variable for metric in self._metrics for variable in metric.variables]
+        self.seeds = [v for v in network.variables if v.path.endswith("seed_generator_state")]
+
+    def reset(self) -> None:
+        """Reset the metrics."""
+        for metric in self._metrics:
+            metric.reset_state()
+
+
+class KerasLoop:
+    """Has Keras take the steps with the batches of the training loop, as `Model.fit` would."""
+
+    waited = None  # Keras' function waits for its batches within a step
+
+    def __init__(
+        self, strategy: Strategy, step: KerasStep, dataset: Dataset, settings: FitSettings, first_step: int
+    ) -> None:
+        self.step = step
+        self.steps_per_call = settings.steps_per_call or 1
+        self._columns = dataset.train.inputs.values()
+
+        def example(batch: Batch) -> tuple[Any, ...]:
+            weights = step.task.weights(batch.targets, tf.float64)
+            inputs = step.model.network.scaled(network_input(batch.inputs))
+            return inputs, batch.targets, *(() if weights is None else (weights,))
+
+        batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
+        self._batches = iter(distributed(strategy.distribution, lambda context: batches(context).map(example)))
+        step.network.make_train_function()
+
+    def run(self, first_step: int, steps: int) -> dict[str, float]:
+        """Take `steps` steps; return the network's metrics, or what its `train_step` returns where that is more."""
+        network = self.step.network
+        with (
+            own_errors(self._columns),
+            keras_floats(self.step.model.policy),
+        ):  # Keras makes its losses at the first step
+            for _ in range(steps):
+                logs = network.train_function(self._batches)
+        results = network.get_metrics_result()
+        return numbers(results if results.keys() == logs.keys() else logs)
