@@ -23,10 +23,6 @@ KEY = "entry"
 """The fact of an entry that is its own name."""
 
 
-class NoRoomError(UserError):
-    """The folder that runs share cannot be written, or is full."""
-
-
 @dataclass(frozen=True)
 class Contents:
     """Facts and arrays for an entry. mapped: names of arrays whose files `make` has written itself."""
@@ -46,7 +42,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
         make: returns facts and arrays. It gets the folder, for arrays that are too large to be returned.
 
     Raises:
-        NoRoomError: where it cannot be written.
+        UserError: where the folder that runs share cannot be written, or is full.
     """
     _mark_used(place)
     with suppress(OSError, DamagedError):
@@ -65,7 +61,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
                 remove(place)
             return _made(place, make), True
     except OSError as error:
-        raise NoRoomError(
+        raise UserError(
             f"{place.parent} cannot take what runs share ({error.strerror or error})",
             "a folder of yours with room for it",
             "outputs=<another folder>",

@@ -6,7 +6,7 @@ the backbone, in the same order and with the same dropout, up to the rounding of
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from stages.networks.complexity import scoring_batch
 from stages.networks.keras_internals import graph_of, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
-from stages.settings.train import TrainSettings
-from stages.storage.cache import Contents, NoRoomError, cached
+from stages.settings.train import FitSettings, TrainSettings
+from stages.storage.cache import Contents, cached
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
 IMAGES = 64
@@ -74,7 +74,12 @@ def on_features(
     splits = {"train": dataset.train, "val": dataset.val}
     shape = cut.head.input_shape[1:]
     compute = partial(_compute, cut.front, splits, reporter)
-    arrays = compute() if cache is None else _kept(cache / f"features-{_key(cut.front, dataset)}", compute, reporter)
+    arrays: Arrays = {}
+    if cache is None:
+        arrays = compute()
+    else:
+        place = cache / f"features-{_key(cut.front, dataset)}"
+        arrays = cached(place, lambda _: Contents({}, compute()), reporter)[0].arrays
     train, val = (
         Split({FEATURES: arrays[name]}, split.targets, weights=split.weights) for name, split in splits.items()
     )
@@ -88,6 +93,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     """Returns the two parts of the network, or why it is not cut."""
     reasons = {
         "as asked": settings.cache_features == "off",
+        "Keras takes the steps": isinstance(settings, FitSettings),
         "no backbone is frozen": not is_frozen(model.network),
         "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
         "images are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
@@ -187,18 +193,3 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
     for array in (tf.cast(features, tf.float16).numpy(), *front.get_weights()):
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _kept(folder: Path, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
-    """Return the features in `folder`, or compute and store them."""
-    computed = dict[str, np.ndarray]()
-
-    def make(_: Path) -> Contents:
-        computed.update(compute())
-        return Contents({}, computed)
-
-    try:
-        return cached(folder, make, reporter)[0].arrays
-    except NoRoomError as error:
-        reporter.warn(f"features are not kept, and a second run computes them again: {error}")
-        return computed or compute()
