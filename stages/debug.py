@@ -92,17 +92,8 @@ class OverfitSettings:
     steps_per_epoch: int = 10
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """steps: after which the mean loss of the last `steps_per_epoch` was low enough."""
-
-    steps: int
-    loss: float
-    record: Record = Record()
-
-
-def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | None = None) -> Verdict:
-    """Returns in how many steps the loss of the one batch fell below `settings.loss`.
+def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | None = None) -> Record:
+    """Returns the metrics of how many steps the loss of the one batch took to fall below `settings.loss`.
 
     Raises:
         UserError: where it did not.
@@ -119,8 +110,7 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     (reporter or Silent()).log(
         f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
     )
-    metrics = {"debug/overfit_steps": steps, "debug/overfit_loss": last}
-    return Verdict(steps, last, Record(metrics=metrics))
+    return Record(metrics={"debug/overfit_steps": steps, "debug/overfit_loss": last})
 
 
 @dataclass(kw_only=True)
@@ -130,23 +120,14 @@ class ProfilingSettings:
     _target_: str = "stages.debug.profiling"
 
 
-@dataclass(frozen=True)
-class Profile:
-    """seconds: of training, by part. trace: the folder with TensorFlow's trace; None: there is none."""
-
-    seconds: Mapping[str, float]
-    trace: Path | None
-    record: Record = Record()
-
-
 def profiling(
     trained: Trained,
     settings: ProfilingSettings,
     strategy: Strategy | None = None,
     reporter: Reporter | None = None,
     folder: Path | None = None,
-) -> Profile:
-    """Returns where the time of training went; logs it as a table, with how to open the trace.
+) -> Record:
+    """Logs where the time of training went as a table, and how to open the trace, which it returns.
 
     Args:
         folder: the run's, with the trace in `profile`.
@@ -161,8 +142,8 @@ def profiling(
         reporter.log(line)
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
-        return Profile(seconds, None)
+        return Record()
     if strategy is not None and strategy.coordinator is not None:
         reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
     reporter.log(f"trace: with the package xprof, xprof --logdir {trace}")
-    return Profile(seconds, trace, Record(files={FOLDER: trace}))
+    return Record(files={FOLDER: trace})

@@ -2,15 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from stages.data import column_statistics, step_input
-from stages.data.split_statistics import log, statistics, write
+from stages.data import column_statistics, split_statistics, step_input
 from stages.distribution.collectives import is_chief
 from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
@@ -30,68 +28,34 @@ BATCH = 32
 """Images of the first batch that are shown."""
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """Result of the stage: of images `Statistics`, of columns `ColumnStatistics`."""
-
-    statistics: Any
-    record: Record = Record()
-
-
 def inspect(
     dataset: Dataset,
     settings: InspectSettings,
     strategy: Strategy | None = None,
     reporter: Reporter | None = None,
     folder: Path | None = None,
-) -> Inspection:
+) -> Record:
     """Returns statistics of the splits, and draws the images that training will see. Changes nothing.
 
     Args:
         strategy: of several workers only the chief logs and draws. None: this process does.
         reporter: logs a table of the splits, and warns of images that are in two of them.
-        folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, `plots/classes.png`, `plots/batch.png` and,
-            where images are augmented, `plots/augmentation.png`. None: no files.
+        folder: the run's; takes `data/statistics.csv`, and of images `data/classes.csv`, `plots/classes.png`,
+            `plots/batch.png` and, where they are augmented, `plots/augmentation.png`. None: no files.
     """
-    if dataset.images is None:
-        return _of_columns(dataset, strategy, reporter or Silent(), folder)
-    result = statistics(dataset)
+    kind: Any = column_statistics if dataset.images is None else split_statistics
+    result = kind.statistics(dataset)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
-        log(result, dataset, reporter or Silent())
+        kind.log(result, dataset, reporter or Silent())
         if folder is not None:
-            files = {
-                "data": write(result, dataset, folder / "data"),
-                "plots": draw(dataset, settings, folder / "plots"),
-            }
-    counts = {f"data/duplicates_{name}": split.repeated for name, split in result.splits.items()}
-    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
-    train = result.splits["train"]
-    images = dataset.features[IMAGES]
-    pixel_min, pixel_max = images.facts["range"]
-    params = {
-        **counts,
-        "dtype": images.dtype,
-        "pixel_min": pixel_min,
-        "pixel_max": pixel_max,
-        "mean": [float(f"{value:.6g}") for value in train.mean],
-        "std": [float(f"{value:.6g}") for value in train.std],
-    }
-    return Inspection(result, Record(params, files=files))
-
-
-def _of_columns(dataset: Dataset, strategy: Strategy | None, reporter: Reporter, folder: Path | None) -> Inspection:
-    """Returns statistics of columns; `data/statistics.csv` has a row for each split and feature."""
-    result = column_statistics.column_statistics(dataset)
-    files: dict[str, Sequence[Path]] = {}
-    if strategy is None or is_chief(strategy):
-        column_statistics.log(result, dataset, reporter)
-        if folder is not None:
-            files["data"] = column_statistics.write(result, folder / "data")
-    counts = {f"data/duplicates_{name}": count for name, count in result.repeated.items()}
-    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in result.shared.items()}
-    params = {**counts, "giving_away": ", ".join(result.giving_away)}
-    return Inspection(result, Record(params, files=files))
+            files["data"] = kind.write(result, dataset, folder / "data")
+            if dataset.images is not None:
+                files["plots"] = draw(dataset, settings, folder / "plots")
+    counts = {f"data/duplicates_{name}": count for name, count in result.duplicates.repeated.items()}
+    shared = result.duplicates.shared.items()
+    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in shared}
+    return Record({**counts, **result.params(dataset)}, files=files)
 
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """Statistics of the columns of a table by split, rows that occur more than once, columns that give the target away."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.split import Split
+from stages.data.split_statistics import Duplicates
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.storage.atomic import write_csv
@@ -25,25 +25,19 @@ LEAVES = 32
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """rows: of `statistics.csv`, its header first.
-
-    repeated: rows of each split equal to an earlier one of it; shared: rows of a later split that are in an earlier.
-    giving_away: from columns to how well each alone predicts the target.
-    """
+    """rows: of `statistics.csv`, its header first. giving_away: how well a column alone predicts the target."""
 
     rows: Sequence[Sequence[object]]
-    repeated: Mapping[str, int]
-    shared: Mapping[tuple[str, str], int]
+    duplicates: Duplicates
     giving_away: Mapping[str, float]
 
+    def params(self, dataset: Dataset) -> dict[str, object]:
+        """Parameters to record."""
+        return {"giving_away": ", ".join(self.giving_away)}
 
-def column_statistics(dataset: Dataset) -> ColumnStatistics:
+
+def statistics(dataset: Dataset) -> ColumnStatistics:
     """Returns the statistics of a data set without images."""
-    digests = {name: split.described.digests for name, split in dataset.splits.items()}
-    shared = {
-        (earlier, later): int(np.isin(digests[later], digests[earlier]).sum())
-        for earlier, later in itertools.combinations(digests, 2)
-    }
     rows: list[Sequence[object]] = [
         ("split", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
     ]
@@ -52,8 +46,7 @@ def column_statistics(dataset: Dataset) -> ColumnStatistics:
         for key, feature in dataset.features.items():
             values = split.features[key][sampled]
             rows.append((name, feature.facts.get("column", key), feature.kind, *_of(feature.kind, values)))
-    repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
-    return ColumnStatistics(rows, repeated, shared, giving_away(dataset))
+    return ColumnStatistics(rows, Duplicates.of(dataset), giving_away(dataset))
 
 
 def _sampled(split: Split) -> np.ndarray:
@@ -117,7 +110,7 @@ def log(statistics: ColumnStatistics, dataset: Dataset, reporter: Reporter) -> N
     """Prints the sizes of the splits, and warns of what would make scores worth less."""
     sizes = (f"{len(split):,} {name}" for name, split in dataset.splits.items())
     reporter.log(f"{dataset.name}: {', '.join(sizes)} rows, {len(dataset.features)} features")
-    for (earlier, later), count in statistics.shared.items():
+    for (earlier, later), count in statistics.duplicates.shared.items():
         if count:
             reporter.warn(f"{count:,} of {len(dataset.splits[later]):,} {later} rows are in {earlier}, target aside")
     for name, score in statistics.giving_away.items():
@@ -128,7 +121,7 @@ def log(statistics: ColumnStatistics, dataset: Dataset, reporter: Reporter) -> N
         )
 
 
-def write(statistics: ColumnStatistics, folder: Path) -> list[Path]:
+def write(statistics: ColumnStatistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row for each split and feature; returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / "statistics.csv", statistics.rows)

@@ -15,42 +15,61 @@ from stages.tables import aligned
 
 
 @dataclass(frozen=True)
+class Duplicates:
+    """Examples that occur more than once, to the last bit, their targets aside.
+
+    repeated: of each split, those equal to an earlier one of it; shared: of the later split, those in both.
+    """
+
+    repeated: Mapping[str, int]
+    shared: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Duplicates":
+        """Counts by digests; reads examples that neither memory holds nor a cache describes."""
+        digests = {name: split.described.digests for name, split in dataset.splits.items()}
+        repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
+        pairs = itertools.combinations(digests, 2)
+        shared = {(one, later): int(np.isin(digests[later], digests[one]).sum()) for one, later in pairs}
+        return cls(repeated, shared)
+
+
+@dataclass(frozen=True)
 class SplitStatistics:
     """Statistics of one split.
 
     examples: of it. by_class: those of each class or label, int64 [classes]; None: targets are neither.
     mean, std: of its pixels by channel, float64 [C].
-    repeated: images equal to an earlier row's, to the pixel.
     """
 
     examples: int
     by_class: np.ndarray | None
     mean: np.ndarray
     std: np.ndarray
-    repeated: int
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """splits: by name, in order; shared: from (split, later split) to how many images of the later one are in both."""
+    """splits: by name, in order."""
 
     splits: Mapping[str, SplitStatistics]
-    shared: Mapping[tuple[str, str], int]
+    duplicates: Duplicates
+
+    def params(self, dataset: Dataset) -> dict[str, object]:
+        """Parameters to record."""
+        images, train = dataset.features[IMAGES], self.splits["train"]
+        low, high = images.facts["range"]
+        facts = {name: [float(f"{x:.6g}") for x in getattr(train, name)] for name in ("mean", "std")}
+        return {"dtype": images.dtype, "pixel_min": low, "pixel_max": high, **facts}
 
 
 def statistics(dataset: Dataset) -> Statistics:
-    """Returns the statistics of `dataset`; reads images that neither memory holds nor a cache describes."""
-    splits = {}
-    for name, split in dataset.splits.items():
-        by_class = dataset.task.support(split.targets)
-        repeated = len(split) - len(np.unique(split.described.digests))
-        splits[name] = SplitStatistics(len(split), by_class, *mean_and_std(split.described.moments), repeated)
-    digests = {name: split.described.digests for name, split in dataset.splits.items()}
-    shared = {
-        (earlier, later): int(np.isin(digests[later], digests[earlier]).sum())
-        for earlier, later in itertools.combinations(digests, 2)
+    """Returns the statistics of images."""
+    splits = {
+        name: SplitStatistics(len(split), dataset.task.support(split.targets), *mean_and_std(split.described.moments))
+        for name, split in dataset.splits.items()
     }
-    return Statistics(splits, shared)
+    return Statistics(splits, Duplicates.of(dataset))
 
 
 def mean_and_std(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -81,11 +100,13 @@ def log(statistics: Statistics, dataset: Dataset, reporter: Reporter) -> None:
             fewest, most = split.by_class.min(), split.by_class.max()
             counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         numbers = [" ".join(f"{value:.4g}" for value in values) for values in (split.mean, split.std)]
-        shared = {earlier: count for (earlier, later), count in statistics.shared.items() if later == name and count}
+        both = statistics.duplicates.shared.items()
+        shared = {earlier: count for (earlier, later), count in both if later == name and count}
         leaks += [
             f"{count:,} of {split.examples:,} {name} images are in {earlier}" for earlier, count in shared.items()
         ]
-        twice = [f"{split.repeated:,} within"] if split.repeated else []
+        repeated = statistics.duplicates.repeated[name]
+        twice = [f"{repeated:,} within"] if repeated else []
         twice += [f"{count:,} in {earlier}" for earlier, count in shared.items()]
         rows.append([name, f"{split.examples:,}", counts, *numbers, ", ".join(twice) or "0"])
     for line in aligned(rows):
@@ -122,8 +143,9 @@ def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     columns += [*(f"mean_{channel}" for channel in channels), *(f"std_{channel}" for channel in channels)]
     rows: list[Sequence[object]] = [["split", "examples", *columns]]
     for name, split in statistics.splits.items():
-        shared = [statistics.shared.get((earlier, name), "") for earlier in statistics.splits]
-        rows.append([name, split.examples, split.repeated, *shared, *split.mean, *split.std])
+        duplicates = statistics.duplicates
+        shared = [duplicates.shared.get((earlier, name), "") for earlier in statistics.splits]
+        rows.append([name, split.examples, duplicates.repeated[name], *shared, *split.mean, *split.std])
     write_csv(folder / "statistics.csv", rows)
     counts = [split.by_class for split in statistics.splits.values() if split.by_class is not None]
     if not counts:

@@ -18,7 +18,7 @@ from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.data.split import Split
-from stages.data.split_statistics import statistics
+from stages.data.split_statistics import Duplicates
 from stages.data.splits import assemble
 from stages.images import describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, inspect
@@ -81,7 +81,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
     dataset = three(noise(50), noise(20, seed=1), noise(30, seed=2))
-    record = inspect(dataset, SETTINGS, folder=tmp_path).record
+    record = inspect(dataset, SETTINGS, folder=tmp_path)
     rows = read_table(tmp_path / "data" / "statistics.csv")
     for row, (name, split) in zip(rows, dataset.splits.items(), strict=True):
         assert (row["split"], int(row["examples"])) == (name, len(split))
@@ -110,10 +110,10 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     test.images[:][8] = test.images[29]
     test.images[:][0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
     dataset, heard = three(train, val, test), Heard()
-    found = statistics(dataset)
-    assert {name: split.repeated for name, split in found.splits.items()} == {"train": 2, "val": 0, "test": 2}
+    found = Duplicates.of(dataset)
+    assert found.repeated == {"train": 2, "val": 0, "test": 2}
     assert found.shared == {("train", "val"): 2, ("train", "test"): 2, ("val", "test"): 2}
-    params = inspect(dataset, SETTINGS, reporter=heard).record.params
+    params = inspect(dataset, SETTINGS, reporter=heard).params
     assert params["data/duplicates_train_val"] == 2
     assert [line.split("  ")[-1].strip() for line in heard.lines[2:]] == [
         "2 within", "2 in train", "2 within, 2 in train, 2 in val",
@@ -146,8 +146,8 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
     read: list[int] = []
     splits = [noise(50), noise(20, seed=1), noise(30, seed=2)]
     train, val, test = (replace(on_disk(split, read), cached=describe(split.features)) for split in splits)
-    expected = inspect(three(splits[0], splits[1], splits[2]), SETTINGS).record
-    assert inspect(three(train, val, test), SETTINGS).record == expected
+    expected = inspect(three(splits[0], splits[1], splits[2]), SETTINGS)
+    assert inspect(three(train, val, test), SETTINGS) == expected
     assert not read
 
 
@@ -178,7 +178,7 @@ def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypat
     dataset = real_digits(100)
     labels = first_batch(dataset, SETTINGS)[1]
     assert labels.shape == (BATCH, 10)
-    assert inspect(dataset, SETTINGS, folder=tmp_path).record.files["plots"]
+    assert inspect(dataset, SETTINGS, folder=tmp_path).files["plots"]
 
 
 def test_labels_in_words() -> None:
@@ -268,7 +268,7 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
     dataset = replace(UNUSUAL[name], augmentation=CHANGE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        files = inspect(dataset, SETTINGS, folder=tmp_path).record.files
+        files = inspect(dataset, SETTINGS, folder=tmp_path).files
         plot_confusion(
             np.eye(dataset.task.outputs, dtype=int), dataset.task.names, tmp_path / "plots" / "confusion.png"
         )
@@ -289,10 +289,10 @@ def test_names_that_cannot_be_drawn_become_numbers() -> None:
 
 def test_only_the_chief_tells_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard, dataset = Heard(), real_digits(50)
-    expected = inspect(dataset, SETTINGS).record
+    expected = inspect(dataset, SETTINGS)
     monkeypatch.setattr(stage, "is_chief", lambda strategy: False)
-    inspection = inspect(dataset, SETTINGS, object(), heard, tmp_path)  # type: ignore[arg-type]
-    assert inspection.record == expected
+    record = inspect(dataset, SETTINGS, object(), heard, tmp_path)  # type: ignore[arg-type]
+    assert record == expected
     assert not heard.lines
     assert not list(tmp_path.iterdir())
 
