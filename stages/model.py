@@ -19,14 +19,14 @@ from stages.features.numbers_and_categories import sizes
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import inputs_of, one_line, reset_names
 from stages.networks.model_parallel import place
-from stages.networks.precision import cast_exactly, effective_policy, keras_floats, set_layer_policies
+from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
-from stages.settings.model import ModelSettings
+from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.targets import import_target
 from stages.tasks.task import Task
 from stages.transfer.backbone import freeze
@@ -54,7 +54,7 @@ def model(
     """
     own = resolve_policy(settings.precision.policy, strategy)
     patterns = {name: resolve_policy(policy, strategy) for name, policy in settings.precision.layers.items()}
-    policy = effective_policy(own, patterns)
+    policy = PrecisionSettings(policy=own, layers=patterns).lowest  # with float16 in any layer the loss is scaled
     layers = strategy.layers
     policies: dict[str, str] = {}
     function, arguments = _function(settings.network)

@@ -18,7 +18,7 @@ from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
-from stages.storage.arrays import ArrayFolder
+from stages.storage.arrays import ArrayFile, ArrayFolder
 from stages.storage.cache import Contents, cached, discard
 
 _IMAGES = "images"
@@ -120,11 +120,9 @@ def hold(prepared: Prepared, splits: Mapping[str, np.ndarray]) -> dict[str, np.n
 
 def _make(source: Source, folder: Path, on_error: str, reporter: Reporter) -> Contents:
     shape = (len(source), *source.image_shape)
-    with (folder / f"{_IMAGES}.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        begins = file.tell()
-        prepared = _read(source, on_error, reporter, f"prepares {source.name}", lambda part: file.write(part.data))
-        file.truncate(begins + int(np.prod(shape)))  # rows for images that were left out stay at the end, unused
+    file = ArrayFile(folder / f"{_IMAGES}.npy", np.dtype(np.uint8), shape)
+    prepared = _read(source, on_error, reporter, f"prepares {source.name}", file.add)
+    file.close()  # rows for images that were left out stay at the end, unused
     arrays = {
         "labels": prepared.labels,
         "numbers": prepared.numbers,

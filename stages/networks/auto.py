@@ -1,6 +1,7 @@
 """The network that suits what a data set has: convolutions for images and for a text, else dense layers."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -16,12 +17,11 @@ def auto(
 ) -> keras.Model:
     """Returns `mlp`, or `cnn` for images, or `text_cnn` for one text, with the settings that these have by default."""
     if not isinstance(input_shape, Mapping) and len(input_shape) == 3:
-        convolutions = CnnSettings()
-        height, width, channels = input_shape
-        shape = (height, width, channels)
-        return cnn(shape, outputs, convolutions.filters, convolutions.kernel_size, convolutions.dropout)
+        return cnn(input_shape, outputs, **_defaults(CnnSettings()))
     if isinstance(input_shape, Mapping) and categories and len(input_shape) == 1:
-        words = TextCnnSettings()
-        return text_cnn(input_shape, outputs, words.filters, words.widths, words.dropout, categories)
-    dense = MlpSettings()
-    return mlp(input_shape, outputs, dense.hidden, dense.dropout, categories)
+        return text_cnn(input_shape, outputs, **_defaults(TextCnnSettings()), categories=categories)
+    return mlp(input_shape, outputs, **_defaults(MlpSettings()), categories=categories)
+
+
+def _defaults(settings: object) -> dict[str, Any]:
+    return {name: value for name, value in vars(settings).items() if name != "_target_"}

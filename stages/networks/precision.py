@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, wrap_backend
-from stages.settings.model import POLICIES_OF_LAYERS
 
 
 def last_dtype() -> str:
@@ -75,11 +74,3 @@ def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> dic
         names = list(dict.fromkeys(layer.name for layer in computing))
         raise UserError(problem, names, "'precision.layers={conv2d*: mixed_bfloat16}'")
     return policies
-
-
-def effective_policy(policy: str, layers: Mapping[str, str]) -> str:
-    """Returns the policy by which a network with these layers is trained and exported: that of the fewest digits.
-
-    With float16 in any layer the loss is scaled; with half precision in any, exported files may differ by more.
-    """
-    return min((policy, *layers.values()), key=POLICIES_OF_LAYERS.index) if layers else policy

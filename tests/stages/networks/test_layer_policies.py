@@ -12,7 +12,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.model import model
 from stages.networks.keras_internals import all_layers
-from stages.networks.precision import effective_policy, set_layer_policies
+from stages.networks.precision import set_layer_policies
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
@@ -153,8 +153,11 @@ def test_policies_that_cannot_be_mixed_are_refused(policy: str, layers: dict[str
 
 
 def test_the_policy_of_the_fewest_digits_decides_how_a_network_is_trained() -> None:
-    assert effective_policy("float32", {}) == "float32"
-    assert effective_policy("float32", {"a": "mixed_bfloat16"}) == "mixed_bfloat16"
-    assert effective_policy("mixed_bfloat16", {"a": "float32", "b": "mixed_float16"}) == "mixed_float16"
-    assert effective_policy("float64", {}) == "float64"
-    assert PrecisionSettings(policy="float32", layers={"a": "mixed", "b": "mixed_bfloat16"}).lowest == "mixed"
+    for policy, layers, lowest in (
+        ("float32", {}, "float32"),
+        ("float32", {"a": "mixed_bfloat16"}, "mixed_bfloat16"),
+        ("mixed_bfloat16", {"a": "float32", "b": "mixed_float16"}, "mixed_float16"),
+        ("float64", {}, "float64"),
+        ("float32", {"a": "mixed", "b": "mixed_bfloat16"}, "mixed"),
+    ):
+        assert PrecisionSettings(policy=policy, layers=layers).lowest == lowest
