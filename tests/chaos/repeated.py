@@ -2,8 +2,6 @@
 
 import argparse
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +14,7 @@ from mlflow.entities import Run
 from pipeline.config.schemas import TrackingSettings
 from pipeline.sweep.index import INDEX, sweep_status
 from pipeline.tracking.store import Store
-from tests.chaos.command import LIMIT_SECONDS, kill_all, prepared
-from tests.conftest import ROOT
+from tests.chaos.command import command, prepared, printed
 
 
 def parser(module: str, description: str | None) -> argparse.ArgumentParser:
@@ -33,17 +30,9 @@ def run(outputs: Path, arguments: Sequence[str], kill_after: float | None = None
     kill_after: seconds after which all its processes are killed at once.
     """
     began = time.monotonic()
-    with (outputs.parent / "printed.txt").open("a") as log:
-        command = [sys.executable, "-m", "pipeline", *arguments, f"outputs={outputs}"]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            return process.wait(LIMIT_SECONDS if kill_after is None else kill_after), time.monotonic() - began
-        except subprocess.TimeoutExpired:
-            kill_all(process.pid)
-            process.wait(10)
-            if kill_after is None:
-                raise
-            return -9, time.monotonic() - began
+    kill = None if kill_after is None else (lambda seconds: seconds >= kill_after)
+    code = command(outputs, *arguments, f"outputs={outputs}", kill=kill)
+    return code, time.monotonic() - began
 
 
 def recorded(outputs: Path, jobs: int) -> list[Run]:
@@ -107,7 +96,7 @@ def count_survived(
             if not moments:
                 seconds = min(seconds, took)  # the first one read files that were not in memory yet
             try:
-                assert code == 0, (outputs.parent / "printed.txt").read_text()[-2000:]
+                assert code == 0, printed(outputs)[-2000:]
                 assert results(outputs) == expected
                 survived += len(moments)
                 how = f"killed after {', '.join(moments)} s: survived" if moments else "ended before it was killed"

@@ -2,15 +2,19 @@
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
+from pipeline.planning.earlier import prepare
+from stages.errors import UserError
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
 """Settings of a run that is over in about two seconds."""
@@ -45,6 +49,18 @@ def compose(*overrides: str) -> Composed:
     if "--config-dir" in overrides:  # folders of its own
         return Composer(read_arguments(overrides)).one()
     return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))
+
+
+def command_error(words: Sequence[str]) -> UserError | None:
+    """Returns the error of a whole command line, its flags included."""
+    try:
+        composed = Composer(read_arguments(words)).one()
+        own = read(composed.document, composed.choices, composed.config_dirs)
+        refuse_unused(own, composed.typed)
+        prepare(own)
+    except UserError as error:
+        return error
+    return None
 
 
 def losses(outputs: Path) -> list[float]:

@@ -1,7 +1,7 @@
 """The model: scaling inside, the right precision, outputs that are what they are taken for."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ from stages.load.synthetic import synthetic
 from stages.model import model, resolve_policy
 from stages.networks.cnn import cnn
 from stages.normalize import normalize
-from stages.reporter import Silent
 from stages.results import Model, Normalization
 from stages.settings.data import DigitsSettings, SyntheticSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
 from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn
+from tests.stages.images import Telling
 
 SCALE = NormalizeSettings()
 
@@ -96,40 +96,21 @@ def test_a_network_without_a_count_of_operations_is_built_all_the_same() -> None
 
 
 def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() -> None:
-    class Heard(Silent):
-        lines: ClassVar[list[str]] = []
-
-        def log(self, line: str) -> None:
-            self.lines.append(line)
+    told = Telling()
 
     def scaling(method: str, **network: str) -> tuple[float, float]:
         dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings(method=method))
         target = {"_target_": f"{__name__}.{network['network']}"}
         given = ModelSettings(network=target, outputs="probabilities", precision=PrecisionSettings(), seed=1)
-        layer = model(dataset, one_device(), given, Heard()).network.get_layer("scaling")
+        layer = model(dataset, one_device(), given, told).network.get_layer("scaling")
         return layer.scale, layer.offset
 
     assert scaling("auto", network="with_probabilities") == (1 / 16, 0)
     assert scaling("auto", network="with_wishes") == pytest.approx((2 / 16, -1))
-    assert Heard.lines == []
+    assert told.lines == []
     assert scaling("rescale", network="with_wishes") == (1 / 16, 0)
-    assert len(Heard.lines) == 1
-    assert "normalize=auto" in Heard.lines[0]
-
-
-@pytest.mark.parametrize(
-    ("policy", "compute"), [("float32", "float32"), ("mixed_float16", "float16"), ("mixed_bfloat16", "bfloat16")]
-)
-def test_precision_is_that_of_the_inner_layers_alone(policy: str, compute: str) -> None:
-    before = keras.config.dtype_policy().name
-    built = build(CnnSettings(), policy)
-    assert keras.config.dtype_policy().name == before
-    inner = built.network.layers[-1]
-    assert inner.layers[0].compute_dtype == compute
-    assert inner.layers[-1].compute_dtype == "float32"
-    assert built.network.get_layer("scaling").compute_dtype == "float32"
-    assert all(weight.dtype == "float32" for weight in built.network.weights)
-    assert built.policy == policy
+    assert len(told.lines) == 1
+    assert "normalize=auto" in told.lines[0]
 
 
 def test_mixed_is_bfloat16_without_a_gpu() -> None:

@@ -15,12 +15,10 @@ from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
 from stages.export import export
-from stages.normalize import normalize
-from stages.optimization.optimizers import Schedule, build_optimizer, learning_rate
+from stages.optimization.optimizers import Schedule, learning_rate
 from stages.results import Trained
 from stages.seeds import derive
-from stages.settings.images import NormalizeSettings
-from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings, StepSettings
+from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, StepSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.strategy import strategy
@@ -78,11 +76,6 @@ def test_weight_decay_is_that_of_keras() -> None:
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-def test_every_optimizer_is_built() -> None:
-    built = build_optimizer(SgdSettings(momentum=0.5, nesterov=True), 0.01)
-    assert (built.momentum, built.nesterov) == (0.5, True)
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
     """As numpy does, with batches of another size in between. Under every strategy: see its tests."""
@@ -98,29 +91,6 @@ def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
         np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
         np.testing.assert_array_equal(scores.tables["confusion"], expected)
         assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
-
-
-@pytest.mark.parametrize(("policy", "replicas"), [("mixed_bfloat16", 1), ("mixed_float16", 2)])
-def test_the_export_equals_the_model(policy: str, replicas: int, tmp_path: Path) -> None:
-    where = one_device() if replicas == 1 else mirrored(replicas)
-    dataset = normalize(real_digits(), NormalizeSettings(method="standardize"))
-    trained = Trained(small_cnn(dataset, where, policy), (), 1, 0)
-    exported = export(trained, dataset, ExportSettings(), tmp_path)
-    assert exported.max_abs_diff <= 1e-6
-    assert (exported.path / "saved_model.pb").is_file()
-    assert not list(tmp_path.rglob("*partial*"))
-
-
-def test_the_export_takes_unscaled_pixels(tmp_path: Path) -> None:
-    dataset, where = normalize(real_digits(), NormalizeSettings(method="standardize")), one_device()
-    model = small_cnn(dataset, where)
-    exported = export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
-    images = dataset.test.images[:50].astype(np.float32)
-    loaded = tf.saved_model.load(str(exported.path))
-    expected = tf.nn.softmax(model.network(images)).numpy()
-    for answer in (loaded(images), loaded.signatures["serving_default"](images=tf.constant(images))["probabilities"]):
-        np.testing.assert_allclose(answer, expected, atol=1e-6)
-    assert np.abs(tf.nn.softmax(model.network(images / 16.0)).numpy() - expected).max() > 0.01
 
 
 def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:

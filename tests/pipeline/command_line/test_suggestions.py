@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.combinations import refuse_unused
-from pipeline.command_line.arguments import read_arguments
-from pipeline.command_line.compose import Composer
 from pipeline.config.errors import explain
-from pipeline.config.experiment import read
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.checks.test_combinations import REFUSED
 from tests.pipeline.config.test_config import WRONG
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import command_error, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +30,8 @@ MORE = (
     "train.class_weights=[]",
     "+pipeline.extra=x", "precision.policy=x", "outputs=~nobody_at_all/x", "strategy=mirrored strategy.cpu_replicas=0",
     "tracking=server tracking.uri=http://127.0.0.1:9 dry_run=false", "seed=99999999999", "optimizer.learning_rate=1e39",
+    "seed=" + "9" * 400, "train.epochs=9223372036854775808", "train.epochs=${train.epochs}", "train.epochs=${nope}",
+    "+tracking.tags.a@b=1",
 )  # fmt: skip
 
 PLACEHOLDER = re.compile(r"<[^>]+>|…")
@@ -138,19 +136,6 @@ def test_other_spellings_are_refused_with_the_one_that_works(given: str) -> None
         error = command_error(words)
         assert error is None or re.search(r"Expected .*key=value.*Try: [\w.]+=", str(error)), error
         assert (error is None) == (words == ["train.epochs= 3"])
-
-
-def command_error(words: list[str]) -> UserError | None:
-    """Returns the error of a whole command line, its flags included."""
-    try:
-        composer = Composer(read_arguments(words))
-        composed = composer.one()
-        own = read(composed.document, composed.choices, composed.config_dirs)
-        refuse_unused(own, composed.typed)
-        prepare(own)
-    except UserError as error:
-        return error
-    return None
 
 
 STANDARD = {

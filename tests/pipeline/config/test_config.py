@@ -5,14 +5,13 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
@@ -20,10 +19,9 @@ from pipeline.config.schemas import SCHEMAS, register_schemas
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from pipeline.redaction import redact
-from stages.errors import UserError
 from stages.settings.model import CnnSettings
 from stages.settings.train import TrainSettings
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import command_error, experiment
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -163,26 +161,10 @@ END_TO_END = [
 """Of each way to be refused, by Hydra, by a type and by a check, one that is typed."""
 
 
-def refusal(words: Sequence[str]) -> UserError:
-    """Returns the error that the command ends with."""
-    composer = Composer(read_arguments(words))
-    try:
-        composed = composer.one()
-        settings = read(composed.document, composed.choices, composed.config_dirs)
-        refuse_unused(settings, composed.typed)
-        prepare(settings)
-    except UserError as error:
-        return error
-    raise AssertionError(f"{words} is not refused")
-
-
 @pytest.mark.parametrize("given", [given for given in WRONG if "-m" not in given])
 def test_what_is_wrong_is_said_in_one_line(given: str, tmp_path: Path) -> None:
     words = [*given.split(), *([] if "outputs=" in given else [f"outputs={tmp_path}/outputs"])]
-    try:
-        said = str(refusal(words))
-    except UserError as error:  # of the words themselves
-        said = str(error)
+    said = str(command_error(words))
     assert len(said.splitlines()) == 1
     assert re.search(WRONG[given], redact(said)), said
     assert not any(path.is_file() for path in tmp_path.rglob("*"))  # nothing is recorded

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.checks.rules import expected_replicas
 from pipeline.planning.plan import make_plan
 from pipeline.targets import named_parameters, signature
 from stages.errors import UserError
@@ -44,10 +43,3 @@ def test_parameters_are_read_without_importing() -> None:
         "model": True, "dataset": True, "strategy": True, "settings": True,
         "reporter": False, "folder": False, "cache": False,
     }  # fmt: skip
-
-
-def test_replicas_are_known_before_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.system.machine.gpus", lambda: ())
-    assert expected_replicas(experiment()) == 1
-    assert expected_replicas(experiment("strategy=mirrored", "strategy.cpu_replicas=3")) == 3
-    assert expected_replicas(experiment("strategy=mirrored", "strategy.devices=[/gpu:0,/gpu:1]")) == 2

@@ -26,20 +26,6 @@ def slow(settings: object) -> None:
     time.sleep(600)
 
 
-def test_a_signal_ends_the_run_as_killed(outputs: Path) -> None:
-    with commands.start(f"model._target_={__name__}.slow", f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert any("sleeping" in line for line in iter(process.stdout.readline, ""))
-        began = time.monotonic()
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(300) == 143
-        assert time.monotonic() - began < commands.HEARD_SECONDS
-    _, run = only_run(outputs)
-    assert run.info.status == "KILLED"
-    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
-    assert (summary["status"], summary["stages"]["model"]["status"]) == ("KILLED", "failed")
-
-
 def test_a_signal_while_the_run_is_started_leaves_no_running_run(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow_datasets
-from PIL import Image
 
 from stages.data.split_statistics import log, statistics
 from stages.errors import UserError
@@ -159,17 +158,6 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
     for name in ("train", "val", "other"):
         (tmp_path / name).mkdir()
     assert "has other/, train/, val/. Expected train/" in str(refused(image_folder, settings(tmp_path)))
-
-
-def test_what_is_no_image_is_said_without_an_address(tmp_path: Path) -> None:
-    root = folder_of(tmp_path / "images")
-    tiff = tmp_path / "one.tif"
-    Image.new("RGB", (9, 9)).save(tiff)
-    for content, said in ((b"", "an empty file"), (b"text", "cannot identify"), (tiff.read_bytes(), "JPEG, PNG, BMP")):
-        (root / "class 1" / "003.png").write_bytes(content)
-        error = refused(image_folder, settings(root))
-        assert str(root / "class 1" / "003.png") in str(error)
-        assert said in str(error)
 
 
 def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def test_training_sees_the_documented_pixels(
     np.testing.assert_array_equal(rows(image_folder(given, cache=tmp_path)), np.stack(images))  # prepared
 
 
+@pytest.mark.smoke
 def test_an_image_of_the_right_size_is_not_resampled() -> None:
     for made in (pixels(16, 20, 3, 1), pixels(16, 20, 1, 1)[..., None]):
         content = encoded(Image.fromarray(np.squeeze(made)), "PNG")
@@ -170,6 +171,7 @@ def test_an_image_of_the_right_size_is_not_resampled() -> None:
             np.testing.assert_array_equal(pixels_of(content, made.shape, resize), made)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_an_image_is_turned_by_its_exif_data_alone(order: str) -> None:
     """All values, and data that say nothing of it."""

@@ -9,7 +9,6 @@ from PIL import Image
 
 from stages.errors import UserError
 from stages.load.image_folder import image_folder
-from tests.conftest import shared
 from tests.stages.images import Telling, folder_of, image, settings, write
 
 
@@ -64,25 +63,6 @@ def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
     assert [len(split) for split in image_folder(settings(root)).splits.values()] == [6, 8, 2]
 
 
-@pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
-def test_resizing_is_what_its_name_says(tmp_path: Path, resize: str) -> None:
-    folder_of(tmp_path, examples=5)
-    half = np.zeros((10, 30, 3), np.uint8)
-    half[:, :10], half[:, 10:20], half[:, 20:] = 50, 100, 150
-    for index in range(5):
-        Image.fromarray(half).save(tmp_path / "class 0" / f"{index:03}.png")
-    dataset = image_folder(settings(tmp_path, resize=resize, size=[10, 10]))
-    shown = dataset.train.images[int(np.flatnonzero(dataset.train.targets == 0)[0])][:, :, 0]
-    if resize == "stretch":
-        assert shown[5].tolist()[::9] == [50, 150]
-    elif resize == "crop":
-        assert set(shown.ravel()) == {100}
-    else:
-        assert (shown[:3] == 0).all()
-        assert (shown[7:] == 0).all()
-        assert shown[5].tolist()[::9] == [50, 150]
-
-
 def _spoil(root: Path, kind: str) -> Path:
     """Puts something that is no example in place of an image and returns its path."""
     path = root / "class 0" / "003.jpg"
@@ -117,49 +97,9 @@ def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind
             image_folder(settings(root), cache=cache)
 
 
-def test_a_photo_of_twenty_megapixels_and_other_kinds_of_pixels(tmp_path: Path) -> None:
-    folder_of(tmp_path, examples=5)
-    Image.fromarray(image(1, 4000, 5000)).save(tmp_path / "class 0" / "000.jpg")
-    grey = (np.arange(400).reshape(20, 20) * 160).astype(np.uint16)
-    Image.fromarray(grey).save(tmp_path / "class 0" / "001.png")
-    Image.fromarray(image(3)).convert("P").save(tmp_path / "class 0" / "002.png")
-    Image.fromarray(image(4)).convert("RGBA").save(tmp_path / "class 0" / "003.png")
-    Image.fromarray(image(4)).convert("CMYK").save(tmp_path / "class 0" / "004.jpg")
-    listed = image_folder(settings(tmp_path, val_fraction=0.2, test_fraction=0.2, size=20))
-    everything = np.concatenate([split.images for split in listed.splits.values()])
-    assert len(everything) == 12
-    large = np.asarray(Image.fromarray(image(1, 4000, 5000)).resize((20, 20), Image.Resampling.BILINEAR))
-    assert np.abs(everything.astype(int) - large).mean(axis=(1, 2, 3)).min() < 3
-    deep = np.repeat((grey >> 8)[..., None], 3, axis=2)
-    assert (np.abs(everything.astype(int) - deep).max(axis=(1, 2, 3)) == 0).any()
-
-
-def test_a_photo_is_put_upright_and_odd_notes_of_a_camera_harm_nothing(tmp_path: Path) -> None:
-    folder_of(tmp_path, examples=5)
-    pixels = image(5, 16, 16)
-    for index, (orientation, odd) in enumerate(((6, {}), (1, {0x829A: "no fraction", 0x9286: 7}))):
-        notes = Image.Exif()
-        notes[0x0112] = orientation
-        for tag, value in odd.items():
-            notes[tag] = value
-        Image.fromarray(pixels).save(tmp_path / "class 0" / f"00{index}.jpg", exif=notes, quality=100, subsampling=0)
-    shown = np.concatenate([split.images for split in image_folder(settings(tmp_path)).splits.values()])
-    for expected in (np.rot90(pixels, -1), pixels):
-        assert any(np.allclose(one.astype(int), expected, atol=4) for one in shown)
-
-
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.dir=.* is not a directory"):
         settings(tmp_path / "absent").check("data")
-    write(tmp_path / "one" / "a.png")
-    with pytest.raises(UserError, match=r"has 1 class folder\(s\): one"):
-        image_folder(settings(tmp_path))
-
-
-def test_real_photos_of_two_classes() -> None:
-    dataset = image_folder(settings(shared("image_folder", "cats_dogs"), size=32))
-    assert dataset.task.names == ("cats", "dogs")
-    assert sum(len(split) for split in dataset.splits.values()) == 1000
 
 
 def test_names_of_files_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:

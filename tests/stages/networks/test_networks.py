@@ -89,20 +89,6 @@ def test_the_residual_shortcut_subsamples_and_adds_zeros() -> None:
     assert not second[..., 6:].numpy().any()
 
 
-@pytest.mark.parametrize(
-    ("network", "policy"),
-    [(SMALL_PHOTO, "mixed_bfloat16"), (SMALL_RESNET, "mixed_bfloat16"), (SMALL_MOBILENET, "mixed_float16")],
-    ids=["photo", "resnet", "mobilenet"],
-)
-def test_half_precision_ends_before_the_outputs(network: object, policy: str) -> None:
-    built = build(network, policy=policy)
-    assert built.record.params["outputs"] == "logits"
-    assert built.network.core.output_shape == (None, 3)
-    assert built.network.core.output.dtype == "float32"
-    convolution = next(layer for layer in built.network._flatten_layers() if isinstance(layer, keras.layers.Conv2D))
-    assert convolution.compute_dtype == policy.removeprefix("mixed_")
-
-
 def test_two_replicas_equal_one_device() -> None:
     """In float64, so that only a wrong law could differ; 33 examples do not divide.
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import pytest
 
 from benchmarks.cases import real_digits
@@ -58,8 +59,11 @@ def test_mixed_precision_reaches_float32(policy: str) -> None:
     ],
 )
 def test_layers_compute_in_their_dtypes(policy: str, compute: str, variable: str, last: str) -> None:
+    before = keras.config.dtype_policy().name
     given = ModelSettings(network=CnnSettings(), precision=PrecisionSettings(policy=policy), seed=1)
-    core = model(real_digits(64), mirrored(2), given).network.core
-    convolution, dense = core.layers[0], core.layers[-1]
+    network = model(real_digits(64), mirrored(2), given).network
+    assert keras.config.dtype_policy().name == before
+    assert network.get_layer("scaling").compute_dtype == last
+    convolution, dense = network.core.layers[0], network.core.layers[-1]
     assert (convolution.compute_dtype, convolution.kernel.dtype) == (compute, variable)
     assert dense.compute_dtype == last

@@ -12,19 +12,10 @@ import pytest
 from stages.reporter import Silent
 from stages.storage.arrays import DamagedError, read_arrays
 from stages.storage.cache import Contents, cached
+from tests.stages.images import Telling
 
 IMAGES = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)
 LABELS = np.arange(5, dtype=np.int32)
-
-
-class Warned(Silent):
-    """A reporter that remembers warnings."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def warn(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def make(folder: Path) -> Contents:
@@ -99,7 +90,7 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     cached(place, make, Silent())
     assert not cached(place, lambda _: pytest.fail("made again"), Silent())[1]
     DAMAGES[damage](place)
-    reporter = Warned()
+    reporter = Telling()
     entry, is_new = cached(place, make, reporter)
     assert is_new
     [line] = reporter.lines
