@@ -31,7 +31,6 @@ MORE = (
     "+pipeline.extra=x", "precision.policy=x", "outputs=~nobody_at_all/x", "strategy=mirrored strategy.cpu_replicas=0",
     "tracking=server tracking.uri=http://127.0.0.1:9 dry_run=false", "seed=99999999999", "optimizer.learning_rate=1e39",
     "seed=" + "9" * 400, "train.epochs=9223372036854775808", "train.epochs=${train.epochs}", "train.epochs=${nope}",
-    "+tracking.tags.a@b=1",
 )  # fmt: skip
 
 PLACEHOLDER = re.compile(r"<[^>]+>|…")
