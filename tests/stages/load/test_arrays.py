@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stages.data.column_statistics import statistics
 from stages.errors import UserError
-from stages.inspect import inspect
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
-from stages.settings.images import InspectSettings, NormalizeSettings
+from stages.settings.images import NormalizeSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -83,7 +83,7 @@ def test_missing_elements_of_vectors_are_imputed() -> None:
     vectors = np.where(RANDOM.random(VECTORS.shape) < 0.1, np.nan, VECTORS)
     vectors[:, 3] = np.nan
     dataset = normalize(cut(vectors, CLASSES % 3), NormalizeSettings())
-    assert inspect(dataset, InspectSettings(seed=0, batch_size=8)).statistics.rows[1][2] == "vector"
+    assert statistics(dataset).rows[1][2] == "vector"
     tensor, rows = np.asarray(dataset.train.inputs["numbers"]), dataset.train.numbers
     assert tensor.shape[1] == 14
     assert np.isfinite(tensor).all()

@@ -72,7 +72,7 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
     again = load(photos, target, cache=photos / "cache", memory_gib=0.0)
     assert again.fingerprint == dataset.fingerprint
     assert not again.train.is_in_memory
-    record = inspect(dataset, InspectSettings(seed=0, batch_size=8), folder=photos).record
+    record = inspect(dataset, InspectSettings(seed=0, batch_size=8), folder=photos)
     assert {path.name for path in record.files["plots"]} == {"classes.png", "batch.png"}
     assert (photos / "data" / "classes.csv").exists() == (task is not Regression)
 
