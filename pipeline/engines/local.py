@@ -1,5 +1,6 @@
 """`cluster=local`: the members are processes of this machine, started, watched, and all ended when one fails."""
 
+import math
 import os
 import signal
 import socket
@@ -15,14 +16,13 @@ from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.planning.job import Job, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.child import POLL_SECONDS, enter, exit_code_of, forward_signals, leave
+from pipeline.run.child import POLL_SECONDS, WatchedProcess, enter, forward_signals, leave
 from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.run_folder.pending import end_lost
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.ports import HOST
-from pipeline.system.processes import LocalProcess
-from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 
@@ -96,9 +96,7 @@ class _Cluster:
         self._plan = plan
         self._console = console
         self._folder = job.folder
-        self._members: dict[str, LocalProcess] = {}
-        self._watches: dict[str, Watch] = {}
-        self._causes: dict[str, str] = {}
+        self._members: dict[str, WatchedProcess] = {}
         self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
 
     def run(self) -> int:
@@ -135,70 +133,42 @@ class _Cluster:
     def _start(self, task: Task) -> None:
         printed = self._console.said if task.is_chief else []
         log = self._folder / "pipeline.log" if self._console.is_quiet and task.is_chief else None
-        self._members[task.name] = LocalProcess(_member, (self._job, self._plan, task, (printed, log)))
-        limit = self._job.experiment.hang_seconds
-        if limit is not None:
-            self._watches[task.name] = Watch(self._members[task.name], limit)
+        arguments = (self._job, self._plan, task, (printed, log))
+        self._members[task.name] = WatchedProcess(_member, arguments, self._job.experiment.hang_seconds)
 
     def _wait(self, tasks: Sequence[Task]) -> int:
         """Wait for the chief's end and return its exit code; report the ends of other members."""
         chief = self._members[tasks[0].name]
         others = list(tasks[1:])
-        deadline: float | None = None
-        while chief.exitcode is None:
+        deadline = math.inf
+        while (code := chief.poll()) is None and time.monotonic() < deadline:
             wait([chief.sentinel, *(self._members[task.name].sentinel for task in others)], timeout=POLL_SECONDS)
             pulse.beat()
             signals.check()
-            for task in [task for task in others if self._members[task.name].exitcode is not None]:
-                others.remove(task)
-                if self._ends_run(task, others, chief):
-                    deadline = deadline or time.monotonic() + GRACE_SECONDS
-            if deadline is None:
-                self._end_hung([tasks[0].name, *(task.name for task in others)])
-            elif time.monotonic() > deadline:
-                return FAILED
-        chief.join()
-        for task in others if chief.exitcode == FAILED else []:  # TensorFlow may notice a stopped one before any limit
+            for task in list(others):
+                if (ended := self._members[task.name].poll()) is not None:
+                    others.remove(task)
+                    if self._ends_run(task, ended, others, chief):
+                        deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if code is None or code in (DONE, *STOPPED):
+            return FAILED if code is None else code
+        self.has_lost |= code > 128
+        for task in (tasks[0], *others):  # those that waited for a hung or stopped one may have ended before it
             process = self._members[task.name]
-            if process.exitcode is None and process.is_stopped():
-                self._console.error(f"{task.name} was stopped (SIGSTOP), and the chief ended for lack of it")
+            if process.why or process.is_stopped():
+                self._console.error(f"{task.name} {process.why or 'was stopped (SIGSTOP)'}: the run cannot continue")
                 self.has_lost = True
-        self.has_lost |= chief.exitcode < 0
-        return exit_code_of(chief)
+        return code
 
-    def _end_hung(self, names: Sequence[str]) -> None:
-        """Kill the member, if any, without a heartbeat for too long; the others' limits start again.
-
-        Members that wait for a hung one seem hung, too. It is the one that was stopped, else one that is not the chief,
-        the first of `names`.
-        """
-        watches = {name: self._watches[name] for name in names if name in self._watches}
-        for watch in watches.values():
-            watch.note()
-        hung = [name for name, watch in watches.items() if watch.hangs()]
-        if not hung:
-            return
-        stopped = [name for name, watch in watches.items() if watch.is_stopped]
-        culprit = max(stopped or hung, key=lambda name: (name != names[0], watches[name].silence()))
-        self._causes[culprit] = f"has given no sign of life for {watches[culprit].silence():.0f} s, and was killed"
-        self._members[culprit].kill()
-        for watch in watches.values():
-            watch.restart()
-        if culprit == names[0]:
-            self._console.error(f"{culprit} {self._causes[culprit]}: the run cannot continue")
-
-    def _ends_run(self, task: Task, others: list[Task], chief: LocalProcess) -> bool:
+    def _ends_run(self, task: Task, code: int, others: list[Task], chief: WatchedProcess) -> bool:
         """Report the end of `task`, and start it again where it serves; return whether it ends the run."""
-        process = self._members[task.name]
-        process.join()
-        code = exit_code_of(process)
         if code == DONE:
             return False
         if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
             chief.signal(signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
             return True
         how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-        how = self._causes.pop(task.name, how)
+        how = self._members[task.name].why or how
         if task.serves and task.job == "worker":
             restarts = self._restarts[task.name] > 0
             if restarts:

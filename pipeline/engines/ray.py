@@ -16,19 +16,19 @@ from typing import Any
 
 from pipeline.config.cluster import ClusterSettings, LocalCluster, RayCluster, TfConfigCluster
 from pipeline.console import Console
+from pipeline.engines.joined import split_address
 from pipeline.engines.local import GRACE_SECONDS
 from pipeline.engines.remote import Member, run_elsewhere
-from pipeline.engines.rendezvous import split_address
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, remove_if_unused
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.child import POLL_SECONDS, Stopper, exit_code_of, leave
+from pipeline.run.child import POLL_SECONDS, WatchedProcess, leave
 from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
-from pipeline.system.processes import LocalProcess, become_independent, warm_up
-from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.processes import become_independent, warm_up
+from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Request, signal_request
 from pipeline.targets import check_installed
 from stages.errors import UserError
@@ -324,7 +324,7 @@ class Host:
         # else every process would import the main module of Ray's worker, and Ray with it
         vars(sys.modules["__main__"]).pop("__file__", None)
         warm_up()
-        self._process: LocalProcess | None = None
+        self._process: WatchedProcess | None = None
         self._asked: tuple[Request, int] | None = None
 
     def free_address(self) -> str:
@@ -344,20 +344,12 @@ class Host:
         for folder in (order.folder, order.log.parent):
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
-        self._process = process = LocalProcess(_begin, (order,))
-        watch, stopper = Watch(process, math.inf if limit is None else limit), Stopper(process)
-        how = ""
-        while process.exitcode is None:
+        self._process = process = WatchedProcess(_begin, (order,), limit)
+        while (code := process.poll()) is None:
             wait([process.sentinel], POLL_SECONDS)
-            if watch.hangs():
-                how = f"has given no sign of life for {watch.silence():.0f} s, and was killed"
-                process.kill()
-            watch.note()
             if self._asked is not None:
-                stopper.step(*self._asked)
-        process.join()
-        code = exit_code_of(process)
-        return code, how or (f"was killed by signal {code - 128}" if code > 128 else "")
+                process.stop(*self._asked)
+        return code, process.why or (f"was killed by signal {code - 128}" if code > 128 else "")
 
     def stop(self, request: Request, count: int) -> None:
         """Ask the process to save and end, as by `count` signals."""

@@ -1,12 +1,13 @@
 """Processes of a run: their preparation, their exit codes, and the signals that their parent forwards."""
 
+import math
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
@@ -72,45 +73,53 @@ def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> N
     os._exit(code)
 
 
-def exit_code_of(process: LocalProcess) -> int:
-    """Returns the exit code of a process that has ended; 128 + n if signal n killed it, as in a shell."""
-    assert process.exitcode is not None
-    return 128 - process.exitcode if process.exitcode < 0 else process.exitcode
+class WatchedProcess(LocalProcess):
+    """A process that is killed where it gives no sign of life, also when it was asked to end.
 
+    Attributes:
+        why: the reason for which it was killed; empty where it was not.
+    """
 
-class Stopper:
-    """Forwards the signals that ask a process to end, and kills it if it sends no heartbeats."""
+    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], limit: float | None = None) -> None:
+        """Start it; see `LocalProcess`.
 
-    def __init__(self, process: LocalProcess) -> None:
-        self._process = process
-        self._watch = Watch(process, STOP_SECONDS)
+        Args:
+            limit: seconds without a heartbeat after which it hangs; None: it may.
+        """
+        super().__init__(target, arguments)
+        self.why = ""
+        self._watch = Watch(self, math.inf if limit is None else limit)
         self._forwarded = 0
 
-    def step(self, request: Request, count: int) -> None:
-        """Forwards those of `count` signals that have not been; the third kills. To be called every POLL_SECONDS until
-        the process has ended."""
-        if self._process.exitcode is not None:
-            return
-        if count >= 3 or self._watch.hangs():
-            self._process.kill()
-        elif self._forwarded < count:
-            self._process.signal(request.number)
-            self._forwarded += 1
+    def poll(self) -> int | None:
+        """Returns the exit code, 128 + n if signal n killed it, or None while it runs; to be called periodically."""
+        if self.exitcode is not None:
+            self.join()
+            return 128 - self.exitcode if self.exitcode < 0 else self.exitcode
+        if self._watch.hangs():
+            self.why = f"gave no sign of life for {self._watch.silence():.0f} s, and was killed"
+            self.kill()
         self._watch.note()
+        return None
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""
+        if not self._forwarded:
+            self._watch = Watch(self, STOP_SECONDS)
+        if count >= 3:
+            self.kill()
+        elif self._forwarded < count:
+            self.signal(request.number)
+            self._forwarded += 1
 
 
-def forward_signals(process: LocalProcess) -> None:
-    """Forwards all received signals to `process` and waits for its end.
-
-    Kills it if it sends no heartbeats, or on a third signal.
-    """
+def forward_signals(process: WatchedProcess) -> None:
+    """Forwards all received signals to `process` and waits for its end."""
     request = signals.requested()
     if request is None:
         return
-    stopper = Stopper(process)
     with signals.supervising():
-        while process.exitcode is None:
-            stopper.step(request, max(signals.times_requested(), 1))
+        while process.poll() is None:
+            process.stop(request, max(signals.times_requested(), 1))
             wait([process.sentinel], POLL_SECONDS)
             pulse.beat()
-        process.join()

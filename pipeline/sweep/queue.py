@@ -1,8 +1,6 @@
 """The jobs of a sweep: several at a time, each in a process of its own, watched, stopped, and ended where it hangs."""
 
-import math
 import os
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +13,13 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
-from pipeline.run.child import POLL_SECONDS, Stopper, code_of, enter, exit_code_of
+from pipeline.run.child import POLL_SECONDS, WatchedProcess, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.sweep.slots import Slot
 from pipeline.system import pulse, signals, streams
-from pipeline.system.processes import LocalProcess
-from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Request, signal_request
 from pipeline.tracking.store import server_answers
 from stages.errors import UserError
@@ -46,73 +43,44 @@ def refusal_in(folder: Path) -> str | None:
     return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
 
 
-class JobProcess:
+class JobProcess(WatchedProcess):
     """A job that runs in a process of its own, which has been started.
 
     Attributes:
-        job: what it runs. slot: where.
+        job: what it runs.
         exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped.
     """
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
-        assert job.folder is not None
+        arguments = (job, slot.environment(job.experiment), _reloads_afresh(job))
+        super().__init__(_work, arguments, job.experiment.hang_seconds)
         self.job = job
-        self.slot = slot
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self._console = console
-        self._process = LocalProcess(_work, (job, slot.environment(job.experiment), _reloads_afresh(job)))
-        hang_seconds = job.experiment.hang_seconds
-        self._watch = Watch(self._process, math.inf if hang_seconds is None else hang_seconds)
-        self._reason = LOST
-        self._code: int | None = None  # of a process that was stopped from here
-        self._stopper: Stopper | None = None
-
-    @property
-    def sentinel(self) -> int:
-        """Becomes ready, for `multiprocessing.connection.wait`, when the process ends."""
-        return self._process.sentinel
-
-    @property
-    def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
-        return self._process.progress
+        self._stopped_by: Request | None = None
 
     def stop(self, request: Request, count: int = 1) -> None:
-        """Asks the process to save and end, as by `count` signals; to be repeated until `poll` returns its exit code.
-
-        It is killed where it gives no sign of life, or at the third signal.
-        """
-        if self._stopper is None:
-            self._stopper = Stopper(self._process)
-        self._code = request.exit_code
-        self._stopper.step(request, count)
+        self._stopped_by = request
+        super().stop(request, count)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs; to be called every POLL_SECONDS.
 
-        Kills the process where it hangs. Of a process that has ended without ending its run, the run is ended here.
+        Of a process that has ended without ending its run, the run is ended here.
         """
-        if self.exit_code is None:
-            if self._process.exitcode is None and self._stopper is None and self._watch.hangs():
-                self._reason = f"it gave no sign of life for {self._watch.silence():.0f} s, and was killed"
-                self._process.kill()
-                self._process.join()
-            self._watch.note()
-            if self._process.exitcode is not None:
-                self._end()
+        if self.exit_code is None and (code := super().poll()) is not None:
+            request = self._stopped_by
+            if request is not None and code != DONE:
+                code = request.exit_code
+            assert self.job.folder is not None
+            with signals.ending(code if request is not None else None):
+                status = "FAILED" if request is None else "KILLED"
+                end_lost(
+                    self.job.folder, self.job.experiment, status, self._console, f"it {self.why}" if self.why else LOST
+                )
+            self.exit_code = code
         return self.exit_code
-
-    def _end(self) -> None:
-        """Takes the exit code of the process, and ends the run where it has not."""
-        self._process.join()
-        own = exit_code_of(self._process)
-        code = own if self._code is None or own == DONE else self._code
-        assert self.job.folder is not None
-        with signals.ending(code if self._code is not None else None):
-            status = "FAILED" if self._code is None else "KILLED"
-            end_lost(self.job.folder, self.job.experiment, status, self._console, self._reason)
-        self.exit_code = code
 
 
 _reloaded: set[tuple[Path, str]] = set()
@@ -140,11 +108,8 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bo
     streams.append_to(job.folder / OUTPUT)
     own_job = replace(job, started=time.monotonic())
     enter(job, own)
-    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
-        console = Console(log=job.folder / LOG)
-        code = code_of(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
-        signals.ended(code)
-    sys.exit(code)
+    console = Console(log=job.folder / LOG)
+    leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
 
 
 SERVER_PATIENCE_SECONDS = 600.0

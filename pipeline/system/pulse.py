@@ -40,10 +40,6 @@ class Pulse:
         """Returns the seconds of computing that this process has used."""
         return time.process_time()
 
-    def is_stopped(self) -> bool:
-        """Returns whether this process has been stopped: not while it asks."""
-        return False
-
     def epoch(self, number: int, score: float, is_lower_better: bool) -> None:
         """Notes the end of an epoch, counted from 1, and its metric of the validation split."""
         best, better = self._epoch[1], min if is_lower_better else max
@@ -94,11 +90,6 @@ class Watch:
         self._limit = limit
         self._seen = time.monotonic()
         self._computed = process.cpu_seconds()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it has been stopped, as by SIGSTOP."""
-        return self._process.is_stopped()
 
     def silence(self) -> float:
         """Returns the seconds since the last heartbeat."""

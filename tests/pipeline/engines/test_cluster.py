@@ -166,7 +166,7 @@ def test_a_cluster_whose_worker_hangs_starts_again_by_itself(start: Start) -> No
     running.member("worker-1").suspend()
     running.wait_for("warning: the cluster is started again from its last checkpoint; 0 restarts are left")
     stopped = "worker-1 was stopped (SIGSTOP)"  # as TensorFlow noticed; else as the supervisor did
-    assert stopped in running.printed or "worker-1 has given no sign of life for" in running.printed, running.printed
+    assert stopped in running.printed or "worker-1 gave no sign of life for" in running.printed, running.printed
     assert running.end() == 0, running.printed
     assert running.summary()["resumed_from_step"] >= 60
     assert running.status_in_mlflow() == "FINISHED"

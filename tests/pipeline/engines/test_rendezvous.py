@@ -17,9 +17,8 @@ import pytest
 
 from pipeline.config.cluster import TfConfigCluster
 from pipeline.console import Console
-from pipeline.engines.joined import TfConfig, check_members
+from pipeline.engines.joined import TfConfig, check_members, wait_for_members
 from pipeline.engines.local import local_tasks
-from pipeline.engines.rendezvous import wait_for_members
 from pipeline.run.engine import Task
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted

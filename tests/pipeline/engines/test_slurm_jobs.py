@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config.cluster import SlurmCluster
 from pipeline.console import Console
-from pipeline.engines.slurm_jobs import SlurmJob, parameters
+from pipeline.engines.slurm import SlurmJob, parameters
 from pipeline.planning.job import Job
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal

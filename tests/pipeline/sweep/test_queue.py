@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from pipeline.planning.job import Job
 from pipeline.sweep.queue import JobProcess, Scheduler
 from pipeline.sweep.slots import Slot
 from pipeline.system import signals
-from pipeline.system.processes import LocalProcess
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
@@ -97,15 +96,15 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
         yield from jobs(outputs, 2)
         raise UserError("the search cannot continue", "", "")
 
-    def started(target: Callable[..., None], arguments: tuple[Any, ...]) -> LocalProcess:
-        process = LocalProcess(target, arguments)
-        processes.append(psutil.Process(process.pid))
-        return process
+    class Noted(JobProcess):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            processes.append(psutil.Process(self.pid))
 
     def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         codes.append(code)
 
-    monkeypatch.setattr("pipeline.sweep.queue.LocalProcess", started)
+    monkeypatch.setattr("pipeline.sweep.queue.JobProcess", Noted)
     count, slot = 2 if how == "signal" else 3, Slot()
     with signals.listening(), signals.uninterrupted():
         if how == "signal":
