@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.index import write_index
-from pipeline.sweep.jobs import slug
+from pipeline.sweep.index import slug, write_index
 from pipeline.tracking.journal import Journal
 
 CLASSES = 10

@@ -14,7 +14,7 @@ from benchmarks.measuring import Figures, Samples, Way, interleave, timed
 from benchmarks.models import built, device, images, trained_by_adam, training_loop
 from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
-from pipeline.system.ports import free_port
+from pipeline.system.machine import free_port
 from pipeline.tracking import system_metrics as sampling
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import SYSTEM, open_tracker

@@ -68,7 +68,7 @@ def _execute(arguments: Arguments) -> int:
         return DONE
     environment.prepare()
     if arguments.completion:
-        from pipeline.command_line.completion import complete
+        from pipeline.command_line.compose import complete
 
         complete(arguments.overrides)
         return DONE

@@ -9,7 +9,7 @@ from pipeline.command_line.command import command_parser, exit_code, run_command
 from pipeline.serving.app import IMAGES, build_app
 from pipeline.serving.models import mlflow_model
 from pipeline.system import environment
-from pipeline.system.ports import HOST, free_port
+from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
 
 FIRST_PORT = 5001

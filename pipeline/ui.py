@@ -14,7 +14,7 @@ from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.sweep.select import read_entries, select
 from pipeline.system import environment
-from pipeline.system.ports import HOST, free_port
+from pipeline.system.machine import HOST, free_port
 from stages.errors import UserError
 
 FIRST_PORT = 5000

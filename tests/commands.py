@@ -35,7 +35,7 @@ from tests import composed
 ROOT = Path(__file__).resolve().parent.parent
 
 LIGHT = (
-    "pipeline.command_line.completion",
+    "pipeline.command_line.compose",
     "pipeline.command_line.compose",
     "pipeline.engines.local",
     "pipeline.run.launch",

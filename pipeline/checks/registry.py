@@ -5,9 +5,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.checks.combinations import COMBINATIONS
+from pipeline.checks.combinations import COMBINATIONS, expected_replicas
 from pipeline.checks.own_code import check_own_code
-from pipeline.checks.rules import expected_replicas
 from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed
 from pipeline.tracking.store import store_is_usable

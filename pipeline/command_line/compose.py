@@ -1,4 +1,4 @@
-"""Composes configurations with Hydra: one job, or each of a sweep.
+"""Composes configurations with Hydra: one job, or each of a sweep, and completes a command line that is typed.
 
 By Hydra's own classes and not by `hydra.main`, which makes directories, changes the logging and lets launchers,
 sweepers and callbacks be chosen that would go past the checks. Written for Hydra 1.3, whose last feature release it is.
@@ -7,6 +7,7 @@ sweepers and callbacks be chosen that would go past the checks. Written for Hydr
 import copy
 import dataclasses
 import functools
+import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
@@ -26,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from pipeline.command_line.arguments import Arguments
+from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
 from pipeline.command_line.overrides import (
     Grid,
     checked,
@@ -257,3 +259,29 @@ def _apply(document: DictConfig, override: Override) -> None:
                 raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error
             raise unknown_key(name, list(dotted(document)), typed.partition("=")[2]) from error
         raise explain(error, typed=typed) from error
+
+
+def complete(words: Sequence[str]) -> None:
+    """Print a script for bash to evaluate (`install=bash`), or completions of $COMP_LINE (`query=bash`)."""
+    if Path(sys.argv[0]).name != PROGRAM or list(words) not in (["install=bash"], ["query=bash"]):
+        form = f'eval "$({PROGRAM} --shell-completion install=bash)"'
+        raise UserError("--shell-completion needs install=bash and the console script", PROGRAM, form)
+    if words[0] == "install=bash":
+        BashCompletion(Composer(Arguments()).loader).install()
+    else:
+        print("\n".join(matches(os.environ.get("COMP_LINE", ""))))
+
+
+def matches(line: str) -> list[str]:
+    """Return completions of the last word of `line`, without Hydra's own settings; a wrong line has none."""
+    *words, prefix = line.split(" ")[1:] or [""]
+    if prefix.startswith("-"):
+        return [flag for flag in FLAGS if flag.startswith(prefix)]
+    try:
+        arguments = read_arguments([word for word in words if word])
+        plugin = BashCompletion(Composer(Arguments(folders=arguments.folders)).loader)
+        typed = " ".join([*(["-m"] if arguments.sweep else []), *arguments.overrides, prefix])
+        completions = plugin._query(config_name="config", line=typed)
+    except (UserError, HydraException, OmegaConfBaseException, ValueError):
+        return []
+    return [match for match in completions if not match.lstrip("+~").startswith(("hydra", "schema"))]

@@ -21,7 +21,7 @@ from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.run_folder.pending import end_lost
 from pipeline.system import machine, pulse, signals, streams
-from pipeline.system.ports import HOST
+from pipeline.system.machine import HOST
 from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted
 from stages.errors import UserError

@@ -22,7 +22,7 @@ from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED
 from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
-from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session
 from stages.errors import UserError

@@ -18,7 +18,7 @@ from pipeline.planning.job import Job
 from pipeline.provenance.source_digest import Sources
 from pipeline.run.facts import show_plan, sweep_name
 from pipeline.run_folder.runs import has_finished
-from pipeline.sweep.jobs import SweepJob, job_labels, typed
+from pipeline.sweep.index import SweepJob, job_labels, typed
 from pipeline.sweep.session import Session
 from pipeline.system import signals
 from stages.errors import UserError

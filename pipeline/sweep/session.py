@@ -27,10 +27,8 @@ from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, read_run
 from pipeline.run_folder.summary import PRUNED, scored
-from pipeline.sweep.index import Index, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
-from pipeline.sweep.jobs import SweepJob
-from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, refusal_in
-from pipeline.sweep.slots import Slot, deal_out
+from pipeline.sweep.index import Index, SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
+from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, Slot, deal_out, refusal_in
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up

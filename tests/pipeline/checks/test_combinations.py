@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.checks.combinations import advice
-from pipeline.checks.rules import expected_replicas
+from pipeline.checks.combinations import advice, expected_replicas
 from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.planning.earlier import prepare
 from pipeline.system import machine

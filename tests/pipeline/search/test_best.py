@@ -11,7 +11,7 @@ from pipeline.comparison.answer import run_it
 from pipeline.comparison.rows import Row, read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
-from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.index import SweepJob
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
 

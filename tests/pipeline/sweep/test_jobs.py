@@ -12,7 +12,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
 from stages.errors import UserError

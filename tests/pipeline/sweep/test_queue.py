@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.sweep.queue import JobProcess, Scheduler
-from pipeline.sweep.slots import Slot
+from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.config.sweep import SweepSettings
-from pipeline.sweep.slots import GPUS, Slot, deal_out
+from pipeline.sweep.queue import GPUS, Slot, deal_out
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import Gpu

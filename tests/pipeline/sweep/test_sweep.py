@@ -25,8 +25,7 @@ from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
-from pipeline.sweep.index import compare, latest, write_index
-from pipeline.sweep.jobs import job_labels, slug
+from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
 from pipeline.sweep.run import Sweep, checked, run_sweep
 from pipeline.sweep.session import to_resume
 from pipeline.tracking.journal import Journal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.checks.combinations import expected_replicas
 from pipeline.checks.registry import check_rules
-from pipeline.checks.rules import expected_replicas
 from pipeline.system import machine
 from pipeline.system.machine import Gpu
 from stages.errors import UserError
