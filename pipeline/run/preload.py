@@ -24,7 +24,6 @@ with quiet_stderr(), imports_kept():
         "sqlalchemy.dialects.sqlite",
         "alembic.command",
         "alembic.config",
-        "sklearn.datasets",
         "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",

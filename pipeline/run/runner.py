@@ -7,10 +7,12 @@ import json
 import math
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,12 @@ from stages.storage.atomic import atomic_write
 
 LONGEST_METRIC_NAME = 250
 """Characters, MLflow's own limit."""
+
+PREPARE_SECONDS = 10.0
+"""Seconds before the end of training when the stages after it are prepared."""
+
+_LATER = ("matplotlib.backends.backend_agg", "sklearn.metrics")
+"""What `evaluate` imports: a second, which passes while training computes."""
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
@@ -104,9 +112,11 @@ class RunReporter:
         self._stage = ""
         self._warned: set[str] = set()
 
-    def begin(self, stage: str) -> None:
-        """Makes `stage` the one that reports from now on."""
+    def begin(self, stage: str, before_end: Callable[[], None] | None = None) -> None:
+        """Makes `stage` the one that reports from now on; `before_end` is called PREPARE_SECONDS before its end."""
         self._stage = stage
+        self._began = time.monotonic()
+        self._before_end = before_end
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         numbers = {str(name): as_number(value) for name, value in values.items()}
@@ -139,6 +149,9 @@ class RunReporter:
     def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
         with signals.uninterrupted():
             self._console.progress(done, total, images_per_second, note)
+        if self._before_end and (time.monotonic() - self._began) * (total - done) < PREPARE_SECONDS * done:
+            self._before_end()
+            self._before_end = None
         safe_place()
 
     def doing(self, activity: str) -> None:
@@ -244,7 +257,7 @@ class StageRunner:
         """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
-        self._reporter.begin(name)
+        self._reporter.begin(name, functools.partial(_prepare, later) if name == "train" else None)
         began = time.perf_counter()
         outcome = "failed"
         self.console.doing(f"stage {name}")
@@ -327,6 +340,20 @@ def _reloads(later: Sequence[BoundStage]) -> bool:
     """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
     exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
     return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
+
+
+def _prepare(later: Sequence[BoundStage]) -> None:
+    """Start what the stages `later` wait for: imports, and the process that reloads exports."""
+
+    def load() -> None:
+        with suppress(ImportError):  # the stage raises it
+            for name in _LATER:
+                import_module(name)
+
+    if any(stage.planned.name == "evaluate" and stage.planned.is_needed for stage in later):
+        threading.Thread(target=load, name="imports").start()
+    if _reloads(later):
+        fresh_process.prestart()
 
 
 def _visit_safe_place() -> None:

@@ -1,10 +1,10 @@
 """From arrays to the three splits of a data set."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from stages.data.columns import Column
 from stages.data.split import Split
@@ -56,20 +56,53 @@ def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> di
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         train = rows["train"]
-        try:
-            stay, part = train_test_split(
-                train, test_size=fraction, stratify=labels[train], random_state=derive(seed, "split", name)
-            )
-        except ValueError as error:  # a class has too few examples
+        is_part = _stratified(labels[train], fraction, derive(seed, "split", name))
+        if is_part is None:
             classes, counts = np.unique(labels, return_counts=True)
             raise UserError(
                 f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
                 f"classes; class number {classes[counts.argmin()]} has {counts.min()}",
                 f"an example of each class in each of {len(fractions) + 1} splits",
                 "more examples, or another data.val_fraction or data.test_fraction",
-            ) from error
-        rows |= {name: np.sort(part), "train": np.sort(stay)}
+            )
+        rows |= {name: train[is_part], "train": train[~is_part]}
     return rows
+
+
+def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | None:
+    """Returns which examples the part has, bool [N]; None where it or the rest cannot have one of each class.
+
+    They are those of scikit-learn's `train_test_split(stratify=labels)`, which takes a second to import.
+    """
+    random = np.random.RandomState(seed)
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    size = math.ceil(fraction * len(labels))
+    if not len(counts) <= size <= len(labels) - len(counts) or counts.min() < 2:
+        return None
+    stay = _allot(counts, len(labels) - size, random)
+    go = _allot(counts - stay, size, random)
+    is_part = np.zeros(len(labels), bool)
+    for number, count in enumerate(counts):
+        shuffled = np.flatnonzero(classes == number)[random.permutation(count)]
+        is_part[shuffled[stay[number] : stay[number] + go[number]]] = True
+    return is_part
+
+
+def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.ndarray:
+    """Returns how many of `size` examples are of each class, in proportion to `counts`.
+
+    The largest remainders are rounded up; `random` decides among equal ones.
+    """
+    exact = counts / counts.sum() * size
+    rounded = np.floor(exact).astype(int)
+    remainders = exact - rounded
+    for remainder in np.unique(remainders)[::-1]:
+        missing = size - rounded.sum()
+        if not missing:
+            break
+        equal = np.flatnonzero(remainders == remainder)
+        rounded[random.choice(equal, min(len(equal), missing), replace=False)] += 1
+    return rounded
 
 
 def assemble(

@@ -1,7 +1,9 @@
 """scikit-learn's digits: real, small, and part of the package, so that nothing is downloaded."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
-from sklearn.datasets import load_digits
 
 from stages.data.split import Split
 from stages.data.splits import assemble, cut_all
@@ -14,13 +16,15 @@ def digits(settings: DigitsSettings) -> Dataset:
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (its test part).
     """
-    source = load_digits()
-    images = source.images[..., np.newaxis].astype(np.uint8)
-    labels = source.target.astype(np.int32)
+    package = find_spec("sklearn")  # `sklearn.datasets.load_digits` takes a second to import
+    assert package is not None
+    assert package.origin is not None
+    rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
+    images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
     fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
-    rows = cut_all(labels, fractions, settings.split_seed)
+    numbers_of = cut_all(labels, fractions, settings.split_seed)
     train, val, test = (
         Split.of_images(images[numbers], labels[numbers], numbers=numbers)
-        for numbers in (rows[name] for name in ("train", "val", "test"))
+        for numbers in (numbers_of[name] for name in ("train", "val", "test"))
     )
     return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.model_selection import GroupShuffleSplit
 
 from stages.data.columns import Column, Streamed
 from stages.data.decode import Decoder
@@ -249,6 +248,8 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
     missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
     if settings.group is not None:
+        from sklearn.model_selection import GroupShuffleSplit  # a second, which no other table need wait for
+
         groups = source.arrays[settings.group]
         for name, fraction in missing.items():
             shuffle = GroupShuffleSplit(1, test_size=fraction, random_state=derive(settings.split_seed, "split", name))

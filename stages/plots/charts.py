@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure  # without pyplot: no window system, no state shared between runs
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from PIL import ImageFont
 
 from stages.storage.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FASTEST: Mapping[str, Any] = {"compress_level": 1}
 """Arguments of Pillow for a PNG: smaller files by a quarter would take three times as long."""
@@ -17,6 +19,16 @@ FASTEST: Mapping[str, Any] = {"compress_level": 1}
 
 MOST_POINTS = 5000
 """Points of a plot."""
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """Returns a figure of a size in inches, without pyplot: no window system, no state shared between runs.
+
+    A constrained layout would draw it twice.
+    """
+    from matplotlib.figure import Figure  # some tenths of a second, which no first step need wait for
+
+    return Figure(figsize=(width, height))
 
 
 def plot_history(
@@ -28,7 +40,7 @@ def plot_history(
         metric: of the task, such as `accuracy`. best_epoch: counted from 1. first_epoch: that of the first row of
             `history`.
     """
-    figure = Figure(figsize=(9, 3.5))  # a constrained layout would draw it twice
+    figure = _figure(9, 3.5)
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
@@ -52,7 +64,7 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
     Args:
         columns: name, true and predicted values, [n], of each target; of many rows some are drawn, evenly spread.
     """
-    figure = Figure(figsize=(8, 3.5 * len(columns)))
+    figure = _figure(8, 3.5 * len(columns))
     for axes, (name, true, predicted) in zip(figure.subplots(len(columns), 2, squeeze=False), columns, strict=True):
         rows = np.unique(np.linspace(0, len(true) - 1, MOST_POINTS).astype(int))
         axes[0].plot(true[rows], predicted[rows], ".", markersize=2, alpha=0.5)
@@ -89,8 +101,8 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     left = 0.5 + longest
     below = 0.55 + (0.75 * longest if slanted else 0.2)
     rest = 0.15
-    width, height = left + inside + rest, below + inside + rest  # a constrained layout would draw it twice
-    figure = Figure(figsize=(width, height))
+    width, height = left + inside + rest, below + inside + rest
+    figure = _figure(width, height)
     axes = figure.add_axes((left / width, below / height, inside / width, inside / height))
     fractions = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
@@ -114,7 +126,7 @@ def plot_reliability(
         counts, accuracy, confidence: of bins of equal width from 0 to 1, [bins] each.
         error: expected calibration error.
     """
-    figure = Figure(figsize=(4.5, 5))  # a constrained layout would draw it twice
+    figure = _figure(4.5, 5)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     figure.subplots_adjust(left=0.13, right=0.96, bottom=0.1, top=0.94, hspace=0.08)
     width = 1 / len(counts)
@@ -156,7 +168,7 @@ def _font_file() -> str:
     return findfont(FontProperties())
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: "Figure", path: Path) -> Path:
     """Writes `figure` to `path`, making its folder; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: figure.savefig(partial, dpi=120, pil_kwargs=FASTEST), durable=False)

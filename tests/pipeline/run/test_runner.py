@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.runner import BoundStage, StageRunner
+from pipeline.run.runner import BoundStage, RunReporter, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -23,3 +23,15 @@ def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(tmp_path: Path) -
     with pytest.raises(UserError, match=r"^another worker of the cluster was lost \(Deadline Exceeded\)"):
         StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary).run([stage])
     assert summary.failed_stage == "own"
+
+
+def test_what_follows_training_is_prepared_once_and_not_long_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the process that waits to reload the export holds no memory for the hours before."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    prepared: list[float] = []
+    reporter = RunReporter(Tracker(), Console(), Summary(None, "RUNNING", "own", "", {}))
+    reporter.begin("train", lambda: prepared.append(now))
+    for now in (0.0, 1.0, 50.0, 89.0, 91.0, 100.0):
+        reporter.progress(int(now), 100, None, "")
+    assert prepared == [91.0]

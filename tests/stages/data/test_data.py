@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
 
 from stages.data.columns import Streamed
 from stages.data.split import Split
-from stages.data.splits import assemble, divide
+from stages.data.splits import assemble, cut_all, divide
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
+from stages.seeds import derive
 from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
@@ -34,6 +36,26 @@ def test_digits_are_all_there_and_in_one_split_each() -> None:
     for split in dataset.splits.values():
         shares = np.bincount(split.targets) / len(split)
         assert np.abs(shares - 0.1).max() < 0.02
+
+
+def test_splits_are_stratified_to_the_example_as_scikit_learn_does() -> None:
+    """Also where its largest remainders are equal, and where it refuses: a class too small for both parts."""
+    random = np.random.default_rng(0)
+    refused = 0
+    for seed in range(300):
+        labels = random.integers(0, random.integers(1, 12), random.integers(2, 400)).astype(np.int32)
+        fraction = random.choice([0.1, 0.25, 0.5, random.uniform(0.01, 0.99)])
+        given = {"test_size": fraction, "stratify": labels, "random_state": derive(seed, "split", "part")}
+        try:
+            expected = train_test_split(np.arange(len(labels)), **given)
+        except ValueError:
+            refused += 1
+            with pytest.raises(UserError, match="the part split cannot be cut"):
+                cut_all(labels, {"part": fraction}, seed)
+        else:
+            rows = cut_all(labels, {"part": fraction}, seed)
+            assert [list(rows["train"]), list(rows["part"])] == [sorted(rows) for rows in expected]
+    assert 10 < refused < 100
 
 
 def test_a_fingerprint_changes_with_one_pixel() -> None:

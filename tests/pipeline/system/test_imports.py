@@ -1,0 +1,47 @@
+"""TensorFlow is imported without what no first step needs, and nothing of it is hidden from the user."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import json, sys
+from pipeline.system.environment import imports_kept
+with imports_kept():
+    import keras
+    import stages.augment, stages.evaluate, stages.export, stages.inspect, stages.load.digits
+    import stages.networks.cnn, stages.normalize, stages.strategy, stages.train
+"""
+
+LOADED = """
+late = "matplotlib.figure", "pandas", "scipy.stats", "sklearn"
+print(json.dumps([name for name in late if name in sys.modules]))
+"""
+
+USE = """
+import numpy as np, pandas as pd
+from sklearn.base import is_classifier
+from keras.wrappers import SKLearnClassifier
+assert is_classifier(SKLearnClassifier(keras.Sequential())) and keras.wrappers.SKLearnClassifier is SKLearnClassifier
+network = keras.Sequential([keras.layers.Dense(1)])
+network.compile(loss="mse")
+network.fit(pd.DataFrame({"a": [1.0, 2.0]}), pd.Series([1.0, 2.0]), validation_split=0.5, verbose=0)
+path = sys.argv[1]
+keras.visualization.plot_image_gallery(np.zeros((4, 8, 8, 3)), value_range=(0, 1), path=path)
+print(open(path, "rb").read(4))
+"""
+
+
+@pytest.mark.slow
+def test_keras_takes_neither_scikit_learn_nor_matplotlib_nor_pandas_along_and_works_with_each(tmp_path: Path) -> None:
+    code = BEGIN + LOADED + USE
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "gallery.png")], capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    loaded, gallery = done.stdout.splitlines()
+    assert json.loads(loaded) == []
+    assert gallery == "b'\\x89PNG'"
