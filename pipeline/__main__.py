@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from importlib import metadata
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline import __version__
@@ -64,6 +63,8 @@ def _execute(arguments: Arguments) -> int:
         print(help_text(read_options(arguments.folders)), end="")
         return streams.all_written(DONE)
     if arguments.version:
+        from importlib import metadata
+
         print(f"tf-experiment-pipeline {__version__}, Hydra {metadata.version('hydra-core')}")
         return DONE
     environment.prepare()
@@ -76,13 +77,15 @@ def _execute(arguments: Arguments) -> int:
         from pipeline.planning.inherited import inherit_overrides
 
         arguments = inherit_overrides(arguments)
-    from pipeline.command_line.compose import Composer
+    with environment.imports_kept():
+        from pipeline.command_line.compose import Composer
 
-    composer = Composer(arguments)
+        composer = Composer(arguments)
+        is_sweep = not arguments.show and composer.is_sweep
     if arguments.show:
         composer.show(arguments.package, arguments.resolve)
         return streams.all_written(DONE)
-    run = _run_one if not composer.is_sweep else _run_search if composer.searches else _run_sweep
+    run = _run_one if not is_sweep else _run_search if composer.searches else _run_sweep
     code = run(composer)
     signals.ended(code)
     return code

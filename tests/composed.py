@@ -3,17 +3,16 @@
 It would take a third of a second each time, hundreds of times. What a folder of one's own adds is composed anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-
-from omegaconf import DictConfig
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SCHEMAS
 
-_known: dict[tuple[Any, ...], tuple[bytes, DictConfig]] = {}
+Base = tuple[bytes, Mapping[str, str]]
+_known: dict[tuple[Any, ...], Base] = {}
 _ahead: set[tuple[str, ...]] = {()}
 _compose = Composer._base
 
@@ -23,7 +22,7 @@ def remember() -> None:
     Composer._base = _base  # type: ignore[assignment, method-assign]
 
 
-def _base(composer: Composer, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
+def _base(composer: Composer, options: tuple[str, ...]) -> Base:
     if composer._config_dirs:
         return _compose(composer, options)
     folders = tuple(str(element.path) for element in composer.loader.get_search_path().get_path())

@@ -4,7 +4,6 @@ By Hydra's own classes and not by `hydra.main`, which makes directories, changes
 sweepers and callbacks be chosen that would go past the checks. Written for Hydra 1.3, whose last feature release it is.
 """
 
-import copy
 import dataclasses
 import functools
 import os
@@ -15,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
@@ -44,6 +44,19 @@ from pipeline.config.names import read_options
 from pipeline.config.schemas import register_schemas
 from pipeline.config.sweep import SearchSettings, SweepSettings
 from stages.errors import UserError
+
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # which OmegaConf reads files by
+
+_interpolation_map = defaults_list._create_interpolation_map
+
+
+def _rarely_mapped(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig:
+    """Return Hydra's copy of all choices so far, but only where a list of defaults refers to them."""
+    used = any(default.is_interpolation() for default in defaults)
+    return _interpolation_map(overrides, defaults, self_added) if used else OmegaConf.create()
+
+
+defaults_list._create_interpolation_map = _rarely_mapped  # type: ignore[assignment]
 
 NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers")
 """Mappings whose names are the user's own, and are typed without a plus sign."""
@@ -97,8 +110,7 @@ class Composer:
         # A file may set what `none` does not have, such as the trials of its search.
         self._overrides = tuple(one for one in overrides if not (self._is_one and one in none))
         self._inherited = {override.key_or_group for override in inherited}
-        self._resolved: tuple[str, ...] | None = None
-        self._bases: dict[tuple[str, ...], tuple[bytes, DictConfig]] = {}
+        self._bases: dict[tuple[str, ...], tuple[bytes, Mapping[str, str]]] = {}
 
     def one(self) -> Composed:
         """Return the configuration of a single run.
@@ -202,33 +214,38 @@ class Composer:
         options = tuple(line for line, override in zip(lines, overrides, strict=True) if self._chooses(override))
         if options not in self._bases:
             self._bases[options] = self._base(options)
-        saved, with_hydra = self._bases[options]
-        if self._resolved != options:
-            HydraConfig.instance().set_config(with_hydra)  # for `${hydra:…}` in a user's file
-            self._resolved = options
+        saved, choices = self._bases[options]
+        load = functools.cache(lambda: self.loader.load_configuration("config", list(options), RunMode.RUN))
+        resolve = lambda name: OmegaConf.select(load(), f"hydra.{name}")  # noqa: E731  # `${hydra:…}` of a user's file
+        OmegaConf.register_new_resolver("hydra", resolve, replace=True)
         document: DictConfig = pickle.loads(saved)
         for override in overrides:
             if not self._chooses(override):
                 _refuse_alias(document, override)
                 _apply(document, override)
-        choices = dict(with_hydra.hydra.runtime.choices)
         typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
         return Composed(document, choices, lines, typed, self._config_dirs)
 
-    def _base(self, options: tuple[str, ...]) -> tuple[bytes, DictConfig]:
-        """Return the configuration under `options`, pickled without Hydra's node, and with it."""
+    def _base(self, options: tuple[str, ...]) -> tuple[bytes, Mapping[str, str]]:
+        """Return the configuration under `options`, pickled, and the option of each group.
+
+        As Hydra's `load_configuration` does, but without Hydra's own node, a dozen files, which nothing reads.
+        """
+        loader: Any = self.loader
         with readable():
             try:
-                document = self.loader.load_configuration("config", list(options), RunMode.RUN)
+                parsed, files = loader._parse_overrides_and_create_caching_repo("config", list(options))
+                found = defaults_list.create_defaults_list(files, "config", parsed, False, False)
+                document = loader._compose_config_from_defaults_list(found.defaults, files)
             except (HydraException, OmegaConfBaseException) as error:
                 raise explain(error) from error
-        without = copy.copy(document)
-        with open_dict(without):
-            without.pop("hydra")
+        document.pop("hydra", None)
+        OmegaConf.set_struct(document, True)
         for name in NAMED_BY_USERS:
-            if isinstance(node := OmegaConf.select(without, name), DictConfig):
+            if isinstance(node := OmegaConf.select(document, name), DictConfig):
                 OmegaConf.set_struct(node, False)
-        return pickle.dumps(without), document
+        choices: Any = found.overrides.known_choices
+        return pickle.dumps(document), choices
 
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:

@@ -3,12 +3,9 @@
 import fcntl
 import logging
 import shlex
-import sqlite3
 import sys
-import urllib.request
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -134,6 +131,9 @@ def server_answers(experiment: Experiment) -> None:
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(HTTP):
         return
+    import urllib.request
+    from importlib import metadata
+
     shown = f"tracking.uri={redact(uri)}"
     try:
         address = f"{credentials_of(uri)[0].rstrip('/')}/version"
@@ -191,6 +191,8 @@ _LOCATIONS = (
 
 def _follow_artifacts(file: Path, outputs: Path) -> None:
     """Correct where the store looks for artifacts after `outputs` was moved or copied: MLflow keeps absolute paths."""
+    import sqlite3
+
     from mlflow.tracking._tracking_service import utils
 
     with closing(sqlite3.connect(file, timeout=60)) as database, database:

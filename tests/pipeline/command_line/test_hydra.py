@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,19 @@ def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
         for mode in (False, True):
             with pytest.raises(UserError, match=r"Hydra's own settings have no effect here.*Try: "):
                 checked(parsed([f"{prefix}{key}=basic", "dry_run=true"]), OPTIONS, mode)
+
+
+def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -> None:
+    """Which are composed where a file asks for them alone."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - /noted@notes: ${experiment}\n  - override /model: mlp\n"
+        "name: ${hydra:runtime.choices.model}_of_mine\n"
+    )
+    (tmp_path / "noted").mkdir()
+    (tmp_path / "noted" / "mine.yaml").write_text("said: yes of it\n")
+    document = composed("--config-dir", str(tmp_path), "experiment=mine").one().document
+    assert (document.name, document.notes.said) == ("mlp_of_mine", "yes of it")
 
 
 def schema_nodes() -> list[str]:
