@@ -79,7 +79,7 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
 def plot_differences(rows: Sequence[Sequence[Any]], label: str, path: Path) -> Path:
     """Draws a bar for each row, the first on top: its name, a value and the ends of its interval; returns `path`."""
     names, values, lows, highs = zip(*rows, strict=True)
-    figure = Figure(figsize=(7, 1 + 0.25 * len(rows)))
+    figure = _figure(7, 1 + 0.25 * len(rows))
     axes = figure.subplots()
     center, places = np.array(values), np.arange(len(rows))
     axes.barh(places, center, xerr=np.abs([center - lows, highs - center]), color="tab:blue", alpha=0.6)
