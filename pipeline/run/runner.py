@@ -7,12 +7,10 @@ import json
 import math
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
+from pipeline.run.after_training import PREPARE_SECONDS, prepare, reloads
 from pipeline.run.card import model_card
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary, is_lower_better
@@ -46,12 +45,6 @@ from stages.storage.atomic import atomic_write
 
 LONGEST_METRIC_NAME = 250
 """Characters, MLflow's own limit."""
-
-PREPARE_SECONDS = 10.0
-"""Seconds before the end of training when the stages after it are prepared."""
-
-_LATER = ("matplotlib.backends.backend_agg", "sklearn.metrics")
-"""What `evaluate` imports: a second, which passes while training computes."""
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
@@ -243,7 +236,7 @@ class StageRunner:
         on_safe_place(_visit_safe_place)
         for index, stage in enumerate(stages):
             if stage.planned.is_needed:
-                if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
+                if stage.planned.name == "evaluate" and reloads(stages[index + 1 :]):
                     fresh_process.prestart()
                 result = self._timed(stage, stages[index + 1 :])
                 self._record(stage, result)
@@ -257,7 +250,7 @@ class StageRunner:
         """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
-        self._reporter.begin(name, functools.partial(_prepare, later) if name == "train" else None)
+        self._reporter.begin(name, functools.partial(prepare, later) if name == "train" else None)
         began = time.perf_counter()
         outcome = "failed"
         self.console.doing(f"stage {name}")
@@ -334,26 +327,6 @@ class StageRunner:
         for model in models:
             if model.format == "saved_model":
                 self.tracker.model(model)
-
-
-def _reloads(later: Sequence[BoundStage]) -> bool:
-    """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
-    exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
-    return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
-
-
-def _prepare(later: Sequence[BoundStage]) -> None:
-    """Start what the stages `later` wait for: imports, and the process that reloads exports."""
-
-    def load() -> None:
-        with suppress(ImportError):  # the stage raises it
-            for name in _LATER:
-                import_module(name)
-
-    if any(stage.planned.name == "evaluate" and stage.planned.is_needed for stage in later):
-        threading.Thread(target=load, name="imports").start()
-    if _reloads(later):
-        fresh_process.prestart()
 
 
 def _visit_safe_place() -> None:
