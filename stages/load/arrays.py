@@ -174,6 +174,8 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
         [name] = wanted
         several = [name] if matrix.shape[1] == 1 else [f"{name}_{place}" for place in range(matrix.shape[1])]
         wanted = dict(zip(several, matrix.T, strict=True))
+    if not wanted:
+        raise UserError(f"{split} has no target that differs", "a target, or several")
     both = [name for name in wanted if name in named]
     if both:
         raise UserError(f"{split}: {both[0]} is a feature and a target", "a name of its own for each")

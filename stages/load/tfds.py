@@ -1,4 +1,4 @@
-"""Image classification sets of TensorFlow Datasets."""
+"""Sets of TensorFlow Datasets: image classification here, all others as columns."""
 
 import hashlib
 import re
@@ -16,6 +16,7 @@ from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Encoded, EncodedSource
 from stages.errors import UserError
+from stages.load.tfds_columns import tfds_columns
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
@@ -30,10 +31,27 @@ def tfds(
     Arguments and files are those of `stages.data.loading.load`.
 
     Raises:
-        UserError: for an unknown name or split, a set that is no image classification, or images of several sizes
+        UserError: for an unknown name or split, a set of which nothing can be predicted, or images of several sizes
             without `size`.
     """
-    return load(TfdsSource(settings), settings, reporter, folder, cache)
+    builder = _prepared(settings)
+    classes = [part for part in builder.info.features.values() if type(part).__name__ == "ClassLabel"]
+    images = [part for part in builder.info.features.values() if type(part).__name__ == "Image"]
+    if images and classes and settings.label_key in (None, *builder.info.features):
+        return load(TfdsSource(settings, builder), settings, reporter, folder, cache)
+    splits = _splits(builder.info, settings)
+    _refuse_repeated([part for name, split in splits.items() for part in _files(builder.info, name, split)])
+    return tfds_columns(builder, splits, settings, reporter, folder)
+
+
+def _splits(info: Any, settings: TfdsSettings) -> dict[str, str]:
+    """Returns those splits that the set has, or the settings name, in TFDS' syntax."""
+    splits = {
+        "train": settings.train_split,
+        "val": settings.val_split or ("validation" if "validation" in info.splits else None),
+        "test": settings.test_split or ("test" if "test" in info.splits else None),
+    }
+    return {name: split for name, split in splits.items() if split}
 
 
 class TfdsSource(EncodedSource):
@@ -42,30 +60,26 @@ class TfdsSource(EncodedSource):
     Their records are parsed many at a time: TFDS' own `as_dataset` takes six times as long for small images.
     """
 
-    def __init__(self, settings: TfdsSettings) -> None:
-        self._builder = builder = _prepared(settings)
+    def __init__(self, settings: TfdsSettings, builder: Any) -> None:
+        self._builder = builder
         info = builder.info
         self._image = _key(info, "Image", settings.image_key, "image", 0)
         self._label = _key(info, "ClassLabel", settings.label_key, "label", 1)
         image = info.features[self._image]
         if image.np_dtype != np.uint8:
             raise UserError(f"data.name={settings.name} has images of {np.dtype(image.np_dtype)}", "images of uint8")
-        splits = {
-            "train": settings.train_split,
-            "val": settings.val_split or ("validation" if "validation" in info.splits else None),
-            "test": settings.test_split or ("test" if "test" in info.splits else None),
-        }
-        self._splits = {name: split for name, split in splits.items() if split}
+        self._splits = _splits(info, settings)
         self._files = [part for name, split in self._splits.items() for part in _files(info, name, split)]
         self._ends = np.cumsum([0, *(part.take for part in self._files)])
         sizes = [info.splits[split].num_examples for split in self._splits.values()]
         ends = np.cumsum([0, *sizes])
         self.parts = {name: np.arange(ends[i], ends[i + 1]) for i, name in enumerate(self._splits)}
-        self._refuse_repeated()
+        _refuse_repeated(self._files)
         self.name = info.full_name
         self.class_names = tuple(info.features[self._label].names)
         self.image_shape = settings.shape(image.shape)
         self.decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        splits = {name: self._splits.get(name) for name in ("train", "val", "test")}
         facts = (info.full_name, splits, self.decode.key, (self._image, self._label))
         content = hashlib.sha256(repr(facts).encode())
         for path in sorted(Path(builder.data_dir).iterdir()):
@@ -120,18 +134,20 @@ class TfdsSource(EncodedSource):
         part = self._files[index]
         return f"{part.filename}, example {number - self._ends[index] + part.skip}"
 
-    def _refuse_repeated(self) -> None:
-        seen: dict[str, np.ndarray] = {}
-        for part in self._files:
-            is_seen = seen.setdefault(part.filename, np.zeros(part.examples_in_shard, bool))
-            rows = slice(part.skip, part.skip + part.take)
-            if is_seen[rows].any():
-                raise UserError(
-                    f"data: {is_seen[rows].sum():,} examples are in two splits, or in one of them twice",
-                    "splits that share nothing, such as those that the set has itself",
-                    "data.train_split=train data.val_split=null data.test_split=null",
-                )
-            is_seen[rows] = True
+
+def _refuse_repeated(files: Sequence[Any]) -> None:
+    """Refuses splits that share examples, by the files that they are in."""
+    seen: dict[str, np.ndarray] = {}
+    for part in files:
+        is_seen = seen.setdefault(part.filename, np.zeros(part.examples_in_shard, bool))
+        rows = slice(part.skip, part.skip + part.take)
+        if is_seen[rows].any():
+            raise UserError(
+                f"data: {is_seen[rows].sum():,} examples are in two splits, or in one of them twice",
+                "splits that share nothing, such as those that the set has itself",
+                "data.train_split=train data.val_split=null data.test_split=null",
+            )
+        is_seen[rows] = True
 
 
 def _broken(where: str, why: str) -> UserError:

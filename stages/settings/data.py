@@ -122,7 +122,7 @@ class ImagesSettings(SourceSettings):
 @option("data", "tfds")
 @dataclass(kw_only=True)
 class TfdsSettings(ImagesSettings):
-    """An image-classification set of TensorFlow Datasets."""
+    """A set of TensorFlow Datasets."""
 
     _target_: str = "stages.load.tfds.tfds"
     name: str = text("???", r"[\w.:/-]{1,200}", "a name that TFDS has", "mnist")
@@ -134,7 +134,9 @@ class TfdsSettings(ImagesSettings):
     image_key: str | None = None
     """The feature that is the image; null: that of the declared pair, else `image`, else the only Image."""
     label_key: str | None = None
-    """The feature that is the label; null: that of the declared pair, else `label`, else the only ClassLabel."""
+    """The feature that is predicted; null: that of the declared pair, else `label`, else the only ClassLabel."""
+    features: Any = None
+    """Of sets without images: from columns to kinds, as for tables, or a list of the only ones to use."""
     train_split: str = "train"
     """In TFDS' syntax, such as `train[:80%]`."""
     val_split: str | None = None

@@ -218,8 +218,8 @@ def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "detection": ({"image": IMAGE, "boxes": BOXES}, r"has boxes \(Sequence\), image \(Image\)"),
-    "labels": ({"image": IMAGE, "labels": tensorflow_datasets.features.Sequence(LABEL)}, "as ClassLabel nothing"),
-    "text": ({"text": TEXT, "label": LABEL}, "as Image nothing can be taken"),
+    "labels": ({"image": IMAGE, "labels": tensorflow_datasets.features.Sequence(LABEL)}, "has no target that differs"),
+    "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
     "deep": ({"image": tensorflow_datasets.features.Image(dtype=np.uint16), "label": LABEL}, "images of uint16"),
     "single": ({"image": IMAGE, "label": tensorflow_datasets.features.ClassLabel(num_classes=1)}, "as ClassLabel not"),
 }

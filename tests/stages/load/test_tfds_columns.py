@@ -1,0 +1,113 @@
+"""Sets of TFDS that are no image classification: texts, nested numbers, classes, several labels, images with these."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorflow_datasets import features as kinds
+
+from stages.errors import UserError
+from stages.features.kinds import Feature
+from stages.load.tfds import tfds
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.settings.data import TfdsSettings
+from stages.settings.images import NormalizeSettings
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
+from tests.stages.images import Telling, image
+from tests.stages.tfds_sets import IMAGE, make_set
+
+ROWS = 60
+SEX = kinds.ClassLabel(names=["woman", "man"])
+LABELS = kinds.Sequence(kinds.ClassLabel(names=["red", "wide", "old", "never"]))
+NUMBERS = kinds.FeaturesDict(
+    {"age": np.float32, "rooms": np.int64, "sex": SEX, "parts": kinds.Tensor(shape=(3,), dtype=np.float32)}
+)
+
+
+def example(row: int) -> dict[str, Any]:
+    """Returns values of any feature that a test names."""
+    return {
+        "text": f"a review of many words, number {row}",
+        "label": row % 2,
+        "labels": [place for place in range(3) if row // 2**place % 2],
+        "price": row / 7,
+        "count": row * 3,
+        "numbers": {"age": row / 3, "rooms": row % 4, "sex": row % 2, "parts": [row, 1 / (row + 1), row % 5]},
+        "image": image(row),
+        "boxes": [],
+    }
+
+
+FEATURES = {
+    "text": kinds.Text(),
+    "label": kinds.ClassLabel(names=["bad", "good"]),
+    "labels": LABELS,
+    "price": np.float32,
+    "count": np.int64,
+    "numbers": NUMBERS,
+    "image": IMAGE,
+    "boxes": kinds.Sequence(kinds.BBoxFeature()),
+}
+
+
+def load(folder: Path, names: Sequence[str], told: Telling | None = None, **given: Any) -> Dataset:
+    rows = [{name: example(row)[name] for name in names} for row in range(ROWS)]
+    splits = {"train": rows[:48], "test": rows[48:]}
+    make_set(folder, splits, {name: FEATURES[name] for name in names}, "_".join(names), shards=2)
+    return tfds(TfdsSettings(name="_".join(names), dir=str(folder), **{"size": 12, **given}), told)
+
+
+def kinds_of(features: dict[str, Feature]) -> dict[str, str]:
+    return {name: feature.kind for name, feature in features.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "task", "expected"),
+    [
+        (["text", "label"], {}, Classification, {"text": "text"}),
+        (["text", "labels"], {}, MultiLabel, {"text": "text"}),
+        (["numbers", "price"], {"label_key": "price"}, Regression, ...),
+        (["numbers", "count"], {"label_key": "count"}, Regression, ...),
+        (
+            ["numbers"],
+            {"label_key": "numbers/sex", "features": ["numbers/age"]},
+            Classification,
+            {"numbers_age": "number"},
+        ),
+        (["image", "labels", "boxes"], {}, MultiLabel, {"images": "image"}),
+        (["image", "price"], {"label_key": "price"}, Regression, {"images": "image"}),
+    ],
+)
+def test_kinds_and_task_are_found(
+    names: list[str], given: dict[str, Any], task: type, expected: Any, tmp_path: Path
+) -> None:
+    told = Telling()
+    dataset = load(tmp_path, names, told, **given)
+    assert isinstance(dataset.task, task)
+    if expected is ...:
+        expected = {"age": "number", "rooms": "category", "sex": "category", "parts": "vector"}
+        expected = {f"numbers_{name}": kind for name, kind in expected.items()}
+    assert kinds_of({**dataset.features}) == expected
+    assert [len(split) for split in dataset.splits.values()] == [43, 5, 12]
+    if task is MultiLabel:
+        assert dataset.task.names == ("red", "wide", "old")
+        assert any("1 labels are the same in all examples, and left out: never" in line for line in told.lines)
+    if "text" in names:
+        numbers = [int(text.rpartition(" ")[2]) for text in dataset.test.features["text"][:]]
+        assert sorted(numbers) == list(range(48, 60))
+        if task is Classification:
+            assert dataset.task.names == ("bad", "good")
+            np.testing.assert_array_equal(dataset.test.targets, np.array(numbers) % 2)
+        else:
+            np.testing.assert_array_equal(dataset.test.targets, np.array(numbers)[:, np.newaxis] // [1, 2, 4] % 2)
+    normalize(dataset, NormalizeSettings())
+
+
+def test_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has numbers/age \(Tensor\).*Try: data.label_key=numbers/sex"):
+        load(tmp_path, ["numbers"], label_key="price")
