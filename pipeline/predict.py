@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
-from pipeline.serving.models import encoded_function, load, saved_model, scores
+from pipeline.serving.models import drift_of, encoded_function, load, saved_model, scores
 from pipeline.serving.tables import ARRAYS, answers, takes_columns, write_answers
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
 from stages.errors import UserError
+from stages.features.drift import Drift
 from stages.settings.places import regular_file
 
 BATCH = 32
@@ -51,18 +52,26 @@ def _classify(options: argparse.Namespace) -> int:
         raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
     files = list(_files(options.files))
     loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
+    drift = drift_of(loaded)
+    code = _answer(loaded, files, options, drift)
+    for line in drift.sentences("these rows" if takes_columns(loaded) else "these images"):
+        print(f"warning: {line}", file=sys.stderr)
+    return code
+
+
+def _answer(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
     if takes_columns(loaded) or any(file.suffix == ARRAYS for file in files):
-        return _answer_tables(loaded, files, options)
+        return _answer_tables(loaded, files, options, drift)
     if options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
-    return _classify_images(loaded, files, options.json, options.top)
+    return _classify_images(loaded, files, options, drift)
 
 
-def _classify_images(loaded: Any, files: Sequence[Path], as_json: bool, top: int) -> int:
+def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
     classify = encoded_function(loaded)
     names = [name.decode() for name in loaded.class_names.numpy()]
     failed = 0
-    for file, answer in _answers(classify, files):
+    for file, answer in _answers(classify, files, drift):
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
         if isinstance(answer, str):
@@ -70,21 +79,21 @@ def _classify_images(loaded: Any, files: Sequence[Path], as_json: bool, top: int
             failed += 1
             continue
         key, numbers = answer.popitem()
-        if as_json:
+        if options.json:
             print(json.dumps({"file": str(file), **answer, key: dict(zip(names, numbers, strict=True))}), flush=True)
         else:
-            best = _best(numbers, names, top if key == "probabilities" else len(names))
+            best = _best(numbers, names, options.top if key == "probabilities" else len(names))
             print(_shown(str(file)), *best, sep="\t", flush=True)
     return 1 if failed else 0
 
 
-def _answer_tables(loaded: Any, files: Sequence[Path], options: argparse.Namespace) -> int:
+def _answer_tables(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
     """Writes, or prints a line a row of, what the model says of tables; returns 0."""
     if options.output is not None:
-        count = write_answers(loaded, files, options.output)
+        count = write_answers(loaded, files, options.output, drift)
         print(f"{count:,} rows in {options.output}")
         return 0
-    for block, columns in answers(loaded, files):
+    for block, columns in answers(loaded, files, drift):
         named = {name: values.tolist() for name, values in columns.items()}
         for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
             texts = [value.decode() if isinstance(value, bytes) else value for value in row]
@@ -118,8 +127,8 @@ def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
-def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yields each file with its answer, or with what is wrong with it."""
+def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """Yields each file with its answer, or with what is wrong with it; `drift` counts the images."""
     for start in range(0, len(files), BATCH):
         contents: list[tuple[Path, bytes]] = []
         for file in files[start : start + BATCH]:
@@ -127,6 +136,7 @@ def _answers(classify: Any, files: Sequence[Path]) -> Iterator[tuple[Path, dict[
                 contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
+        drift.add_encoded([content for _, content in contents])
         answers = scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 

@@ -29,6 +29,7 @@ from stages.evaluation.predictions import (
 from stages.evaluation.report import Measured, Report, Section, draw_mistakes, draw_reliability
 from stages.evaluation.slices import slices_of
 from stages.evaluation.test_set import facts_of
+from stages.features.drift import Drift, trained_on
 from stages.plots.charts import plot_confusion, plot_differences
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
@@ -82,7 +83,9 @@ def evaluate(
         baseline = _baseline(path, dataset, settings)
         sections = _sections(path, trained, dataset, settings)
     beside = [part for part in (baseline, against) if part is not None]
-    notes = [*report.notes, *(part.sentence for part in beside)]
+    drift = Drift(trained_on(dataset.features))
+    drift.add(dataset.test.features)
+    notes = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
     report = replace(report, notes=notes, sections=sections)
     if folder is not None:
         files["report"] = report.write(folder)
@@ -95,6 +98,8 @@ def evaluate(
         summary["confidence"] = settings.confidence
     for part in beside:
         metrics |= part.metrics
+    if moved := drift.moved():
+        summary["drift"] = moved
     if against is not None:
         facts = asdict(against)
         summary["against"] = {**facts, against.metric: facts.pop("difference")}

@@ -8,6 +8,7 @@ import numpy as np
 from stages.data.normalization import after, facts, restore_scaling, save_scaling
 from stages.data.split_statistics import mean_and_std
 from stages.errors import UserError
+from stages.features.drift import with_bins
 from stages.features.encoded import learn_encoder, restore_encoder, save_encoder
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Normalization, Record
@@ -50,7 +51,8 @@ def normalize(
         scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
     else:
         scaling = Normalization()
-    return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
+    features = with_bins(dataset.features, dataset.train.features)
+    return dataclasses.replace(dataset, features=features, normalization=scaling, record=Record(params=facts(scaling)))
 
 
 def _save(dataset: Dataset, folder: Path) -> None:

@@ -3,12 +3,18 @@
 import asyncio
 import base64
 import json
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from pipeline.serving.models import BYTES, encoded_function, scores
+import numpy as np
+
+from pipeline.serving.models import BYTES, drift_of, encoded_function, scores
 from pipeline.system.environment import quiet_stderr
+from stages.features.drift import LEAST, Drift
+from stages.features.kinds import IMAGES as IMAGES_OF
 
 IMAGES = "/images"
 """The path that takes encoded images."""
@@ -24,14 +30,54 @@ def build_app(folder: Path) -> Any:
     """
     with quiet_stderr():
         model = import_module("mlflow.pyfunc").load_model(str(folder))
+        loaded = model.get_raw_model()
+        watch = Watch(drift_of(loaded))
+        model.predict = watch.counting(model.predict)
         app = import_module("mlflow.pyfunc.scoring_server").init(model)
-    loaded = model.get_raw_model()
     if BYTES in loaded.signatures:
-        _take_images(app, encoded_function(loaded))
+        _take_images(app, encoded_function(loaded), watch)
     return app
 
 
-def _take_images(app: Any, classify: Any) -> None:
+class Watch:
+    """Prints a line where what is asked has moved from what the model was trained on, as columns are added to it."""
+
+    def __init__(self, drift: Drift) -> None:
+        self._drift = drift
+        self._lock = Lock()
+        self._next = LEAST
+        self._told: set[str] = set()
+
+    def counting(self, predict: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `predict`, which counts the rows of data frames and the images that it is given."""
+
+        def counted(data: Any, *others: Any, **named: Any) -> Any:
+            is_frame = hasattr(data, "columns")
+            given = {name: np.asarray(data[name]) for name in data.columns} if is_frame else {IMAGES_OF: data}
+            if is_frame or getattr(data, "ndim", 0) == 4:
+                self.count(lambda: self._drift.add(given))
+            return predict(data, *others, **named)
+
+        return counted
+
+    def count_encoded(self, images: Sequence[bytes]) -> None:
+        """Count encoded images."""
+        self.count(lambda: self._drift.add_encoded(images))
+
+    def count(self, add: Callable[[], None]) -> None:
+        """Count, and print a line where other columns have moved than before; rows double from one look to the next."""
+        with self._lock:
+            add()
+            if self._drift.rows < self._next:
+                return
+            self._next = 2 * self._drift.rows
+            moved = set(self._drift.moved())
+            if moved - self._told:
+                print(*self._drift.sentences(f"the {self._drift.rows:,} examples asked about"), flush=True)
+                self._told |= moved
+
+
+def _take_images(app: Any, classify: Any, watch: Watch) -> None:
     """Add `/images` to the application."""
     from fastapi import HTTPException, Request
 
@@ -44,6 +90,7 @@ def _take_images(app: Any, classify: Any) -> None:
                 encoded = [base64.b64decode(image, validate=True) for image in json.loads(body)["images"]]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
+        await asyncio.to_thread(watch.count_encoded, encoded)
         answers = await asyncio.to_thread(scores, classify, encoded)
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:

@@ -13,6 +13,7 @@ from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
 from stages.data.convert import decode_each
 from stages.errors import UserError
+from stages.features.drift import Drift
 from stages.settings.places import regular_folder
 
 BYTES = "serve_bytes"
@@ -80,6 +81,12 @@ def load(folder: Path) -> Any:
     """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
     with quiet_stderr():
         return import_module("tensorflow").saved_model.load(str(regular_folder(folder)))
+
+
+def drift_of(loaded: Any) -> Drift:
+    """Return what counts rows by what a loaded SavedModel was trained on; of one of an earlier version nothing."""
+    known = getattr(loaded, "trained_on", None)
+    return Drift("{}" if known is None else known.numpy().decode())
 
 
 def encoded_function(loaded: Any) -> Any:

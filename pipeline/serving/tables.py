@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from stages.data.tables import Block, FileRows, argument_names
 from stages.data.typed_columns import Reading, Typed
 from stages.errors import UserError
+from stages.features.drift import Drift
 from stages.settings.places import regular_file
 from stages.settings.table import Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
@@ -33,8 +34,8 @@ def takes_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
-def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
-    """Yield some rows after others, with what the model answers by name, a row a row.
+def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
+    """Yield some rows after others, with what the model answers by name, a row a row; `drift` counts them.
 
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
@@ -42,6 +43,7 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
     if any(path.suffix == ARRAYS for path in paths):
         for path in paths:
             given = _arrays(path, _arguments(loaded))
+            drift.add(given)
             for start in range(0, len(next(iter(given.values()))), BATCH):
                 yield Block(path.name, start + 1, {}), _answer(loaded, given, start)
         return
@@ -63,6 +65,7 @@ def answers(loaded: Any, paths: Sequence[Path]) -> Iterator[tuple[Block, dict[st
         if wrong:
             raise UserError(f"{wrong[0][1]}: {wrong[0][2]}", "values as the model was trained on")
         given = {name: _values(values[columns[name]], reading.texts.get(columns[name])) for name in arguments}
+        drift.add(given)
         parts = [_answer(loaded, given, start) for start in range(0, len(next(iter(given.values()))), BATCH)]
         yield block, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -108,14 +111,14 @@ def _answer(loaded: Any, columns: dict[str, np.ndarray], start: int) -> dict[str
     return {name: answered[name].numpy() for name in sorted(answered)}  # in an order that TensorFlow does not keep
 
 
-def write_answers(loaded: Any, paths: Sequence[Path], output: Path) -> int:
+def write_answers(loaded: Any, paths: Sequence[Path], output: Path, drift: Drift) -> int:
     """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are."""
     written = 0
 
     def write(partial: Path) -> None:
         nonlocal written
         writer = None
-        for block, columns in answers(loaded, paths):
+        for block, columns in answers(loaded, paths, drift):
             count = len(next(iter(columns.values())))
             named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
             table = pa.table({**named, **{name: _arrow(values) for name, values in columns.items()}})

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.errors import UserError
-from stages.features.kinds import IMAGES
+from stages.features.kinds import IMAGES, TRAINED_ON
 from stages.results import Dataset, Normalization, Record
 from stages.storage.arrays import DamagedError, read_arrays, write_arrays
 
@@ -44,7 +44,8 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
     """Writes how the pixels of `dataset` are scaled, every digit of it."""
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
-    write_arrays(folder, {**values, "automatic": scaling.automatic}, {})
+    known = dataset.features[IMAGES].facts.get(TRAINED_ON)
+    write_arrays(folder, {**values, "automatic": scaling.automatic, TRAINED_ON: known}, {})
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
@@ -58,4 +59,8 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     except (OSError, DamagedError) as error:
         raise UserError(f"{saved} is not what was written ({error})", "the results of a run as it left them") from error
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
-    return dataclasses.replace(dataset, normalization=scaling, record=Record(params=facts(scaling)))
+    images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
+    if known is not None:
+        images = dataclasses.replace(images, facts={**images.facts, TRAINED_ON: known})
+    record = Record(params=facts(scaling))
+    return dataclasses.replace(dataset, normalization=scaling, features={IMAGES: images}, record=record)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from stages.data.decode import decode
 from stages.data.examples import network_dtype, network_input, spec_of
 from stages.exporters.exporter import LOADER, Exporter
+from stages.features.drift import trained_on
 from stages.features.kinds import IMAGES, Feature
 from stages.results import Dataset, Model
 
@@ -38,7 +39,8 @@ class Serving(tf.Module):
         serve_bytes(encoded): string [N], each a JPEG or PNG of any size; it becomes pixels by the function of the
             training. Only for images of 1 or 3 channels.
 
-    `class_names` are UTF-8, string [classes], in the order of the probabilities. A tf.Module, because a Keras 3 model
+    `class_names` are UTF-8, string [classes], in the order of the probabilities; `trained_on` is JSON, string [], of
+    what the columns were like in training. A tf.Module, because a Keras 3 model
     is not one, and only a callable module reloads as a function. It holds the weights alone: the model itself would
     bring the optimizer's variables along.
     """
@@ -48,6 +50,7 @@ class Serving(tf.Module):
         self.weights = [weight.value for weight in model.network.weights]
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
+            self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
         self.encoder = dataset.encoder
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"] = dataset

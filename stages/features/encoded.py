@@ -14,6 +14,7 @@ from stages.data.columns import Column, Streamed
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
+from stages.features.drift import with_bins
 from stages.features.kinds import Feature
 from stages.features.numbers_and_categories import BLOCK, VECTOR_VALUES, encode, encoder_of, learn, with_facts
 from stages.reporter import Reporter
@@ -43,7 +44,7 @@ def learn_encoder(
             "numbers, vectors, categories and texts",
         )
     learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length)
-    features = with_facts(dataset.features, learnt)
+    features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
     files = {}
     if folder is not None:
         files["data"] = folder / "data" / "features.json"

@@ -12,6 +12,9 @@ KINDS = ("image", "number", "category", "text", "vector")
 IMAGES = "images"
 """Name of the feature of a data set of images."""
 
+TRAINED_ON = "trained_on"
+"""Among a feature's facts: what its column was like in training, for `stages.features.drift`."""
+
 
 @dataclass(frozen=True)
 class Feature:

@@ -94,6 +94,19 @@ def test_predictions_of_new_rows_are_those_of_the_test(outputs: Path, csv: Path,
     np.testing.assert_allclose(given, expected, atol=1e-6)
 
 
+def test_rows_unlike_those_of_the_training_are_told(
+    outputs: Path, csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, frame = only_folder(outputs), pd.read_csv(csv)
+    frame.assign(**{"size (m)": frame["size (m)"] * 2}).to_csv(tmp_path / "new.csv", index=False)
+    told = []
+    for path in (csv, tmp_path / "new.csv"):
+        assert predict.main([str(folder), str(path), "-o", str(tmp_path / "predicted.parquet")]) == 0
+        told.append([line for line in capsys.readouterr().err.splitlines() if "differ" in line])
+    assert told[0] == []
+    assert told[1][0].startswith("warning: these rows differ from those of the training in size (m) ")
+
+
 def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
     _, run = only_run(outputs)
     mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")

@@ -23,6 +23,7 @@ from stages.checkpoints.names import can_start, checkpoint_files
 from stages.checkpoints.saved import digests_of_run
 from stages.errors import UserError
 from stages.evaluation.predictions import check_other
+from stages.features.drift import Drift
 from stages.load.image_folder import image_folder
 from stages.load.tfds import tfds
 from stages.settings.data import ImageFolderSettings, TfdsSettings
@@ -125,7 +126,8 @@ def test_images_to_predict(irregular: Callable[[Path], None], tmp_path: Path) ->
     with pytest.raises(UserError, match=r"x.png is not a regular file"):
         list(predict._files([tmp_path / "x.png"]))
     files = list(predict._files([tmp_path]))
-    assert [(file.name, answer) for file, answer in predict._answers(None, files)] == [("x.png", "not a regular file")]
+    answers = predict._answers(None, files, Drift("{}"))
+    assert [(file.name, answer) for file, answer in answers] == [("x.png", "not a regular file")]
 
 
 def test_a_set_of_tfds(irregular: Callable[[Path], None], tmp_path: Path) -> None:

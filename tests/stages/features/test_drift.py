@@ -1,0 +1,177 @@
+"""Drift: rows like those of the training move nothing, and what has moved is named, from enough rows on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from pipeline.serving.app import Watch
+from stages.data.split import Split
+from stages.evaluate import evaluate
+from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
+from stages.features.kinds import Feature, image
+from stages.load.table import table
+from stages.normalize import normalize
+from stages.results import Dataset
+from stages.reuse import reuse_of
+from stages.settings.images import NormalizeSettings
+from stages.settings.results import EvaluateSettings
+from stages.settings.table import TableSettings
+from tests.stages.evaluation.test_importance import fitted
+from tests.stages.experiments import one_device, real_digits
+
+CITIES = [f"city{number}" for number in range(400)]
+WORDS = np.array([" ".join(["word"] * count) for count in range(60)], object)
+
+
+def columns(seed: int, rows: int) -> dict[str, Any]:
+    """Returns columns of every kind, of the same distribution for each seed."""
+    random = np.random.default_rng(seed)
+    number = random.lognormal(size=rows)
+    number[random.random(rows) < 0.1] = np.nan
+    few = random.integers(0, 3, rows)
+    pixels = random.integers(0, 256, (rows, 1, 1, 1)) * np.ones((1, 4, 4, 3))
+    return {
+        "size": number,
+        "zeros": np.where(random.random(rows) < 0.7, 0.0, random.random(rows)),
+        "city": np.array(CITIES, object)[(400 * random.random(rows) ** 2).astype(int)],
+        "grade": few.astype(np.int64),
+        "review": WORDS[random.poisson(12, rows)],
+        "photo": pixels.astype(np.uint8),
+        "signal": random.normal(size=(rows, 5)),
+    }
+
+
+FEATURES = {
+    "size": Feature("number", "float64", facts={"column": "size (m)"}),
+    "zeros": Feature("number", "float64"),
+    "city": Feature("category", "string", facts={"values": CITIES}),
+    "grade": Feature("category", "int64", facts={"values": [0, 1, 2]}),
+    "review": Feature("text", "string"),
+    "photo": image((4, 4, 3), np.uint8, (0, 255)),
+    "signal": Feature("vector", "float64", (5,)),
+}
+KNOWN = trained_on(with_bins(FEATURES, columns(0, 5000)))
+
+
+def drift_of(given: dict[str, Any]) -> Drift:
+    drift = Drift(KNOWN)
+    drift.add(given)
+    return drift
+
+
+@pytest.mark.parametrize("rows", [LEAST, 2000, 30_000])
+def test_rows_like_those_of_the_training_move_nothing(rows: int) -> None:
+    assert [drift_of(columns(seed, rows)).moved() for seed in range(1, 6)] == [{}] * 5
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "larger": ("size", lambda values: values * 3),
+    "outside": ("size", lambda values: np.where(np.arange(len(values)) % 4, values, -1.0)),
+    "missing": ("size", lambda values: np.where(np.arange(len(values)) % 2, values, np.nan)),
+    "no zeros": ("zeros", lambda values: values + 0.1),
+    "new values": ("city", lambda values: np.where(np.arange(len(values)) % 3, values, "elsewhere")),
+    "other shares": ("grade", lambda values: np.minimum(values, 1)),
+    "longer": ("review", lambda values: values + " and" * 6),
+    "darker": ("photo", lambda values: values // 2),
+    "shifted": ("signal", lambda values: values + 0.6),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("rows", [LEAST, 3000])
+def test_what_has_moved_is_named(change: str, rows: int) -> None:
+    name, function = CHANGES[change]
+    given = columns(1, rows)
+    given[name] = function(given[name])
+    shown = "size (m)" if name == "size" else name
+    moved = drift_of(given).moved()
+    assert list(moved) == [shown]
+    assert moved[shown] > MOVED
+    [line] = drift_of(given).sentences("these rows")
+    assert line.startswith(f"these rows differ from those of the training in {shown} {moved[shown]:.2f} (population")
+
+
+def test_of_a_few_rows_nothing_is_told_and_blocks_add_up() -> None:
+    given = {"size": columns(1, LEAST)["size"] * 10}
+    assert drift_of({"size": given["size"][:-1]}).sentences("these rows") == []
+    parts = Drift(KNOWN)
+    for block in np.array_split(given["size"], 7):
+        parts.add({"size": block})
+    assert parts.moved() == drift_of(given).moved() != {}
+
+
+def test_the_index_is_the_sum_over_the_bins() -> None:
+    features = with_bins({"grade": FEATURES["grade"]}, {"grade": np.repeat([0, 1], [8000, 2000])})
+    drift = Drift(trained_on(features))
+    drift.add({"grade": np.repeat([0, 1], [3000, 7000])})
+    expected = (0.3 - 0.8) * np.log(0.3 / 0.8) + (0.7 - 0.2) * np.log(0.7 / 0.2)
+    assert drift.moved()["grade"] == pytest.approx(expected, rel=0.01)
+
+
+def test_encoded_images_are_counted_by_their_brightness() -> None:
+    def encoded(values: np.ndarray) -> list[bytes]:
+        files = []
+        for value in values:
+            file = BytesIO()
+            Image.fromarray(np.full((40, 30, 3), value, np.uint8)).save(file, "png")
+            files.append(file.getvalue())
+        return files
+
+    random = np.random.default_rng(5)
+    like, darker = Drift(KNOWN), Drift(KNOWN)
+    like.add_encoded([b"no image", *encoded(random.integers(0, 256, LEAST))])
+    darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
+    assert (like.rows, like.moved()) == (LEAST, {})
+    assert list(darker.moved()) == ["photo"]
+
+
+def loaded(folder: Path, seed: int, more: float) -> Dataset:
+    """Returns a table whose first column is `more` than usual."""
+    random = np.random.default_rng(seed)
+    folder.mkdir()
+    frame = pd.DataFrame({"a b": random.normal(size=2000) + more, "idle": random.normal(size=2000)})
+    frame.assign(target=2 * frame["a b"] + random.normal(size=2000)).to_csv(folder / "table.csv", index=False)
+    return table(TableSettings(files=str(folder / "table.csv"), target="target"))
+
+
+def test_another_data_set_is_compared_with_what_was_trained_on(tmp_path: Path) -> None:
+    data = normalize(loaded(tmp_path / "one", 1, 0.0), NormalizeSettings())
+    trained, settings = fitted(data), EvaluateSettings(baseline=False)
+    assert "drift" not in evaluate(trained, data, one_device(), settings).record.summary
+    reuse = reuse_of(normalize)
+    assert reuse is not None
+    (tmp_path / "saved").mkdir()
+    reuse.save(data, tmp_path / "saved")
+    other = reuse.restore(tmp_path / "saved", loaded(tmp_path / "two", 2, 2.0))
+    result = evaluate(trained, other, one_device(), settings, tmp_path)
+    assert list(result.record.summary["drift"]) == ["a b"]
+    assert "the test examples differ from those of the training in a b" in (tmp_path / "test_metrics.md").read_text()
+
+
+def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
+    data = real_digits()
+    reuse = reuse_of(normalize)
+    assert reuse is not None
+    reuse.save(data, tmp_path)
+    darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.targets)
+    for test, moved in ((data.test, []), (darker, ["images"])):
+        other = reuse.restore(tmp_path, replace(data, test=test))
+        drift = Drift(trained_on(other.features))
+        drift.add(other.test.features)
+        assert list(drift.moved()) == moved
+
+
+def test_a_server_tells_once_what_has_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    predict = Watch(Drift(KNOWN)).counting(lambda data, params=None: len(data))
+    frame = pd.DataFrame({"size": columns(1, 50)["size"] * 10, "other": 0})
+    answers = [predict(frame, params=None) for _ in range(20)]
+    assert answers == [50] * 20
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("the 200 examples asked about differ from those of the training in size (m) ")
