@@ -1,4 +1,4 @@
-"""Statistics of the columns of a table by split, rows that occur more than once, columns that give the target away."""
+"""Statistics of the columns of a table by split, rows that occur more than once, columns that should be left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 
 from stages.data.split import Split
 from stages.data.split_statistics import Duplicates
+from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.storage.atomic import write_csv
@@ -19,21 +20,35 @@ SAMPLE = 5_000
 GIVES_AWAY = 0.99
 """Accuracy, or R², of a single column from which it seems to hold the target itself."""
 
+NEARLY_ALL = 0.95
+"""Share of different values, of the rows that are looked at, from which a category is an identifier."""
+
+LEAST = 20
+"""Rows of which that is told, at least."""
+
 LEAVES = 32
 """Of the tree that predicts the target from one column."""
+
+BLOCK = 2**16
+"""Rows that are read at once."""
 
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """rows: of `statistics.csv`, its header first. giving_away: how well a column alone predicts the target."""
+    """rows: of `statistics.csv`, its header first. giving_away: how well a column alone predicts the target.
+
+    constant: columns with one value alone in training; identifiers: categories whose values nearly all differ there.
+    """
 
     rows: Sequence[Sequence[object]]
     duplicates: Duplicates
     giving_away: Mapping[str, float]
+    constant: Sequence[str]
+    identifiers: Sequence[str]
 
     def params(self, dataset: Dataset) -> dict[str, object]:
         """Parameters to record."""
-        return {"giving_away": ", ".join(self.giving_away)}
+        return {name: ", ".join(getattr(self, name)) for name in ("giving_away", "constant", "identifiers")}
 
 
 def statistics(dataset: Dataset) -> ColumnStatistics:
@@ -46,7 +61,26 @@ def statistics(dataset: Dataset) -> ColumnStatistics:
         for key, feature in dataset.features.items():
             values = split.features[key][sampled]
             rows.append((name, feature.facts.get("column", key), feature.kind, *_of(feature.kind, values)))
-    return ColumnStatistics(rows, Duplicates.of(dataset), giving_away(dataset))
+    constant = [name for name in dataset.features if _is_constant(dataset.train, name)]
+    identifiers = [name for name, feature in dataset.features.items() if _is_identifier(dataset.train, name, feature)]
+    return ColumnStatistics(rows, Duplicates.of(dataset), giving_away(dataset), constant, identifiers)
+
+
+def _is_constant(split: Split, name: str) -> bool:
+    """Returns whether all values of a column are equal, or missing; reads all of it only where a sample's are."""
+    column, first = split.features[name], split.features[name][:1]
+
+    def are_equal(values: np.ndarray) -> bool:
+        is_missing = values != values  # NaN
+        return bool(np.all((values == first) | (is_missing & (first != first))))
+
+    starts = range(0, len(split), BLOCK)
+    return are_equal(column[_sampled(split)]) and all(are_equal(column[start : start + BLOCK]) for start in starts)
+
+
+def _is_identifier(split: Split, name: str, feature: Feature) -> bool:
+    values = split.features[name][_sampled(split)]
+    return feature.kind == "category" and len(values) >= LEAST and len(np.unique(values)) > NEARLY_ALL * len(values)
 
 
 def _sampled(split: Split) -> np.ndarray:
@@ -108,17 +142,25 @@ def giving_away(dataset: Dataset) -> dict[str, float]:
 
 def log(statistics: ColumnStatistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints the sizes of the splits, and warns of what would make scores worth less."""
-    sizes = (f"{len(split):,} {name}" for name, split in dataset.splits.items())
+    repeated = {
+        name: f" ({count:,} repeated)" if count else "" for name, count in statistics.duplicates.repeated.items()
+    }
+    sizes = (f"{len(split):,} {name}{repeated[name]}" for name, split in dataset.splits.items())
     reporter.log(f"{dataset.name}: {', '.join(sizes)} rows, {len(dataset.features)} features")
     for (earlier, later), count in statistics.duplicates.shared.items():
         if count:
             reporter.warn(f"{count:,} of {len(dataset.splits[later]):,} {later} rows are in {earlier}, target aside")
-    for name, score in statistics.giving_away.items():
+    found = {
+        **dict.fromkeys(statistics.constant, "has one value alone in training: nothing can be learnt of it"),
+        **dict.fromkeys(statistics.identifiers, "differs in nearly all training rows: new ones have new values"),
+    }
+    found |= {
+        name: f"alone predicts the target ({score:.1%}), as what is known only after it does"
+        for name, score in statistics.giving_away.items()
+    }
+    for name, why in found.items():
         column = dataset.features[name].facts.get("column", name)
-        reporter.warn(
-            f"{column} alone predicts the target ({score:.1%}): if it is not known before the target is, leave it out: "
-            f"'data.features={{{column}: leave_out}}'"
-        )
+        reporter.warn(f"{column} {why}; to leave it out: 'data.features={{{column}: leave_out}}'")
 
 
 def write(statistics: ColumnStatistics, dataset: Dataset, folder: Path) -> list[Path]:
