@@ -21,11 +21,12 @@ def refused() -> str:
 
 
 def groups() -> str:
-    """Returns the table of the groups of conf/ and their options, the default one first."""
+    """Returns the table of the groups of conf/."""
     options = read_options([CONF])
-    rows = ["| group | decides | options |", "|---|---|---|"]
-    for group, names in options.groups.items():
-        rows.append(f"| `{group}` | {options.about[group]} | {', '.join(f'`{name}`' for name in names)} |")
+    rows = ["| group | decides | default |", "|---|---|---|"]
+    for group in options.groups:
+        default = options.defaults.get(group)
+        rows.append(f"| `{group}` | {options.about[group]} | {f'`{default}`' if default else ''} |")
     return "\n".join(rows)
 
 
