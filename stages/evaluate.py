@@ -37,6 +37,7 @@ from stages.settings.results import EvaluateSettings
 from stages.tables import aligned
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
 
 TOLD_ROWS, TOLD_COLUMNS = 10, 6
 """Of a table beside the metrics: what the console shows."""
@@ -77,11 +78,12 @@ def evaluate(
         path = Path(scratch) / NAME
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
-        scores = write_predictions(path, dataset.test, dataset.task, score)
-        report, plots = _explain(path, scores, dataset, settings, folder)
+        scores = write_predictions(path, dataset.test, trained.model.task, score)
+        report, plots = _explain(path, scores, trained, dataset, settings, folder)
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
-        baseline = _baseline(path, dataset, settings)
-        sections = _sections(path, trained, dataset, settings)
+        is_own = not isinstance(trained.model.task, type(dataset.task))  # the user's, of which no column is known
+        baseline = None if is_own else _baseline(path, dataset, settings)
+        sections = [] if is_own else _sections(path, trained, dataset, settings)
     beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(dataset.test.features)
@@ -91,7 +93,7 @@ def evaluate(
         files["report"] = report.write(folder)
         files["plots"] = plots + _draw_importance(sections, folder)
     _tell(report, reporter)
-    metrics = {**report.values, **_ends(report, f"test/{dataset.task.primary}")}
+    metrics = {**report.values, **_ends(report, f"test/{trained.model.task.primary}")}
     summary: dict[str, Any] = {**facts_of(dataset.test)}
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
@@ -108,24 +110,28 @@ def evaluate(
 
 
 def _explain(
-    path: Path, scores: Scores, dataset: Dataset, settings: EvaluateSettings, folder: Path | None
+    path: Path, scores: Scores, trained: Trained, dataset: Dataset, settings: EvaluateSettings, folder: Path | None
 ) -> tuple[Measured, list[Path]]:
     """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
-    names = dataset.task.names
+    task = trained.model.task
+    names = task.names
     report: Measured
     plots: list[Path] = []
-    if isinstance(dataset.task, Classification):
+    if isinstance(task, Classification):
         predicted = read_predictions(path)
         report = of_classes = _report(predicted, dataset, settings)
         if folder is not None:
             plots = _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
-    elif isinstance(dataset.task, MultiLabel):
+    elif isinstance(task, MultiLabel):
         report = report_labels(read_columns(path), names, settings.confidence)
-    else:
+    elif isinstance(task, Regression):
         columns = read_columns(path)
         report = report_numbers(columns, names, settings.confidence)
         plots = draw_numbers(columns, names, folder) if folder is not None else []
-    return replace(report, values={"test/loss": scores.loss, **report.values}), plots
+    else:  # a task of the user's, which measures itself
+        report = Measured(values={}, intervals={}, notes=[f"{len(dataset.test):,} test examples."])
+    measured = {f"test/{name}": scores.metrics[name] for name in task.measured}
+    return replace(report, values={"test/loss": scores.loss, **measured, **report.values}), plots
 
 
 def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Baseline | None:

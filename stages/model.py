@@ -27,7 +27,9 @@ from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
 from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.task import TaskSettings
 from stages.targets import import_target
+from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task
 from stages.transfer.backbone import freeze
 from stages.transfer.pretrained import load_weights
@@ -57,6 +59,9 @@ def model(
     policy = PrecisionSettings(policy=own, layers=patterns).lowest  # with float16 in any layer the loss is scaled
     layers = strategy.layers
     policies: dict[str, str] = {}
+    chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
+    task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
+    _log_task(task, chosen, reporter or Silent())
     function, arguments = _function(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Silent())
 
@@ -64,7 +69,7 @@ def model(
         with _policy(policy):
             if patterns:
                 reset_names()  # a network that is built again has the same
-            network = _build(function, arguments, dataset)
+            network = _build(function, arguments, dataset, task.outputs)
             policies.update(set_layer_policies(network, patterns))
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
@@ -89,10 +94,10 @@ def model(
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
-    task = dataset.task.of_network(settings.outputs)
     _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
     params = {
         **loaded,
+        **{f"task_{name}": str(value) for name, value in task.described.items() if name != "primary"},
         "outputs": settings.outputs,
         "policy": own,
         **({"layer_policies": _listed(policies)} if policies else {}),
@@ -105,6 +110,14 @@ def model(
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
     return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32)
+
+
+def _log_task(task: Task, settings: TaskSettings, reporter: Reporter) -> None:
+    """Prints what the configuration has chosen of the task."""
+    loss = f"; loss {task.own_loss.name}" if task.own_loss is not None else ""
+    metrics = [f"{own.name} ({'higher' if own.is_higher_better else 'lower'} is better)" for own in task.own_metrics]
+    if loss or metrics or settings._target_ is not None:
+        reporter.log(f"task: {type(task).__name__}{loss}; metrics {', '.join([*task.metrics, *metrics])}")
 
 
 def _listed(policies: Mapping[str, str]) -> str:
@@ -205,7 +218,9 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
         ) from error
 
 
-def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset) -> keras.Model:
+def _build(
+    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, outputs: int
+) -> keras.Model:
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
@@ -213,7 +228,7 @@ def _build(function: Callable[..., keras.Model], arguments: Mapping[str, Any], d
     if isinstance(shape, dict) and "categories" in signature(function).parameters:
         arguments = {**arguments, "categories": categories}
     try:
-        network = function(shape, dataset.task.outputs, **arguments)
+        network = function(shape, outputs, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
         reason = str(error).strip().splitlines()[0]
         raise UserError(

@@ -18,7 +18,8 @@ from stages.settings.train import TrainSettings
 from stages.targets import import_target, target_of
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
-"""Leading parameters that stages pass themselves: an image's shape and the classes, the peak rate and the steps."""
+"""Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
+loss gets targets and answers."""
 
 
 _NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
@@ -48,7 +49,7 @@ def check_own_code(experiment: Experiment) -> None:
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
     for stage, settings in experiment.settings.items():
         for path, target, arguments in _calls(settings, experiment.groups[stage]):
-            if path != experiment.groups[stage]:
+            if path not in (experiment.groups[stage], "task"):  # a task is made of what is known of its target
                 _check_call(path, target, arguments)
 
 
@@ -110,7 +111,9 @@ def _calls(settings: Any, path: str) -> Iterator[tuple[str, str, Mapping[str, An
 def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a function that does not exist, and arguments that it does not take."""
     found = signature(path.removesuffix(".arguments"), target)
-    parameters = dict(list(named_parameters(found).items())[PASSED_BY_STAGES.get(path, 0) :])
+    is_function = path == "task.loss" and not isinstance(load(path, target), type)
+    passed = 2 if is_function else PASSED_BY_STAGES.get(path, 0)
+    parameters = dict(list(named_parameters(found).items())[passed:])
     is_open = any(entry.kind is entry.VAR_KEYWORD for entry in found.parameters.values())
     unknown = [key for key in arguments if key not in parameters and not is_open]
     missing = [key for key, entry in parameters.items() if entry.default is entry.empty and key not in arguments]

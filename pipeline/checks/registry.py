@@ -12,8 +12,10 @@ from pipeline.targets import check_installed
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.data import DataSettings
+from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
+from stages.settings.task import METRICS, TaskSettings
 from stages.settings.train import TrainSettings
 
 PATTERNS = "*?[]\\%"
@@ -35,7 +37,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error
-    for check in (_tpu_exists, _exporters_are_installed, check_own_code):
+    for check in (_monitor_is_known, _tpu_exists, _exporters_are_installed, check_own_code):
         check(experiment)
     if surroundings:
         check_surroundings(experiment)
@@ -54,6 +56,17 @@ def check_surroundings(experiment: Experiment) -> None:
         problem = f"outputs={folder} cannot be written ({error.strerror})"
         raise UserError(problem, "a directory of yours", "outputs=./outputs") from error
     store_is_usable(experiment)
+
+
+def _monitor_is_known(experiment: Experiment) -> None:
+    """Refuse a metric that no task of the project's has; what another one has is known when the network is built."""
+    train, model = experiment.of("train", TrainSettings), experiment.of("model", ModelSettings)
+    task = model.task if model is not None else None
+    if train is None or not isinstance(task, TaskSettings) or task.metrics or task._target_ is not None:
+        return
+    if train.monitor.removeprefix("val_") not in METRICS:
+        known = [f"val_{name}" for name in METRICS]
+        raise UserError(f"train.monitor={train.monitor} is not known", known, "train.monitor=val_loss")
 
 
 def _tpu_exists(experiment: Experiment) -> None:

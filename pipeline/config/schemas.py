@@ -165,7 +165,7 @@ def top_level_key(field_name: str) -> str:
     return field_name.removesuffix("_")
 
 
-GROUPS = ("data", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep", "debug")
+GROUPS = ("data", "task", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep", "debug")
 """Groups that are not stages; stages take them by interpolation."""
 
 

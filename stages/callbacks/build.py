@@ -59,7 +59,7 @@ def build_callbacks(
     Raises:
         UserError: for a callback that cannot be made, or that cannot work with these settings.
     """
-    measured = ["loss", *task.metrics, *(metric.name for metric in metrics)]
+    measured = ["loss", *task.measured, *(metric.name for metric in metrics)]
     if settings.monitor.removeprefix("val_") not in measured:
         raise UserError(
             f"train.monitor={settings.monitor}: the task has no such metric",

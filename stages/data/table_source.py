@@ -112,8 +112,9 @@ def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) 
     if cache is None or settings.cache == "off" or _bytes_of(rows.header) <= allowed:
         return read_rows(rows, settings)
     status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction")
+    of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction", "task")
     facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in of_splits)
+    facts.append(("task", settings.predicts))
     place = cache / f"table-{hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]}"
     entry, is_new = cached(place, partial(_contents, rows, settings), reporter)
     reporter.log(f"{'converted' if is_new else 'found'} {rows.name} in {place}: training reads it from the disk")
@@ -190,6 +191,9 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
         _refuse_target(profile, kind, note)
+        if settings.predicts == "regression" and not profile.is_number:
+            problem = f"task=regression, and data.target={profile.name} has texts"
+            raise UserError(problem, "a column of numbers, or classes", "task=classification")
     different = len(profile.values) if kind != "number" else 0
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 

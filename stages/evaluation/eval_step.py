@@ -55,7 +55,7 @@ class Scorer:
         self._task = task = model.task
         distribution = self._here.distribution
         with distribution.scope():
-            self._totals = Totals(loss=(), examples=(), **task.sums, **task.tables)
+            self._totals = Totals(loss=(), examples=(), **task.all_sums, **task.tables)
         step = _Step(model, self._totals)
         self._compiled, self._predicting = (
             _compiled(distribution, step, task.width, predicts) for predicts in (False, True)
@@ -95,7 +95,7 @@ class Scorer:
             batch_size = batch_size // 2
         sums = self._totals.read()
         tables = {name: sums[name] for name in self._task.tables}
-        return Scores(float(sums["loss"] / sums["examples"]), self._task.scores(sums), tables)
+        return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), tables)
 
     def _predict(self, source: StepInput, split: Split, batch_size: int, predictions: Sink) -> None:
         total = steps_per_epoch(split, batch_size)
@@ -172,12 +172,12 @@ class _Step:
         inputs, targets, weights, _ = batch_of(batch, number)
         outputs = self._network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)
-        losses = tf.cast(self._task.losses(targets, outputs), tf.float64)
+        losses = tf.cast(self._task.loss_of_each(targets, outputs), tf.float64)
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
         for penalty in self._network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         given = targets, outputs, weights
-        self._totals.add(loss=loss, examples=examples, **self._task.add(*given), **self._task.tabulate(*given))
+        self._totals.add(loss=loss, examples=examples, **self._task.add_all(*given), **self._task.tabulate(*given))
         return outputs
 
     def predict(self, batch: Any, number: tf.Tensor) -> tf.Tensor:

@@ -53,7 +53,7 @@ class Serving(tf.Module):
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
         self.encoder = dataset.encoder
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
-        self.__dict__["dataset"] = dataset
+        self.__dict__["dataset"], self.__dict__["task"] = dataset, model.task
         self.__dict__["predict"] = tf.function(
             lambda inputs: model.task.answers(model.network(network_input(inputs), training=False)),
             autograph=False,
@@ -89,7 +89,7 @@ class Serving(tf.Module):
         return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})
 
     def _serve(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        answers, task = self._answers(features), self.dataset.task
+        answers, task = self._answers(features), self.task
         return {task.answer: answers, **task.explained(answers, self.class_names)}
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -24,6 +24,7 @@ from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.table import TableSettings
 from stages.storage.atomic import write_csv
+from stages.tasks.chosen import refuse_other_kind
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -122,6 +123,7 @@ def dataset_of_rows(
         left_out = "; ".join(f"{column.name}: {column.note}" for column in source.columns if column.kind == "leave_out")
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target")
     targets, task, why = _task(source, settings)
+    refuse_other_kind(task, settings.predicts)
     rows = _splits(source, targets, task, settings)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
@@ -153,6 +155,7 @@ def dataset_of_rows(
         **dataset.record.params,
         "held_in": "disk" if is_read else "memory",
         "data/skipped": source.skipped,
+        "task": why,
         "numbers": used.count("number"),
         "categories": used.count("category") + used.count("whole"),
         "texts": used.count("text"),
@@ -184,7 +187,8 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
     labels = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
     found = [part for part in labels if part is not None]
-    if len(found) == len(names) > 1:
+    least = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
+    if len(found) == len(names) >= least:
         return np.stack(found, axis=1), MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
@@ -193,6 +197,8 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
             Regression(tuple(names)),
             f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression",
         )
+    if len(names) > 1 and settings.predicts == "classification":
+        raise UserError(f"task=classification with {len(names)} targets", "one target, or labels", "task=multi_label")
     if len(names) > 1:
         raise _of_two_kinds(source, [name for name in names if kinds[name] != "number"])
     values, codes = np.unique(source.arrays[names[0]], return_inverse=True)

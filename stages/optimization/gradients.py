@@ -160,7 +160,7 @@ class Gradients:
                 loss = self._own_loss(inputs, targets, outputs)
                 loss *= tf.cast(examples, loss.dtype)
             else:
-                losses = self._task.losses(targets, outputs)
+                losses = self._task.loss_of_each(targets, outputs)
                 loss = tf.reduce_sum(losses * tf.cast(self._weights(targets, weights), losses.dtype))
                 for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
@@ -169,7 +169,7 @@ class Gradients:
         sums = {
             "loss": tf.cast(loss, self.dtype),
             "examples": examples,
-            **self._task.add(targets, outputs, weights),
+            **self._task.add_all(targets, outputs, weights),
         }
         # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(targets)[0], self.dtype)

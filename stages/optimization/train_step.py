@@ -46,7 +46,7 @@ class Step:
         self._batch_size = settings.batch_size
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         with strategy.distribution.scope():
-            self.totals = Totals(loss=(), examples=(), **model.task.sums)
+            self.totals = Totals(loss=(), examples=(), **model.task.all_sums)
             self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
             self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
         self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
@@ -99,7 +99,7 @@ class Step:
             results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
             return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {
                 "loss": float(sums["loss"] / sums["examples"]),
-                **self._model.task.scores(sums),
+                **self._model.task.all_scores(sums),
             }
 
     def reset(self) -> None:

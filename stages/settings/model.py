@@ -156,6 +156,7 @@ class ModelSettings:
     tracked run or a model in MLflow."""
     frozen: bool = False
     """Whether the layer named `backbone` keeps its weights, and runs in inference mode during training."""
+    task: Any = II("task")
     precision: PrecisionSettings = II("precision")
     seed: int = II("seed")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from omegaconf import II
+
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings
 from stages.settings.places import is_folder
@@ -62,6 +64,7 @@ class TableSettings(ImagesSettings):
     test_fraction: float = number(0.2, above=0, below=1)
     """Fraction of all examples for the test, the same in every class."""
     size: Any = 160
+    task: Any = II("task")
 
     @property
     def targets(self) -> list[str]:
@@ -75,9 +78,16 @@ class TableSettings(ImagesSettings):
         return {name: column for name, column in named.items() if column is not None}
 
     @property
+    def predicts(self) -> str:
+        """Kind of the task, as in `TaskSettings`."""
+        return str(getattr(self.task, "kind", "auto"))
+
+    @property
     def declared(self) -> dict[str, str]:
-        """From columns to the kinds that the user gives them."""
-        return dict(self.features) if isinstance(self.features, Mapping) else {}
+        """From columns to the kinds that the user gives them; to targets that of the task."""
+        of_task = {"classification": "category", "regression": "number"}.get(self.predicts)
+        targets = dict.fromkeys(self.targets, of_task) if of_task is not None else {}
+        return {**targets, **(dict(self.features) if isinstance(self.features, Mapping) else {})}
 
     @property
     def image(self) -> str | None:

@@ -8,10 +8,7 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.optimizer import ScheduleSettings, StepSettings
-from stages.settings.ranges import choice, holds, number, option
-
-MONITORED = ("loss", "accuracy", "rmse", "mae", "r2", "macro_f1", "exact_match")
-"""Metrics of all tasks, by which an epoch may be best."""
+from stages.settings.ranges import choice, holds, number, option, text
 
 
 @option("train", "loop")
@@ -32,8 +29,8 @@ class TrainSettings:
     class_weights: Any = None
     """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it). Of
     several labels the factor of each where it holds; `balanced`: examples without it / examples with it."""
-    monitor: str = choice("val_loss", *(f"val_{name}" for name in MONITORED), *MONITORED)
-    """Decides which epoch is best, and when to stop early: a metric that the task has."""
+    monitor: str = text("val_loss", r"(val_)?\w+", "a metric of the task, of validation after `val_`", "val_loss")
+    """Decides which epoch is best, and when to stop early: a metric that the task has, also of `task.metrics`."""
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
     early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")

@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from stages.dataset_rules import refuse_other_labels
 from stages.errors import UserError
-from stages.tasks.task import Task
+from stages.tasks.own import OwnMetric
+from stages.tasks.sigmoid import binary_losses, refuse_outside
+from stages.tasks.task import Task, listed_weights
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -27,11 +29,13 @@ class Classification(Task):
     """Classes, int32 [b]; of mixed examples the part of each, float32 [b, classes], rows that add up to 1.
 
     given: what the network returns, `logits` or `probabilities`.
+    single_logit: whether two classes have one output, that of the second.
     label_smoothing: part of a target that is spread over all classes alike (Szegedy et al. 2016, arXiv:1512.00567,
         section 7). class_weights: factor of an example's loss, by its class; None: 1.
     """
 
     given: str = "logits"
+    single_logit: bool = False
     label_smoothing: float = 0.0
     class_weights: tuple[float, ...] | None = None
 
@@ -43,6 +47,16 @@ class Classification(Task):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
+
+    def with_single_logit(self) -> Self:
+        """Returns the task of two classes with one output, and with the area under the ROC curve as a metric."""
+        one = replace(self, single_logit=True)
+        return replace(one, own_metrics=(OwnMetric(keras.metrics.AUC(name="auc"), "auc"),))
+
+    @property
+    def outputs(self) -> int:
+        """See `Task`."""
+        return 1 if self.single_logit else len(self.names)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -85,6 +99,7 @@ class Classification(Task):
         Raises:
             UserError: where there are not as many weights as classes.
         """
+        super().for_training(settings, targets)
         if settings.loss != "auto":
             raise UserError(f"train.loss={settings.loss} with a target of classes", "auto", "train.loss=auto")
         return replace(
@@ -101,13 +116,7 @@ class Classification(Task):
             counts = np.bincount(targets, minlength=classes)
             return tuple(float(len(targets) / (classes * max(count, 1))) for count in counts)
         assert isinstance(weights, (list, tuple))
-        if len(weights) != classes:
-            raise UserError(
-                f"train.class_weights has {len(weights)} numbers",
-                f"{classes}, one for each of {', '.join(self.names)}",
-                "train.class_weights=balanced",
-            )
-        return tuple(float(weight) for weight in weights)
+        return listed_weights(weights, self.names)
 
     def of_network(self, outputs: str) -> Self:
         """See `Task`."""
@@ -115,6 +124,9 @@ class Classification(Task):
 
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`: logits that are taken for probabilities train to wrong numbers without an error."""
+        if self.single_logit:
+            refuse_outside(self.given, outputs)
+            return
         sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
         if sums_to_one != (self.given == "probabilities"):
             add_up = "add up to 1" if sums_to_one else "do not add up to 1"
@@ -127,6 +139,8 @@ class Classification(Task):
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the cross-entropy, [b]; targets may be floats, from Keras."""
         of_logits = self.given == "logits"
+        if self.single_logit:
+            return self._of_single(targets, outputs)
         plain = (_of_logits if of_logits else _of_probabilities)(targets, outputs)
         if not self.label_smoothing:
             return plain
@@ -145,6 +159,30 @@ class Classification(Task):
         """See `Task`."""
         return tf.one_hot(targets, len(self.names))
 
+    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`: a column of targets for each class; of a single logit that of the second."""
+        wanted = tf.cast(targets if _is_mixed(targets) else self.soften(targets), outputs.dtype)
+        wanted = wanted[:, 1:] if self.single_logit else wanted
+        if as_logits or self.given == "probabilities":
+            return wanted, outputs
+        return wanted, tf.sigmoid(outputs) if self.single_logit else tf.nn.softmax(outputs)
+
+    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`; of a mixed example the class with the greatest part is its target."""
+        classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else targets
+        wanted, answers = self.soften(classes), self.answers(outputs)
+        return (wanted[:, 1:], answers[:, 1:]) if self.single_logit else (wanted, answers)
+
+    def classes(self, outputs: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:
+        """Returns the likeliest class of each example, [b]."""
+        if not self.single_logit:
+            return tf.argmax(outputs, axis=-1, output_type=dtype)
+        return tf.cast(outputs[:, 0] > (0.0 if self.given == "logits" else 0.5), dtype)
+
+    def _of_single(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        wanted = (targets if _is_mixed(targets) else self.soften(targets))[:, 1:]
+        return binary_losses(wanted, outputs, self.given, self.label_smoothing)[:, 0]
+
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:
         """See `Task`."""
@@ -157,7 +195,7 @@ class Classification(Task):
     def correct(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns whether the likeliest class is correct, bool [b]; that of a mixed example has the greatest part."""
         classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else tf.cast(targets, tf.int64)
-        return tf.argmax(outputs, axis=-1) == classes
+        return self.classes(outputs) == classes
 
     @property
     def tables(self) -> Mapping[str, tuple[int, ...]]:
@@ -167,7 +205,7 @@ class Classification(Task):
     def tabulate(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the confusion matrix, [classes, classes]: rows are true classes, columns predicted ones."""
         classes = len(self.names)
-        predicted = tf.argmax(outputs, axis=-1, output_type=targets.dtype)
+        predicted = self.classes(outputs, targets.dtype)
         # tf.math.confusion_matrix is the same with a dozen checks, of labels that the data set has checked.
         confusion = tf.math.unsorted_segment_sum(weights, targets * classes + predicted, classes**2)
         return {"confusion": tf.reshape(confusion, [classes, classes])}
@@ -186,10 +224,18 @@ class Classification(Task):
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns probabilities, float32 [b, classes], rows that add up to 1."""
+        if self.single_logit:
+            wide = tf.cast(outputs, tf.float32)
+            of_logits = self.given == "logits"
+            both = (tf.sigmoid(-wide), tf.sigmoid(wide)) if of_logits else (1 - wide, wide)
+            return tf.concat(both, axis=-1)
         return tf.cast(tf.nn.softmax(outputs) if self.given == "logits" else outputs, tf.float32)
 
     def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
-        """See `Task`."""
+        """See `Task`: of a single logit those of two, the first of which is 0."""
+        if self.single_logit:
+            first = keras.layers.Rescaling(0.0 if self.given == "logits" else -1.0, float(self.given != "logits"))
+            outputs = keras.layers.Concatenate(dtype=outputs.dtype)([first(outputs), outputs])
         if self.given == "probabilities":
             return outputs
         return keras.layers.Softmax(dtype=outputs.dtype, name=self.answer)(outputs)
@@ -202,7 +248,7 @@ class Classification(Task):
     def predict(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns probabilities and, as one more column, the predicted class: that of the outputs as they are."""
         wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
-        predicted = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        predicted = self.classes(outputs, tf.int32)
         return tf.concat([self.answers(wide), tf.cast(predicted, tf.float32)[:, tf.newaxis]], axis=1)
 
     def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:

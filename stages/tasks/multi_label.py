@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.task import Task
+from stages.tasks.sigmoid import binary_losses, refuse_outside
+from stages.tasks.task import Task, listed_weights
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -88,6 +89,7 @@ class MultiLabel(Task):
         Raises:
             UserError: for a loss of numbers, and where there are not as many weights as labels.
         """
+        super().for_training(settings, targets)
         if settings.loss != "auto":
             raise UserError(f"train.loss={settings.loss} with targets that are labels", "auto", "train.loss=auto")
         return replace(
@@ -103,13 +105,7 @@ class MultiLabel(Task):
             positives = np.maximum(targets.sum(axis=0), 1)
             return tuple(float(value) for value in (len(targets) - targets.sum(axis=0)) / positives)
         assert isinstance(weights, (list, tuple))
-        if len(weights) != len(self.names):
-            raise UserError(
-                f"train.class_weights has {len(weights)} numbers",
-                f"{len(self.names)}, one for each of {', '.join(self.names)}",
-                "train.class_weights=balanced",
-            )
-        return tuple(float(weight) for weight in weights)
+        return listed_weights(weights, self.names)
 
     def of_network(self, outputs: str) -> Self:
         """See `Task`."""
@@ -117,25 +113,24 @@ class MultiLabel(Task):
 
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`."""
-        if self.given == "probabilities" and not np.all((outputs >= 0) & (outputs <= 1)):
-            raise UserError(
-                "model.outputs=probabilities, but the network's output is not all between 0 and 1",
-                "what the last layer of the network returns",
-                "model.outputs=logits",
-            )
+        refuse_outside(self.given, outputs)
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the cross-entropy of each example, [b]: the mean over its labels."""
         wanted = tf.cast(targets, outputs.dtype)
-        smooth = wanted * (1.0 - self.label_smoothing) + self.label_smoothing / 2
-        if self.given == "logits":
-            values = tf.nn.sigmoid_cross_entropy_with_logits(smooth, outputs)
-        else:
-            clipped = tf.clip_by_value(outputs, 1e-7, 1 - 1e-7)  # Keras' own bounds
-            values = -smooth * tf.math.log(clipped) - (1 - smooth) * tf.math.log(1 - clipped)
+        values = binary_losses(wanted, outputs, self.given, self.label_smoothing)
         if self.positive_weights is not None:
             values *= 1 + wanted * (tf.constant(self.positive_weights, outputs.dtype) - 1)
         return tf.reduce_mean(values, axis=-1)
+
+    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`."""
+        are_answers = as_logits or self.given == "probabilities"
+        return tf.cast(targets, outputs.dtype), outputs if are_answers else tf.sigmoid(outputs)
+
+    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`."""
+        return tf.cast(targets, tf.float32), self.answers(outputs)
 
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:

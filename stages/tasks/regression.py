@@ -83,6 +83,7 @@ class Regression(Task):
         Raises:
             UserError: for settings that only classes have.
         """
+        super().for_training(settings, targets)
         for name in ("label_smoothing", "class_weights"):
             if getattr(settings, name):
                 raise UserError(
@@ -104,6 +105,14 @@ class Regression(Task):
         else:
             values = square if self.loss == "mse" else size
         return tf.reduce_mean(values, axis=-1)
+
+    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`: standardized, so that a loss has the same scale whatever the units."""
+        return self.standardized(targets, outputs.dtype), outputs
+
+    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`: in the targets' own units."""
+        return tf.cast(targets, tf.float32), self.answers(outputs)
 
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:

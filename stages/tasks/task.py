@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
+
+from stages.errors import UserError
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
     from stages.settings.train import TrainSettings
+
+
+class OwnLoss(Protocol):
+    """A loss of the configuration, as `stages.tasks.own` makes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def function(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]: ...
+
+    @property
+    def takes_logits(self) -> bool: ...
+
+
+class OwnMetric(Protocol):
+    """A metric of the configuration, as `stages.tasks.own` makes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_higher_better(self) -> bool: ...
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]: ...
+
+    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]: ...
+
+    def score(self, sums: Mapping[str, Any]) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -28,9 +60,12 @@ class Task(ABC):
         is better; of all others less is.
     answer: name of what an exported model returns first, float32 [N, outputs].
     target: name of the column of targets in `predictions.parquet`.
+    own_loss, own_metrics: those of the configuration, instead of `losses` and beside `metrics`.
     """
 
     names: tuple[str, ...]
+    own_loss: OwnLoss | None = field(default=None, kw_only=True)
+    own_metrics: tuple[OwnMetric, ...] = field(default=(), kw_only=True)
 
     primary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -54,18 +89,24 @@ class Task(ABC):
         return {
             "name": type(self).__name__,
             "primary": self.primary,
-            "metrics": list(self.metrics),
-            "higher_is_better": list(self.higher),
+            "metrics": list(self.measured),
+            "higher_is_better": [name for name in self.measured if self.is_higher_better(name)],
         }
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of all metrics of an epoch."""
+        return (*self.metrics, *(own.name for own in self.own_metrics))
 
     def is_higher_better(self, metric: str) -> bool:
         """Returns whether more of a metric is better, by its name with or without `val_`."""
-        return metric.removeprefix("val_") in self.higher
+        name = metric.removeprefix("val_")
+        return name in self.higher or any(own.is_higher_better for own in self.own_metrics if own.name == name)
 
     @property
     def shown(self) -> tuple[str, ...]:
         """Metrics in the line of an epoch."""
-        return (self.primary,)
+        return (self.primary, *(own.name for own in self.own_metrics))
 
     def text(self, metric: str, value: float) -> str:
         """Returns a loss or a metric as the line of an epoch has it: errors with four digits in all."""
@@ -97,6 +138,8 @@ class Task(ABC):
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """Returns the task as `settings` have its loss. targets: of the training split."""
+        if self.own_loss is not None:
+            refuse_with_own_loss(settings)
         return self
 
     def of_network(self, outputs: str) -> Self:
@@ -110,6 +153,24 @@ class Task(ABC):
     @abstractmethod
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the loss of each example, [b]: the step weighs, adds, and divides by the sum of the weights."""
+
+    def loss_of_each(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the loss of each example, [b]: of the configuration, else the task's."""
+        if self.own_loss is None:
+            return self.losses(targets, outputs)
+        return self.own_loss.function(*self.of_own_loss(targets, outputs, self.own_loss.takes_logits))
+
+    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns targets and answers for a loss of the configuration, [b, k] each, of the outputs' dtype.
+
+        Args:
+            as_logits: whether answers are to be what the network returns.
+        """
+        raise NotImplementedError
+
+    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns targets and answers for metrics of the configuration, float32 [b, k] each."""
+        raise NotImplementedError
 
     def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
         """Returns a factor of each example's loss by its target, [b] of `dtype`; None: 1."""
@@ -131,6 +192,25 @@ class Task(ABC):
         Args:
             weights: of the examples, [b]; they are added up over replicas and steps in float64.
         """
+
+    @property
+    def all_sums(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what `add_all` returns, by name."""
+        own = {name: shape for metric in self.own_metrics for name, shape in metric.sums.items()}
+        return {**self.sums, **own}
+
+    def add_all(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what a batch adds to the sums of the task's metrics and of those of the configuration."""
+        sums = dict(self.add(targets, outputs, weights))
+        if self.own_metrics:
+            given = self.of_own_metrics(targets, outputs)
+            for metric in self.own_metrics:
+                sums |= metric.add(*given, weights)
+        return sums
+
+    def all_scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        """Returns all metrics of an epoch; see `scores`."""
+        return self.scores(sums) | {metric.name: metric.score(sums) for metric in self.own_metrics}
 
     @property
     def tables(self) -> Mapping[str, tuple[int, ...]]:
@@ -180,3 +260,29 @@ class Task(ABC):
         """
         difference = np.abs(ours - theirs)
         return float(difference.max()), float(np.mean(difference.max(axis=1) <= allowed))
+
+
+def refuse_with_own_loss(settings: TrainSettings) -> None:
+    """Raises UserError for settings of the losses that `task.loss` replaces."""
+    for name, plain in (("loss", "auto"), ("label_smoothing", 0.0)):
+        if getattr(settings, name) != plain:
+            raise UserError(
+                f"train.{name}={getattr(settings, name)} with a loss of your own, task.loss, which does not have it",
+                "one of the two",
+                f"train.{name}={plain}",
+            )
+
+
+def listed_weights(weights: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
+    """Returns `train.class_weights` as they are listed.
+
+    Raises:
+        UserError: where there are not as many as names.
+    """
+    if len(weights) != len(names):
+        raise UserError(
+            f"train.class_weights has {len(weights)} numbers",
+            f"{len(names)}, one for each of {', '.join(names)}",
+            "train.class_weights=balanced",
+        )
+    return tuple(map(float, weights))

@@ -37,7 +37,7 @@ class KerasStep:
             metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
             network.compile(
                 self.loss_scale or optimizer,
-                task.losses,
+                task.loss_of_each,
                 metrics=metrics,
                 jit_compile=settings.jit == "on",
                 auto_scale_loss=False,

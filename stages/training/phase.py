@@ -97,7 +97,7 @@ class Phase:
             optimizer = build_optimizer(settings.optimizer, self.rate, model.policy)
             # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
-                network.compile(optimizer, task.losses, jit_compile=False, auto_scale_loss=False)
+                network.compile(optimizer, task.loss_of_each, jit_compile=False, auto_scale_loss=False)
         session.callbacks.set_model(self._network)
         trainable, self.dataset, self._features = model, dataset, None
         if is_frozen(model.network):

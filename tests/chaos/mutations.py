@@ -77,8 +77,8 @@ MUTATIONS = (
     ),
     mutation(
         "stages/tasks/classification.py",
-        "argmax(outputs, axis=-1, output_type=targets",
-        "argmin(outputs, axis=-1, output_type=targets",
+        "argmax(outputs, axis=-1, output_type=dtype",
+        "argmin(outputs, axis=-1, output_type=dtype",
         f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(

@@ -1,0 +1,195 @@
+"""Losses and metrics that a configuration adds to a task: Keras' or the user's, checked when they are made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from stages.errors import UserError
+from stages.targets import import_target, made
+
+if TYPE_CHECKING:
+    from stages.tasks.task import Task
+
+HALF = 8
+"""Examples of each of the two halves on which a metric is tried."""
+
+LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "divergence", "entropy")
+"""Ends of the names of metrics of which less is better, where Keras does not say it."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLoss:
+    """A function of targets and answers, [b, k] each, to the loss of each example, [b].
+
+    takes_logits: whether it has `from_logits=true`, so that answers are what the network returns.
+    """
+
+    name: str
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    takes_logits: bool
+
+
+@dataclass(frozen=True, eq=False)
+class OwnMetric:
+    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64.
+
+    place: in `task.metrics`, or another word.
+    """
+
+    metric: keras.metrics.Metric
+    place: int | str
+
+    @property
+    def name(self) -> str:
+        return str(self.metric.name)
+
+    @property
+    def is_higher_better(self) -> bool:
+        """By Keras' own `_direction`, else by the name."""
+        direction = getattr(self.metric, "_direction", None)
+        return direction == "up" if direction else not self.name.endswith(LOWER_IS_BETTER)
+
+    @property
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what `add` returns, by name."""
+        return {self._sum(index): tuple(one.shape) for index, one in enumerate(self.metric.variables)}
+
+    def _sum(self, index: int) -> str:
+        return f"own_{self.place}_{index}"
+
+    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what a batch adds to the state."""
+        first = [tf.zeros(one.shape, one.dtype) for one in self.metric.variables]
+        state = self.metric.stateless_update_state(first, targets, answers, sample_weight=weights)
+        return {self._sum(index): value for index, value in enumerate(state)}
+
+    def score(self, sums: Mapping[str, Any]) -> float:
+        """Returns the metric of added sums."""
+        state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
+        return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
+
+
+def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLoss:
+    """Returns the loss that `task.loss` names.
+
+    Args:
+        targets: some of the training split, on which it is tried.
+
+    Raises:
+        UserError: where it cannot be made or called, or returns something else than a loss for each example.
+    """
+    arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
+    target = str(entry["_target_"])
+    _refuse_sparse("task.loss", target)
+    found = _imported("task.loss", target)
+    if inspect.isclass(found):
+        expected = "a loss and its arguments"
+        function = made(target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
+        function = function.call if isinstance(function, keras.losses.Loss) else function
+    else:
+        function = partial(found, **arguments)
+    loss = OwnLoss(target.rpartition(".")[2], function, bool(arguments.get("from_logits")))
+    outputs = _outputs(task, len(targets))
+    try:
+        losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
+        shape: object = tuple(losses.shape)
+    except Exception as error:  # a function may be anything
+        shape = " ".join(str(error).split())[:200]
+    if shape != (len(targets),):
+        raise UserError(
+            f"task.loss._target_={target} returns {shape} for {len(targets)} examples of shape ({task.outputs},)",
+            f"the loss of each example, of shape ({len(targets)},), which training weighs and adds",
+            "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
+        )
+    return loss
+
+
+def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.ndarray) -> OwnMetric:
+    """Returns the metric that `task.metrics` names.
+
+    Args:
+        targets: some of the training split, on which it is tried.
+
+    Raises:
+        UserError: where it cannot be made or called, is no number, or is no function of sums.
+    """
+    where = f"task.metrics[{place}]"
+    arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
+    target = str(entry["_target_"])
+    _refuse_sparse(where, target)
+    expected, fix = "a keras.metrics.Metric and its arguments", "'task.metrics=[{_target_: keras.metrics.AUC}]'"
+    metric = made(target, f"{where} {target}", expected, fix, **arguments)
+    if not isinstance(metric, keras.metrics.Metric):
+        raise UserError(f"{where}: {target} is no Keras metric", expected, fix)
+    if metric.name in (*task.metrics, "loss") or not metric.name.replace("_", "").isalnum():
+        raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
+    return tried(OwnMetric(metric, place), f"{where}: {target}", task, targets)
+
+
+def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMetric:
+    """Returns the metric, whose states of two halves of some examples add up to the state of all.
+
+    Raises:
+        UserError: where they do not, or the metric is not one number.
+    """
+    rows = np.arange(2 * HALF) % len(targets)
+    outputs = _outputs(task, len(rows))
+    true, answers = task.of_own_metrics(tf.constant(targets[rows]), outputs)
+    weights = tf.constant(1 + np.arange(len(rows)) % 3, tf.float32)
+    try:
+        own.metric.update_state(true, answers, sample_weight=weights)  # some make their state only now
+        own.metric.reset_state()
+        is_zero = all(not np.any(keras.ops.convert_to_numpy(one)) for one in own.metric.variables)
+        halves = [own.add(true[part], answers[part], weights[part]) for part in (slice(HALF), slice(HALF, None))]
+        whole = own.add(true, answers, weights)
+        own.score(whole)
+    except Exception as error:  # a metric may be anything
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{where} cannot be computed of targets and answers of shapes {tuple(true.shape)}, {tuple(answers.shape)} "
+            f"({reason})",
+            "a metric of these that is one number",
+            "task.metrics=[]",
+        ) from error
+    adds_up = is_zero and all(np.allclose(halves[0][name] + halves[1][name], whole[name], 1e-4, 1e-5) for name in whole)
+    if not adds_up:
+        raise UserError(
+            f"{where} is no function of sums: its states of two halves do not add up to that of the whole, so that its "
+            "value would depend on batches and replicas",
+            "a metric whose update_state adds to variables that are 0 at first",
+            "task.metrics=[], and compute it of predictions.parquet",
+        )
+    return own
+
+
+def _outputs(task: Task, count: int) -> tf.Tensor:
+    """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
+    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.outputs))
+    return tf.constant(outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1.0), tf.float32)
+
+
+def _refuse_sparse(where: str, target: str) -> None:
+    if "sparse" in target.lower():
+        raise UserError(
+            f"{where}: {target} takes numbers of classes, and targets have a column for each class",
+            "the same without sparse",
+            f"_target_: {target.replace('Sparse', '').replace('sparse_', '')}",
+        )
+
+
+def _imported(where: str, target: str) -> Any:
+    try:
+        return import_target(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        expected = "a loss of Keras' or your own, by its import path"
+        raise UserError(
+            f"{where}._target_={target} cannot be imported ({error})", expected, "task.loss._target_=keras.losses.Huber"
+        ) from error

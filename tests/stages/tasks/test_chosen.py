@@ -1,0 +1,251 @@
+"""Tasks as a configuration has them: losses, metrics and classes of the user's, and what cannot be used."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as sk
+
+from stages.errors import UserError
+from stages.settings.task import AutoTaskSettings, ClassificationSettings, MultiLabelSettings, RegressionSettings
+from stages.tasks.chosen import chosen_task
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
+from stages.tasks.task import Task
+
+HERE = __name__
+
+RANDOM = np.random.default_rng(0)
+
+COUNT = 300
+
+TARGETS = {
+    "classes": RANDOM.integers(0, 3, COUNT).astype(np.int32),
+    "two": RANDOM.integers(0, 2, COUNT).astype(np.int32),
+    "labels": RANDOM.integers(0, 2, (COUNT, 3)).astype(np.int32),
+    "numbers": (100 + 30 * RANDOM.normal(size=(COUNT, 2))).astype(np.float32),
+}
+
+TASKS: dict[str, Task] = {
+    "classes": Classification(("a", "b", "c")),
+    "two": Classification(("a", "b")),
+    "labels": MultiLabel(("a", "b", "c")),
+    "numbers": Regression.of(("x", "y"), TARGETS["numbers"]),
+}
+
+
+@keras.saving.register_keras_serializable()
+class Within(keras.metrics.Mean):
+    """Part of the examples whose error is at most a share of the target."""
+
+    def __init__(self, share: float = 0.1, name: str = "within", **settings: Any) -> None:
+        super().__init__(name=name, **settings)
+        self.share = share
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        is_near = keras.ops.abs(y_pred - y_true) <= self.share * keras.ops.abs(y_true)
+        return super().update_state(keras.ops.mean(keras.ops.cast(is_near, "float32"), axis=-1), sample_weight)
+
+
+class Largest(keras.metrics.Metric):
+    """The largest error, which is no function of sums."""
+
+    def __init__(self, name: str = "largest", **settings: Any) -> None:
+        super().__init__(name=name, **settings)
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(keras.ops.abs(y_true - y_pred))))
+
+    def result(self) -> Any:
+        return self.value
+
+
+def pinball(y_true: Any, y_pred: Any, quantile: float = 0.9) -> Any:
+    error = y_true - y_pred
+    return keras.ops.mean(keras.ops.maximum(quantile * error, (quantile - 1) * error), axis=-1)
+
+
+def reduced(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
+@dataclass(frozen=True)
+class Relative(Regression):
+    """Numbers compared by their MAE."""
+
+    primary: ClassVar[str] = "mae"
+
+
+def outputs_of(task: Task) -> tf.Tensor:
+    return tf.constant(RANDOM.normal(size=(COUNT, task.outputs)), tf.float32)
+
+
+def scores(task: Task, name: str, outputs: tf.Tensor, weights: np.ndarray, parts: int) -> dict[str, float]:
+    """Returns the scores of batches of unequal sizes, whose sums are added in float64."""
+    cuts = np.array_split(np.arange(COUNT), np.sort(RANDOM.choice(COUNT, parts - 1, replace=False)))
+    totals: dict[str, Any] = {"examples": weights.sum()}
+    for rows in (cut for cut in cuts if len(cut)):
+        given = tf.constant(TARGETS[name][rows]), tf.gather(outputs, rows), tf.constant(weights[rows], tf.float32)
+        for key, value in task.add_all(*given).items():
+            totals[key] = totals.get(key, 0.0) + value.numpy().astype(np.float64)
+    return task.all_scores(totals)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "expected"),
+    [
+        ("numbers", {"_target_": "keras.losses.Huber", "delta": 2.0}, keras.losses.Huber(2.0, reduction=None)),
+        ("numbers", {"_target_": f"{HERE}.pinball", "quantile": 0.8}, lambda true, out: pinball(true, out, 0.8)),
+        (
+            "classes",
+            {"_target_": "keras.losses.CategoricalFocalCrossentropy", "from_logits": True},
+            keras.losses.CategoricalFocalCrossentropy(from_logits=True, reduction=None),
+        ),
+        ("labels", {"_target_": "keras.losses.BinaryCrossentropy"}, keras.losses.BinaryCrossentropy(reduction=None)),
+        (
+            "two",
+            {"_target_": "keras.losses.BinaryFocalCrossentropy"},
+            keras.losses.BinaryFocalCrossentropy(reduction=None),
+        ),
+    ],
+)
+def test_a_loss_of_the_users_is_that_of_each_example(name: str, loss: dict[str, Any], expected: Any) -> None:
+    task = chosen_task(TASKS[name], AutoTaskSettings(loss=loss, single_logit=name == "two"), TARGETS[name])
+    outputs, targets = outputs_of(task), TARGETS[name]
+    true = {
+        "numbers": lambda: (targets - np.array(TASKS["numbers"].mean)) / np.array(TASKS["numbers"].std),  # type: ignore[attr-defined]
+        "classes": lambda: np.eye(3)[targets],
+        "labels": lambda: targets,
+        "two": lambda: targets[:, np.newaxis],
+    }[name]()
+    answers = outputs if name in ("numbers", "classes") else tf.sigmoid(outputs)
+    found = task.loss_of_each(tf.constant(targets), outputs)
+    assert found.shape == (COUNT,)
+    np.testing.assert_allclose(found, expected(tf.constant(true, tf.float32), answers), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_metrics_add_up_whatever_the_batches(parts: int) -> None:
+    """As scikit-learn computes them of all examples with their weights."""
+    weights = RANDOM.random(COUNT)
+    entries = [{"_target_": f"{HERE}.Within", "share": 0.3}, {"_target_": "keras.metrics.MeanAbsolutePercentageError"}]
+    task = chosen_task(TASKS["numbers"], RegressionSettings(metrics=entries), TARGETS["numbers"])
+    outputs = outputs_of(task)
+    answers, targets = task.answers(outputs).numpy(), TARGETS["numbers"]
+    found = scores(task, "numbers", outputs, weights, parts)
+    near = (np.abs(answers - targets) <= 0.3 * np.abs(targets)).mean(axis=1)
+    assert found["within"] == pytest.approx(np.average(near, weights=weights), rel=1e-6)
+    mape = 100 * sk.mean_absolute_percentage_error(targets, answers, sample_weight=weights)
+    assert found["mean_absolute_percentage_error"] == pytest.approx(mape, rel=1e-6)
+    assert (task.is_higher_better("val_within"), task.is_higher_better("mean_absolute_percentage_error")) == (
+        True,
+        False,
+    )
+    assert found["rmse"] == pytest.approx(
+        np.mean(sk.root_mean_squared_error(targets, answers, sample_weight=weights, multioutput="raw_values")), rel=1e-6
+    )
+    one = chosen_task(TASKS["two"], ClassificationSettings(single_logit=True), TARGETS["two"])
+    outputs = outputs_of(one)
+    found = scores(one, "two", outputs, weights, parts)
+    area = sk.roc_auc_score(TARGETS["two"], outputs[:, 0], sample_weight=weights)
+    assert found["auc"] == pytest.approx(area, abs=2e-3)  # by 200 thresholds
+    assert found["accuracy"] == pytest.approx(
+        sk.accuracy_score(TARGETS["two"], outputs[:, 0] > 0, sample_weight=weights), rel=1e-6
+    )
+
+
+def test_two_classes_with_one_logit_answer_as_with_two() -> None:
+    one = chosen_task(TASKS["two"], AutoTaskSettings(single_logit=True), TARGETS["two"])
+    outputs = outputs_of(one)
+    two = tf.concat([tf.zeros_like(outputs), outputs], axis=1)
+    targets = tf.constant(TARGETS["two"])
+    np.testing.assert_allclose(one.losses(targets, outputs), TASKS["two"].losses(targets, two), atol=1e-6)
+    np.testing.assert_allclose(one.predict(outputs), TASKS["two"].predict(two), atol=1e-6)
+    layer = keras.Input((1,))
+    as_layers = keras.Model(layer, one.with_answers(layer))
+    np.testing.assert_allclose(as_layers(outputs), one.answers(outputs), atol=1e-6)
+    weights = tf.ones(COUNT)
+    confusion = one.tabulate(targets, outputs, weights)["confusion"]
+    np.testing.assert_array_equal(confusion, sk.confusion_matrix(TARGETS["two"], outputs[:, 0] > 0))
+
+
+def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
+    task = chosen_task(TASKS["numbers"], AutoTaskSettings(_target_=f"{HERE}.Relative"), TARGETS["numbers"])
+    assert isinstance(task, Relative)
+    assert (task.primary, task.mean) == ("mae", TASKS["numbers"].mean)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "problem", "fix"),
+    [
+        (
+            "classes",
+            RegressionSettings(),
+            "task=regression, and the target is one of task=classification",
+            "task=classification",
+        ),
+        (
+            "numbers",
+            MultiLabelSettings(),
+            "task=multi_label, and the target is one of task=regression",
+            "task=regression",
+        ),
+        (
+            "classes",
+            AutoTaskSettings(single_logit=True),
+            "task.single_logit=true with 3 classes",
+            "task.single_logit=false",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(single_logit=True),
+            "task.single_logit=true with 2 targets",
+            "task.single_logit=false",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(loss={"_target_": f"{HERE}.reduced"}),
+            r"returns () for 16 examples",
+            "keras.ops.mean",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(loss={"_target_": "keras.losses.None_"}),
+            "cannot be imported",
+            "keras.losses.Huber",
+        ),
+        (
+            "classes",
+            AutoTaskSettings(loss={"_target_": "keras.losses.SparseCategoricalCrossentropy"}),
+            "have a column for each class",
+            "keras.losses.CategoricalCrossentropy",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(metrics=[{"_target_": f"{HERE}.Largest"}]),
+            "is no function of sums",
+            "compute it of predictions.parquet",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(metrics=[{"_target_": "keras.metrics.MeanSquaredError", "name": "mae"}]),
+            "taken",
+            "mine",
+        ),
+        ("classes", AutoTaskSettings(metrics=[{"_target_": "keras.metrics.F1Score"}]), "one number", "task.metrics=[]"),
+        ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "it is no Task", "task._target_=null"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_line(name: str, settings: Any, problem: str, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        chosen_task(TASKS[name], settings, TARGETS[name])
+    text = str(refused.value)
+    assert problem in text
+    assert "Try: " in text
+    assert fix in text.partition("Try: ")[2]
+    assert "\n" not in text
