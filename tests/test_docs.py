@@ -50,6 +50,18 @@ def test_pages_are_short_and_link_to_what_the_site_has(page: Path) -> None:
         assert "://" in link or (page.parent / link).resolve().is_relative_to(ROOT / "docs"), link
 
 
+def test_modules_of_commands_exist() -> None:
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"python -m ((?:pipeline|benchmarks|tests)[\w.]*)", page.read_text())
+    }
+    assert "pipeline.compare" in named
+    for name in named:
+        path = ROOT.joinpath(*name.rstrip(".").split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), name
+
+
 def test_the_site_has_every_page_once() -> None:
     def pages(entry: object) -> list[str]:
         if isinstance(entry, str):

@@ -87,16 +87,16 @@ def _front_matter(summary: Summary, model: "Exported", data: str) -> dict[str, A
         for name in HUB_METRICS
         if f"test/{name}" in summary.metrics
     ]
-    dataset = {"name": data, "type": data, "split": "test"}
-    result = {"task": {"type": task}, "dataset": dataset, "metrics": metrics}
-    return {
-        "library_name": "keras",
-        **({"pipeline_tag": task} if task in HUB_TASKS else {}),
-        "tags": ["keras", "tensorflow", task],
-        "license": model.license or "unknown",
-        "metrics": [metric["type"] for metric in metrics],
-        "model-index": [{"name": summary.name, "results": [result] if metrics else []}],
-    }
+    front: dict[str, Any] = {"library_name": "keras", "tags": ["keras", "tensorflow", task]}
+    if task in HUB_TASKS:
+        front["pipeline_tag"] = task
+    front["license"] = model.license or "unknown"
+    if metrics:
+        dataset = {"name": data, "type": data, "split": "test"}
+        result = {"task": {"type": task}, "dataset": dataset, "metrics": metrics}
+        front["metrics"] = [metric["type"] for metric in metrics]
+        front["model-index"] = [{"name": summary.name, "results": [result]}]
+    return front
 
 
 def _task(summary: Summary, model: "Exported") -> str:

@@ -74,7 +74,7 @@ def test_the_author_is_the_one_of_git_and_is_never_guessed(monkeypatch: pytest.M
     monkeypatch.setattr(card, "CHECKOUT", tmp_path)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, "/dev/null")
-    assert "author" not in card.model_card(CLASSES, IMAGE_MODEL)
+    assert "- author" not in card.model_card(CLASSES, IMAGE_MODEL)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     subprocess.run(["git", "-C", tmp_path, "config", "user.name", "Ada_L"], check=True)
     assert "- author: Ada\\_L\n" in card.model_card(CLASSES, IMAGE_MODEL)
