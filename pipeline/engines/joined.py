@@ -1,7 +1,7 @@
 """Engines whose members something else starts, each by the same command: `cluster=tf_config` and `cluster=hosts`.
 
 They wait for each other here, as TensorFlow's own wait ignores signals and time limits. Every member calls the chief
-and holds the line until the chief says that all have come. A member that leaves is missing again. A chief whose
+and holds the line until the chief says that all have come. A member that leaves calls again. A chief whose
 TensorFlow runs already answers in another protocol, and counts as complete.
 """
 
@@ -193,7 +193,6 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
                         here[name] = lines.enter_context(line)
                     else:
                         line.close()
-            here = {name: line for name, line in here.items() if not _has_left(line)}
             if len(here) == len(others):
                 break
             yield {name: address for name, address in others.items() if name not in here}
@@ -250,7 +249,6 @@ def _caller(line: socket.socket, task: Task) -> str:
         return ""
     if digest and name in task.addresses() and digest != _digest(task):
         raise UserError(f"{name} was started with other members", "the same list of members in every one of them")
-    line.setblocking(False)
     return name
 
 
@@ -260,15 +258,6 @@ def _answer(line: socket.socket) -> bytes | None:
         return line.recv(100)
     except TimeoutError:
         return None
-
-
-def _has_left(line: socket.socket) -> bool:
-    try:
-        return not line.recv(1)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def _described(missing: Mapping[str, str]) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments, names_run
+from pipeline.command_line.compose import Composer
 from pipeline.config.names import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
 from pipeline.paths import CONF, outputs_folder, shorter
@@ -51,7 +51,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
         if option == "run" and name.startswith(ADDRESSES):
-            name = run_of_model(name, Store(_tracking(typed, config_dirs), outputs))
+            name = run_of_model(name, Store(_tracking(arguments), outputs))
         words = [f"{option}='{name}'" if _key(text) == option else text for text in arguments.overrides]
         arguments = replace(arguments, overrides=tuple(words))
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
@@ -68,14 +68,12 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
     return arguments
 
 
-def _tracking(typed: Mapping[str, str], config_dirs: Sequence[Path]) -> TrackingSettings:
-    """Return the store that a command line names, as far as it decides where models are."""
-    address = typed.get("tracking.uri")
-    places = [folder / "tracking" / f"{typed.get('tracking', 'local')}.yaml" for folder in (*config_dirs, CONF)]
-    if address is None and (option := next(filter(Path.is_file, places), None)) is not None:
-        with suppress(OSError, yaml.YAMLError, OmegaConfBaseException):  # composing the configuration tells of these
-            address = OmegaConf.select(OmegaConf.load(option), "uri")
-    return TrackingSettings("server" if address else "local", address)
+def _tracking(arguments: Arguments) -> TrackingSettings:
+    """Return the settings of the store that a command line names."""
+    words = tuple(text for text in arguments.overrides if _key(text).startswith("tracking"))
+    settings = OmegaConf.to_object(Composer(Arguments(words, folders=arguments.folders)).one().document.tracking)
+    assert isinstance(settings, TrackingSettings)
+    return settings
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:

@@ -1,14 +1,12 @@
 """The code of a run: its commit, its uncommitted changes, and the command that ran it; `outputs` is kept out of git."""
 
 import getpass
-import hashlib
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +16,6 @@ from pipeline.redaction import credentials_of, redact, redact_overrides
 
 DIFF_LIMIT = 1_000_000
 """Characters of a diff."""
-
-_CODE = ("*.py", "*.yaml", "*.yml", "*.toml")
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ def code_state(folder: Path | None = None) -> CodeState | None:
     """Return the state of the repository around `folder`, or None where there is none.
 
     Without `folder`: the source tree of this project, or, for an installed package, the working directory. New files
-    count as uncommitted changes if they are code or configuration and not ignored by git; the diff has their digests.
+    count as uncommitted changes, and are not in the diff: `code.json` has the digests of those that are code.
     """
     start = folder or CHECKOUT or Path.cwd()
     root = git(start, "rev-parse", "--show-toplevel")
@@ -90,14 +86,8 @@ def _shown(words: Sequence[str]) -> str:
 
 
 def _diff(top: Path) -> str:
-    """Return uncommitted changes without secrets; new files by names and digests."""
-    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or ""
-    notes = []
-    for name in filter(None, listed.split("\0")):
-        with suppress(OSError):  # a broken link, or deleted in the meantime
-            digest = hashlib.sha256((top / name).read_bytes()).hexdigest()
-            notes.append(f"# new, known by its digest alone: {name} sha256:{digest}\n")
-    text = "".join([*notes, git(top, "diff", "HEAD") or git(top, "diff") or ""])
+    """Return uncommitted changes of files that git knows, without secrets."""
+    text = git(top, "diff", "HEAD") or git(top, "diff") or ""
     if len(text) <= DIFF_LIMIT:
         return str(redact(text))
     beginning = text[:DIFF_LIMIT].rpartition("\n")[0]  # between two lines, as half a key would not be recognized

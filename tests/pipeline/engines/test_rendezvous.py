@@ -132,13 +132,6 @@ def test_a_line_names_a_few_of_many_missing_members() -> None:
     assert f"worker 8 at {tasks[8].address} and 11 more" in str(error)
 
 
-def test_a_member_that_has_come_and_left_is_missing() -> None:
-    first, second, third = local_tasks(MultiWorkerSettings(deterministic=False, workers=3).members())
-    errors = waiting([first, second, third], 3, 0.3, 2, apart=0.8)
-    assert f"there is no worker 1 at {second.address}" in str(errors[0])
-    assert "worker 2" not in str(errors[0])
-
-
 def test_as_many_members_meet_as_a_strategy_may_have() -> None:
     tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=64).members())
     assert waiting(tasks, apart=0) == [None] * 64
