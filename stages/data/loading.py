@@ -11,7 +11,7 @@ from stages.data.free_memory import available_memory
 from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
 from stages.data.source import Invalid, Source
 from stages.data.split import Split
-from stages.data.splits import cut_all, dataset_of
+from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter, Silent
@@ -91,28 +91,11 @@ def feature_of(source: Source, settings: SourceSettings) -> Feature:
 
 
 def splits_of(source: Source, prepared: Prepared, settings: SourceSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each split, in order; what the source does not have is cut from its training examples.
-
-    Raises:
-        UserError: where a split has no example, a class has too few for each, or only one class can be learned.
-    """
+    """Returns the rows of each split, in order; what the source does not have is cut from its training examples."""
     place = np.full(len(source), -1)
     place[prepared.numbers] = np.arange(len(prepared.numbers))
     rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
-    for name, part in rows.items():
-        if not len(part):
-            raise UserError(f"the {name} split of {source.name} has no example that can be used", "one at least")
-    train = rows["train"]
-    present = np.unique(prepared.labels[train])
-    if len(present) < 2:
-        raise UserError(
-            f"only the class {source.class_names[int(present[0])]} has training examples that can be used",
-            "training examples of two classes or more",
-        )
-    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
-    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
-    cut = cut_all(prepared.labels[train], missing, settings.split_seed)
-    return rows | {name: train[part] for name, part in cut.items()}
+    return cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
 
 
 def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:

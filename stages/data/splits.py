@@ -13,6 +13,7 @@ from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.results import Dataset, Record
 from stages.seeds import derive
+from stages.settings.data import DataSettings
 from stages.tasks.classification import Classification
 from stages.tasks.task import Task
 
@@ -67,6 +68,32 @@ def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> di
             )
         rows |= {name: train[is_part], "train": train[~is_part]}
     return rows
+
+
+def cut_classes(
+    source: str, rows: Mapping[str, np.ndarray], labels: np.ndarray, names: tuple[str, ...], settings: DataSettings
+) -> dict[str, np.ndarray]:
+    """Returns the rows of all splits, in order: those that `rows` lacks are cut from its `train`.
+
+    Args:
+        labels: int [N], of all rows, numbers of the classes `names`.
+
+    Raises:
+        UserError: where a split of `source` has no example, a class too few for each, or only one can be learned.
+    """
+    for name, part in rows.items():
+        if not len(part):
+            raise UserError(f"the {name} split of {source} has no example that can be used", "one at least")
+    train = rows["train"]
+    present = np.unique(labels[train])
+    if len(present) < 2:
+        raise UserError(
+            f"only the class {names[present[0]]} has training examples that can be used",
+            "training examples of two classes or more",
+        )
+    missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
+    cut = cut_all(labels[train], missing, settings.split_seed)
+    return {**rows, **{name: train[part] for name, part in cut.items()}}
 
 
 def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | None:

@@ -21,8 +21,7 @@ def digits(settings: DigitsSettings) -> Dataset:
     assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
     images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
-    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
-    numbers_of = cut_all(labels, fractions, settings.split_seed)
+    numbers_of = cut_all(labels, settings.held_out, settings.split_seed)
     train, val, test = (
         Split.of_images(images[numbers], labels[numbers], numbers=numbers)
         for numbers in (numbers_of[name] for name in ("train", "val", "test"))

@@ -251,8 +251,7 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     if settings.split_column is not None:
         rows = _named_splits(source, settings.split_column)
     train = rows["train"]
-    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
-    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
+    missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     if settings.group is not None:
         from sklearn.model_selection import GroupShuffleSplit  # a second, which no other table need wait for
 

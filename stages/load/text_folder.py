@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.data.splits import cut_all, dataset_of
+from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.load.image_folder import files_below, split_folders
@@ -53,18 +53,10 @@ def text_folder(
                 labels.append(label)
                 files.append(os.fsencode(path.relative_to(root).as_posix()).decode(errors="backslashreplace"))
         rows[split] = np.arange(begin, len(texts))
-        if not len(rows[split]):
-            raise UserError(f"the {split} split of {root.name} has no text", "*.txt in a folder for each class")
     if passed_over:
         (reporter or Silent()).log(f"{root.name}: {passed_over:,} files that are no texts are passed over")
     targets = np.array(labels, np.int32)
-    train = rows["train"]
-    present = np.unique(targets[train])
-    if len(present) < 2:
-        raise UserError(f"only the class {names[present[0]]} has training texts", "those of two classes or more")
-    fractions = {"test": settings.test_fraction, "val": settings.val_fraction}
-    missing = {name: fraction for name, fraction in fractions.items() if name not in rows}
-    rows |= {name: train[part] for name, part in cut_all(targets[train], missing, settings.split_seed).items()}
+    rows = cut_classes(root.name, rows, targets, names, settings)
     column = np.array(texts, object)
     splits = {
         name: Split({TEXT: column[part]}, targets[part], numbers=part, files=[files[row] for row in part])

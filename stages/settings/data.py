@@ -25,6 +25,11 @@ class DataSettings:
     """Fixes which examples go to a split that is cut. Separate from the run's `seed`, so that runs of several seeds
     are compared on the same test examples."""
 
+    @property
+    def held_out(self) -> dict[str, float]:
+        """The fraction of each split that is cut from the training examples, in the order of the cuts."""
+        return {"test": self.test_fraction, "val": self.val_fraction}
+
     def train_examples(self) -> int | None:
         """Returns the number of training examples, or None where it is unknown before they are read."""
         return None

@@ -72,11 +72,11 @@ def test_folders_without_two_classes_of_texts_are_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"has 1 class folder\(s\): good"):
         text_folder(settings(tmp_path / "one"))
     write(tmp_path / "one", "empty", 0)
-    with pytest.raises(UserError, match="only the class good has training texts"):
+    with pytest.raises(UserError, match="only the class good has training examples"):
         text_folder(settings(tmp_path / "one"))
     for name in ("a", "b"):
         write(tmp_path / "none", name, 0)
-    with pytest.raises(UserError, match="the train split of none has no text"):
+    with pytest.raises(UserError, match="the train split of none has no example"):
         text_folder(settings(tmp_path / "none"))
     with pytest.raises(UserError, match=r"data\.dir is not set"):
         TextFolderSettings().check("data")
