@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
@@ -28,7 +29,7 @@ def package(tmp_path: Path) -> Path:
     """The files that the pages tell the reader to write."""
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs" / "how-to").glob("own-*.md")))
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", pages, flags=re.DOTALL)
-    assert len(blocks) == 17
+    assert len(blocks) == 20
     for name, content in blocks:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +95,21 @@ def test_an_engine_of_the_page_says_which_member_each_process_is(
         monkeypatch.setenv("RANK", str(rank))
         task = engine.task(strategy)
         assert (task.name, task.address, task.is_chief) == (f"worker-{rank}", address, rank == 0)
+
+
+def test_losses_metrics_and_tasks_of_the_page_run(package: Path, outputs: Path) -> None:
+    load_diabetes(as_frame=True).frame.rename(columns={"target": "price"}).to_csv(package / "houses.csv", index=False)
+    page = (ROOT / "docs" / "how-to" / "own-task.md").read_text()
+    commands_of_page = re.findall(r"python -m pipeline --config-dir my_conf (.*)", page)
+    assert len(commands_of_page) == 2
+    for command, name, metric in zip(commands_of_page, ("houses", "typical"), ("val/within", "test/mae"), strict=True):
+        words = (*command.split(), f"name={name}", "train.epochs=3", "pipeline.export=null", "evaluate.baseline=false")
+        done = run(package, *words, f"outputs={outputs}", trains=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        [path] = outputs.glob(f"runs/{name}/*/summary.json")
+        summary = json.loads(path.read_text())
+        assert metric in summary["metrics"]
+        assert summary["facts"]["task"]["primary"] == {"houses": "rmse", "typical": "mae"}[name]
 
 
 @pytest.mark.smoke
