@@ -12,7 +12,7 @@ from pipeline.targets import check_installed
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.data import DataSettings
-from stages.settings.model import ModelSettings
+from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
 from stages.settings.task import METRICS, TaskSettings
@@ -37,7 +37,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error
-    for check in (_monitor_is_known, _tpu_exists, _exporters_are_installed, check_own_code):
+    for check in (_monitor_is_known, _tpu_exists, _packages_are_installed, check_own_code):
         check(experiment)
     if surroundings:
         check_surroundings(experiment)
@@ -81,7 +81,10 @@ def _tpu_exists(experiment: Experiment) -> None:
         )
 
 
-def _exporters_are_installed(experiment: Experiment) -> None:
+def _packages_are_installed(experiment: Experiment) -> None:
+    model = experiment.of("model", ModelSettings)
+    if model and isinstance(model.network, KerasHubSettings):
+        check_installed("model=keras_hub", model.network.requires, model.network.extra)
     settings = experiment.of("export", ExportSettings)
     for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)

@@ -117,10 +117,15 @@ def _backbone(
             "images that are large enough, and arguments that it takes",
             "model=cnn, or model.network.arguments={}",
         ) from error
-    backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
-    for layer in all_layers(backbone):
+    return as_backbone(backbone)
+
+
+def as_backbone(network: keras.Model) -> keras.Model:
+    """Returns `network` under the name `backbone`, its BatchNorms synchronized over replicas."""
+    network.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
+    for layer in all_layers(network):
         if isinstance(layer, keras.layers.BatchNormalization):
             # The functions take no argument for it, and a clone would cost as much as the backbone.
             layer.__class__ = BatchNormalization
             layer.synchronized = True
-    return backbone
+    return network

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from omegaconf import II, MISSING
 
@@ -138,6 +139,28 @@ class ApplicationSettings:
     dropout: float = number(0.2, at_least=0, below=1)
     single_logit: bool = False
     """Whether two classes get one output, a sigmoid's, instead of two."""
+
+
+@option("network", "keras_hub")
+@dataclass(kw_only=True)
+class KerasHubSettings:
+    """A backbone of KerasHub with its weights, pooling, dropout and one dense layer."""
+
+    requires: ClassVar[tuple[str, ...]] = ("keras_hub",)
+    extra: ClassVar[str] = "hub"
+
+    _target_: str = "stages.networks.keras_hub.keras_hub"
+    preset: str = MISSING
+    """A folder that KerasHub's `save_to_preset` has written; nothing is downloaded."""
+    dropout: float = number(0.2, at_least=0, below=1)
+
+    def check(self, path: str) -> None:
+        if not (Path(self.preset).expanduser() / "config.json").is_file():
+            raise UserError(
+                f"{path}.preset={self.preset} is no preset",
+                "a folder with config.json, as KerasHub's save_to_preset writes it",
+                f"{path}.preset=<folder>",
+            )
 
 
 @option("model", "model")

@@ -1,9 +1,12 @@
-"""Formats of export whose packages or settings are missing are refused before anything starts."""
+"""Formats of export, and networks, whose packages or settings are missing are refused before anything starts."""
+
+from pathlib import Path
 
 import pytest
 
 from pipeline.checks.registry import check_rules
 from stages.errors import UserError
+from stages.settings.model import KerasHubSettings
 from stages.settings.results import OnnxSettings
 from tests.pipeline.experiments import experiment
 
@@ -14,6 +17,18 @@ def test_a_format_without_its_packages_is_refused(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UserError, match=r"no_such_package is not installed\..*Try: pip install no_such_package$"):
             check_rules(experiment(f"export={option}", "tracking=off"), surroundings=False)
     check_rules(experiment("export=litert", "tracking=off"), surroundings=False)
+
+
+def test_a_backbone_of_keras_hub_needs_its_extra_and_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("model=keras_hub", f"model.network.preset={tmp_path}", "tracking=off")
+    with pytest.raises(UserError, match="is no preset"):
+        experiment(*given)
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(KerasHubSettings, "requires", ("no_such_package",))
+    with pytest.raises(UserError, match=r"model=keras_hub: the package no_such_package is not installed.*extra hub"):
+        check_rules(experiment(*given), surroundings=False)
+    monkeypatch.setattr(KerasHubSettings, "requires", ("numpy",))
+    check_rules(experiment(*given), surroundings=False)
 
 
 MAPPINGS = {

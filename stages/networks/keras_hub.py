@@ -1,0 +1,66 @@
+"""Backbones of KerasHub, from a preset in a folder, with the project's head."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from stages.errors import UserError
+from stages.networks.applications import as_backbone
+from stages.networks.precision import last_dtype
+from stages.results import Normalization
+
+POOLING = {4: keras.layers.GlobalAveragePooling2D, 3: keras.layers.GlobalAveragePooling1D}
+"""By the rank of what a backbone returns: a map of features, or one vector for each part of the image."""
+
+
+def keras_hub(input_shape: tuple[int, int, int], num_classes: int, preset: str, dropout: float) -> keras.Model:
+    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
+
+    The preset's backbone, with its weights, is the layer `backbone`; global average pooling, dropout and one dense
+    layer follow. Its BatchNorms take the statistics of the whole batch, however many replicas share it. Images of one
+    channel are repeated to three.
+
+    Args:
+        preset: a folder that `save_to_preset` of KerasHub has written.
+        dropout: in front of the dense layer, in [0, 1).
+
+    Raises:
+        UserError: where the preset has no backbone of images.
+    """
+    from keras_hub import models  # seconds
+
+    loaded = models.Backbone.from_preset(str(Path(preset).expanduser()), dtype=keras.config.dtype_policy().name)
+    if isinstance(loaded.input, dict) or len(loaded.input.shape) != 4:
+        raise UserError(
+            f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take images alone",
+            "a backbone of images",
+            "model=transformer, for texts",
+        )
+    backbone = as_backbone(loaded)
+    inputs = keras.Input(input_shape)
+    images = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
+    features = backbone(images)
+    pooling = POOLING.get(len(features.shape))
+    features = pooling(name="pooling")(features) if pooling else features
+    features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
+    outputs = keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
+    return keras.Model(inputs, outputs, name="keras_hub")
+
+
+def preprocessing(preset: str, **_: Any) -> Normalization | None:
+    """Returns the scaling of RGB pixels of 0 to 255 that the preset's preprocessor has; None where it has none."""
+    from keras_hub import layers
+
+    try:
+        converter = layers.ImageConverter.from_preset(str(Path(preset).expanduser()))
+    except ValueError:  # KerasHub's own, for a preset without one
+        return None
+    scale, offset = (
+        tuple(value) if isinstance(value, (list, tuple)) else (default if value is None else float(value),) * 3
+        for value, default in ((converter.scale, 1.0), (converter.offset, 0.0))
+    )
+    return Normalization(scale, offset)
+
+
+keras_hub.preprocessing = preprocessing  # type: ignore[attr-defined]
