@@ -38,12 +38,15 @@ def test_every_option_of_every_group_composes(group: str, option: str, monkeypat
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     monkeypatch.setattr("stages.settings.table.TableSettings.check", lambda self, path: None)
     monkeypatch.setattr("stages.settings.arrays.ArraysSettings.check", lambda self, path: None)
+    monkeypatch.setattr("stages.settings.model.KerasHubSettings.check", lambda self, path: None)
+    monkeypatch.setattr("stages.settings.model.KerasHubSettings.requires", ())
     with_it = {"cluster=tf_config": ["strategy=multi_worker"], "strategy=tpu": ["strategy.name=a-name"]}
     with_it["cluster=hosts"] = ["strategy=multi_worker", "cluster.hosts=[localhost:23457,b.invalid:23457]"]
     with_it |= {
         "data=image_folder": ["data.dir=."],
         "data=text_folder": ["data.dir=."],
         "data=tfds": ["data.name=mnist"],
+        "model=keras_hub": ["model.network.preset=."],
     }
     with_it |= {f"precision={policy}": ["optimizer=sgd"] for policy in ("bfloat16", "float16")}
     with_it["optimizer=custom"] = ["optimizer._target_=keras.optimizers.Lion"]
