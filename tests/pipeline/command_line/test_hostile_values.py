@@ -34,7 +34,7 @@ CHOSEN = {
     "tracking": "tracking=local", "normalize": "normalize=auto", "augment": "augment=none",
     "inspect": "inspect=default", "precision": "precision=float32", "model": "model=cnn",
     "schedule.schedule": "schedule=constant",
-    "evaluate": "evaluate=classification", "export": "export=saved_model",
+    "evaluate": "evaluate=default", "export": "export=saved_model",
 }  # fmt: skip
 OPTIONS = {"resnet": "model=resnet20", "application": "model=application", "cnn_photo": "model=cnn_photo"}
 GIVEN = {
@@ -114,7 +114,7 @@ def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
     hint = typing.get_type_hints(schema)[field.name]
     if not isinstance(value, (int, float, str)) or isinstance(value, bool) or hint is Any:
         return True
-    if hint is bool:  # any number but 0 is true
+    if hint in (bool, bool | None):  # any number but 0 is true
         return True
     kind = str(hint)
     if "str" in kind:
