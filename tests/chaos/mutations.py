@@ -82,6 +82,33 @@ MUTATIONS = (
         f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(
+        "stages/evaluation/estimates.py", "return mean, parts * (values - mean)", "return mean, parts * values",
+        "tests/stages/evaluation/test_weights.py",
+    ),
+    mutation(
+        "stages/tasks/own.py", "first = [tf.zeros(", "first = [tf.ones(",
+        "tests/stages/tasks/test_chosen.py",
+    ),
+    mutation(
+        "stages/tasks/own.py", "sample_weight=weights)\n        return {", "sample_weight=None)\n        return {",
+        "tests/stages/tasks/test_chosen.py",
+    ),
+    mutation(
+        "stages/tasks/own.py", "    if not adds_up:", "    if False:", "tests/stages/tasks/test_chosen.py",
+    ),
+    mutation(
+        "stages/tasks/own.py", "if shape != (len(targets),):", "if False:", "tests/stages/tasks/test_chosen.py",
+    ),
+    mutation(
+        "stages/tasks/task.py", "for metric in self.own_metrics:\n                sums |= metric.add(*given, weights)",
+        "for metric in self.own_metrics:\n                sums |= metric.add(*given, 1 + 0 * weights)",
+        "tests/stages/tasks/test_chosen.py",
+    ),
+    mutation(
+        "pipeline/comparison/comparison.py", "sign = -1 if is_lower_better else 1", "sign = 1",
+        "tests/pipeline/comparison/test_comparison.py", "-k", "chosen_on_validation",
+    ),
+    mutation(
         "stages/distribution/collectives.py", "assign_add(tf.cast(value, tf.float64))",
         "assign(tf.cast(value, tf.float64))",
         f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 3]",
