@@ -2,9 +2,13 @@
 
 import functools
 import json
+import os
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -15,6 +19,7 @@ from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
+from tests import commands
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
 """Settings of a run that is over in about two seconds."""
@@ -61,6 +66,32 @@ def command_error(words: Sequence[str]) -> UserError | None:
     except UserError as error:
         return error
     return None
+
+
+def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
+    """Kills a run after its first checkpoint and repeats its command; returns its `outputs` in `folder`.
+
+    Asserts that its weights are those of a run that nobody killed, to the bit.
+    """
+    given = (*given, "tracking=off", "deterministic=true", "train.checkpoint_every_steps=1")
+    weights = []
+    for outputs in (folder / "whole", folder / "killed"):
+        if outputs.name == "killed":
+            with commands.start(*given, f"outputs={outputs}", cwd=cwd) as process:
+                deadline = time.monotonic() + 120
+                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+            assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
+        done = commands.run(*given, f"outputs={outputs}", cwd=cwd)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
+            weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
+    assert weights[0].keys() == weights[1].keys()
+    for key, values in weights[0].items():
+        np.testing.assert_array_equal(weights[1][key], values)
+    return outputs
 
 
 def losses(outputs: Path) -> list[float]:

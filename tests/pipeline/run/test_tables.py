@@ -1,10 +1,7 @@
 """A table from the command to its predictions: trained, killed and resumed, tracked, exported, asked."""
 
 import json
-import os
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import mlflow
@@ -16,7 +13,7 @@ from sklearn import metrics as sk
 
 from pipeline import predict
 from tests import commands
-from tests.pipeline.experiments import TRAINED, only_folder, only_run
+from tests.pipeline.experiments import TRAINED, killed_and_resumed, only_folder, only_run
 from tests.pipeline.serving.test_serving import JSON, post, serving
 
 pytestmark = pytest.mark.slow
@@ -177,26 +174,10 @@ def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> 
 
 def test_killed_and_resumed_equals_uninterrupted(csv: Path, tmp_path: Path) -> None:
     given = (
-        "data=table", f"data.files={csv}", "data.target=color", *TRAINED, "train.epochs=12", "deterministic=true",
-        "train.checkpoint_every_steps=1", "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3",
+        "data=table", f"data.files={csv}", "data.target=color", *TRAINED, "train.epochs=40",
+        "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3",
     )  # fmt: skip
-    weights = []
-    for name in ("whole", "killed"):
-        outputs = tmp_path / name
-        if name == "killed":
-            with commands.start(*given, f"outputs={outputs}", "tracking=off") as process:
-                deadline = time.monotonic() + 120
-                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-        done = commands.run(*given, f"outputs={outputs}", "tracking=off")
-        assert done.returncode == 0, done.stdout + done.stderr
-        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
-            weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
-    assert weights[0].keys() == weights[1].keys()
-    for key, values in weights[0].items():
-        np.testing.assert_array_equal(weights[1][key], values)
+    killed_and_resumed(given, tmp_path)
 
 
 def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: Path, tmp_path: Path) -> None:

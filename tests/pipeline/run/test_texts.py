@@ -1,11 +1,8 @@
 """The commands of the page on texts; killed and resumed, a run has the weights of an uninterrupted one."""
 
 import json
-import os
 import re
 import shlex
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +12,7 @@ import pytest
 
 from tests import commands
 from tests.conftest import ROOT
-from tests.pipeline.experiments import TRAINED, only_folder
+from tests.pipeline.experiments import TRAINED, killed_and_resumed, only_folder
 
 pytestmark = pytest.mark.slow
 
@@ -70,23 +67,6 @@ def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None
 
 
 def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
-    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=40", "deterministic=true",
-             "train.checkpoint_every_steps=1", "model=text_cnn", "model.network.filters=8")  # fmt: skip
-    weights = []
-    for name in ("whole", "killed"):
-        outputs = tmp_path / name
-        if name == "killed":
-            with commands.start(*given, f"outputs={outputs}", cwd=folder) as process:
-                deadline = time.monotonic() + 120
-                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-            assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
-        done = commands.run(*given, f"outputs={outputs}", cwd=folder)
-        assert done.returncode == 0, done.stdout + done.stderr
-        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
-            weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
-    assert weights[0].keys() == weights[1].keys()
-    for key, values in weights[0].items():
-        np.testing.assert_array_equal(weights[1][key], values)
+    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=40",
+             "model=text_cnn", "model.network.filters=8")  # fmt: skip
+    killed_and_resumed(given, tmp_path, cwd=folder)
