@@ -157,7 +157,7 @@ def _tell(report: Measured, reporter: Reporter) -> None:
     for note in report.notes[1:]:
         reporter.log(note)
     for section in report.sections:
-        reporter.log(f"{section.title}: {section.note}")
+        reporter.log(section.title)
         for line in aligned([row[:TOLD_COLUMNS] for row in section.shown[: TOLD_ROWS + 1]]):
             reporter.log(f"  {line}")
 

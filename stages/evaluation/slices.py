@@ -83,12 +83,12 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != task.primary)
     rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
     note = (
-        f"the worst slice first. low, high: {100 * settings.confidence:g} % interval of {task.primary}. than the rest: "
+        f"low, high: {100 * settings.confidence:g} % interval of {task.primary}. than the rest: "
         f"whether {task.primary} differs from that of all other test examples, by an interval that allows for the "
         f"number of slices; of fewer than {least} examples nothing is told."
     )
     header = ["slice", "examples", task.primary, "low", "high", "than the rest", *names]
-    return Section("slices", "Slices", note, [header, *rows_of])
+    return Section("slices", "Slices, the worst first", note, [header, *rows_of])
 
 
 def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> Ends | None:
