@@ -130,12 +130,12 @@ def _names(model: "Exported") -> str:
 
 
 def _scores(summary: Summary) -> list[dict[str, str]]:
-    """Return the test metrics with their intervals, those of single targets among them."""
+    """Return the test metrics with their intervals, and those of the baseline."""
     intervals = summary.facts.get("intervals", {})
     return [
         {"name": escaped(name), "value": _number(value), "interval": " to ".join(map(_number, intervals.get(name, ())))}
         for name, value in summary.metrics.items()
-        if name.startswith("test/") and not name.endswith(("_low", "_high", "_seconds"))
+        if name.startswith(("test/", "baseline/")) and not name.endswith(("_low", "_high", "_seconds"))
     ]
 
 
@@ -178,7 +178,7 @@ def _training(summary: Summary) -> Mapping[str, str]:
         "date": datetime.now(UTC).date().isoformat(),
         "author": escaped(author),
         "command": code(command()),
-        "commit": code(commit) if commit else "",
+        "commit": f"{code(commit)}{', with changes' if git(folder, 'status', '--porcelain') else ''}" if commit else "",
         "epoch": escaped(facts.get("best epoch", "")),
         "speed": escaped(facts.get("speed", "")),
         "versions": ", ".join(f"{name} {version}" for name, version in summary.versions.items()),

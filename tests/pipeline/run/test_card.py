@@ -78,6 +78,10 @@ def test_the_author_is_the_one_of_git_and_is_never_guessed(monkeypatch: pytest.M
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     subprocess.run(["git", "-C", tmp_path, "config", "user.name", "Ada_L"], check=True)
     assert "- author: Ada\\_L\n" in card.model_card(CLASSES, IMAGE_MODEL)
+    subprocess.run(["git", "-C", tmp_path, "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"], check=True)
+    assert ", with changes" not in card.model_card(CLASSES, IMAGE_MODEL)
+    (tmp_path / "new.py").touch()
+    assert "`, with changes\n" in card.model_card(CLASSES, IMAGE_MODEL)
 
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:
