@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.data.split_statistics import Duplicates
 from stages.features.kinds import Feature
@@ -84,7 +85,7 @@ def _is_identifier(split: Split, name: str, feature: Feature) -> bool:
 
 
 def _sampled(split: Split) -> np.ndarray:
-    return np.unique(np.linspace(0, len(split) - 1, SAMPLE).astype(np.int64))
+    return evenly_spread(len(split), SAMPLE)
 
 
 def _of(kind: str, values: np.ndarray) -> tuple[object, ...]:

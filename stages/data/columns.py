@@ -68,6 +68,11 @@ def taken(column: Column, rows: np.ndarray) -> Column:
     return Streamed(column.__getitem__, rows, column.shape[1:], column.dtype)
 
 
+def evenly_spread(count: int, most: int) -> np.ndarray:
+    """Returns rows, int64, from the first of `count` to the last: all of them, or `most`."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
+
+
 @contextmanager
 def own_errors(columns: Iterable[Column]) -> Iterator[None]:
     """Raises the error that reading `columns` has raised, which TensorFlow buries in one of its own."""

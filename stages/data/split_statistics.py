@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.features.kinds import IMAGES
+from stages.images import count_repeated, count_shared
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.storage.atomic import write_csv
@@ -28,9 +29,9 @@ class Duplicates:
     def of(cls, dataset: Dataset) -> "Duplicates":
         """Counts by digests; reads examples that neither memory holds nor a cache describes."""
         digests = {name: split.described.digests for name, split in dataset.splits.items()}
-        repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
+        repeated = {name: count_repeated(part) for name, part in digests.items()}
         pairs = itertools.combinations(digests, 2)
-        shared = {(one, later): int(np.isin(digests[later], digests[one]).sum()) for one, later in pairs}
+        shared = {(one, later): count_shared(digests[one], digests[later]) for one, later in pairs}
         return cls(repeated, shared)
 
 

@@ -190,7 +190,7 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
     kind = "whole" if kind == "category" and is_whole else kind
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
-        _refuse_target(profile, kind, note)
+        _refuse_target(profile, kind, note, profile.name in settings.declared)
         if settings.predicts == "regression" and not profile.is_number:
             problem = f"task=regression, and data.target={profile.name} has texts"
             raise UserError(problem, "a column of numbers, or classes", "task=classification")
@@ -198,7 +198,15 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 
-def _refuse_target(profile: Profile, kind: str, note: str) -> None:
+def _refuse_target(profile: Profile, kind: str, note: str, is_declared: bool) -> None:
+    if profile.is_mixed and profile.wrong is not None and not is_declared:
+        text, row = profile.wrong
+        raise UserError(
+            f"data.target={profile.name} is {text!r} in row {row:,}, and {profile.numbers:,} of "
+            f"{profile.present:,} values are numbers",
+            "numbers alone, or texts that repeat",
+            f"'data.missing=[\"{text}\"]' data.on_error=skip",
+        )
     if kind == "leave_out":
         raise UserError(
             f"data.target={profile.name} has {note}", "a column of numbers, or of several values that repeat"
@@ -208,7 +216,7 @@ def _refuse_target(profile: Profile, kind: str, note: str) -> None:
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:
     """Returns how a column is read, by what it is for."""
     if column.kind == "target":
-        return Typed(column.name, column.note, required=True)
+        return Typed(column.name, column.note, required=True, most=float(np.finfo(np.float32).max))
     if column.kind == "weight":
         return Typed(column.name, "number", required=True, least=0.0)
     if column.kind == "time":

@@ -4,6 +4,7 @@ import csv
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -98,15 +99,32 @@ class FileRows:
 
     def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
         """See `Rows`."""
+        are_texts: dict[str, bool] = {}
         for path in self.header.files:
             first = 1
             try:
                 for batch in _batches(path, self.header, self.settings, ragged if ragged is not None else []):
-                    yield Block(path.name, first, {name: _plain(batch.column(name), path, name) for name in columns})
+                    block = Block(path.name, first, {name: _plain(batch.column(name), path, name) for name in columns})
+                    if self.header.delimiter is None:
+                        self._refuse_other_types(path, block, are_texts)
+                    yield block
                     first += len(batch)
             except pa.ArrowInvalid as error:
                 damage = _damage(path, self.header, self.settings)
                 raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
+            except OSError as error:  # of a compressed file that ends too early
+                raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
+
+    def _refuse_other_types(self, path: Path, block: Block, are_texts: dict[str, bool]) -> None:
+        """Refuses a column of texts in one typed file and of numbers in another."""
+        for name, array in block.columns.items():
+            is_text = pa.types.is_string(array.type)
+            if array.null_count < len(array) and are_texts.setdefault(name, is_text) != is_text:
+                here, there = ("texts", "numbers") if is_text else ("numbers", "texts")
+                raise UserError(
+                    f"{path}: the column {name} holds {here}, and {there} in {self.header.files[0].name}",
+                    "columns of the same types in all files",
+                )
 
 
 @dataclass(frozen=True)
@@ -205,7 +223,7 @@ class Profile:
     """Facts of a column, known once all its blocks have been added.
 
     numbers: values that are numbers. values: different ones, until there are too many; wrong: the first value that is
-    no number, and where.
+    no number, and its row.
     """
 
     name: str
@@ -214,6 +232,7 @@ class Profile:
     numbers: int = 0
     spaces: int = 0
     dates: int = 0
+    wrong: tuple[str, int] | None = None
     is_whole: bool = True
     has_leading_zeros: bool = False
     values: set[Any] = field(default_factory=set)
@@ -239,9 +258,14 @@ class Profile:
         if numbers is not None:
             self.numbers += len(numbers)
         else:
-            self.numbers += pc.sum(pc.match_substring_regex(present, NUMBER)).as_py()
-            self.spaces += pc.sum(pc.count_substring(present, " ")).as_py()
-            self.dates += pc.sum(pc.match_substring_regex(present, DATE)).as_py()
+            different, times = present.value_counts().flatten()  # each text is looked at once
+            is_number = pc.match_substring_regex(different, NUMBER)
+            self.numbers += pc.sum(pc.if_else(is_number, times, 0)).as_py()
+            self.spaces += pc.sum(pc.multiply(pc.count_substring(different, " "), times)).as_py()
+            self.dates += pc.sum(pc.if_else(pc.match_substring_regex(different, DATE), times, 0)).as_py()
+            if self.wrong is None and (place := pc.index(is_number, False).as_py()) >= 0:
+                row = pc.index(array, different[place]).as_py()
+                self.wrong = different[place].as_py(), self.rows - len(array) + row + 1
         if is_text and not self.has_leading_zeros and pc.any(pc.starts_with(present, "0")).as_py():
             self.has_leading_zeros = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
         if len(self.values) <= MOST_VALUES and (numbers is None or self.is_whole):
@@ -255,6 +279,12 @@ class Profile:
     def is_number(self) -> bool:
         """Whether all values are numbers, or so many that the others must be mistakes."""
         return self.present > 0 and self.numbers >= NEARLY_ALL * self.present and not self.has_leading_zeros
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether numbers are in the majority, of many different ones, and yet too many others beside them."""
+        half = self.present / 2 <= self.numbers < NEARLY_ALL * self.present
+        return half and len(self.values) > FEW and not self.has_leading_zeros
 
     @property
     def is_date(self) -> bool:
@@ -314,9 +344,9 @@ def scan(rows: Rows) -> dict[str, Profile]:
         UserError: where there is no row.
     """
     profiles = {name: Profile(name) for name in rows.columns}
-    for block in rows.blocks(rows.columns):
-        for name, array in block.columns.items():
-            profiles[name].add(array)
+    with ThreadPoolExecutor() as pool:
+        for block in rows.blocks(rows.columns):
+            list(pool.map(Profile.add, profiles.values(), block.columns.values()))
     if not profiles[rows.columns[0]].rows:
         raise UserError(f"{rows.name} has a header and no rows", "rows below it")
     return profiles

@@ -28,13 +28,15 @@ class Typed:
 
     kind: `number` (float64, nan where it is missing), `date` (the same, in seconds), `category` (int32, places in
     `texts`), or `whole` (a category of whole numbers, int64).
-    required: whether a missing value makes a row unusable. least: of the numbers.
+    required: whether a missing value makes a row unusable. least, most: of the numbers, the
+    latter whatever their sign.
     """
 
     name: str
     kind: str
     required: bool = False
     least: float | None = None
+    most: float | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -88,6 +90,8 @@ class Reading:
             wrong, why = np.isinf(values), "is infinite"
         if not wrong.any() and column.least is not None:
             wrong, why = values < column.least, f"is less than {column.least:g}"
+        if not wrong.any() and column.most is not None and column.kind == "number":
+            wrong, why = np.abs(values) > column.most, "is too large for a float32"
         return values, Bad(wrong | none, why)
 
     def _codes(self, array: pa.Array, name: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from stages.data.columns import Column
+from stages.data.columns import Column, evenly_spread
 from stages.features.kinds import Feature
 from stages.features.texts import RESERVED, LearntText, learn_text, numbers_of
 
@@ -54,9 +54,8 @@ def learn_number(column: Column) -> LearntNumber:
             count += len(values)
     if not count:
         return LearntNumber(0.0, 1.0, 0.0, True)
-    rows = np.unique(np.linspace(0, column.shape[0] - 1, MEDIAN_ROWS).astype(np.int64))
     std = float(np.sqrt(squares / count))
-    some = np.asarray(column[rows])
+    some = np.asarray(column[evenly_spread(column.shape[0], MEDIAN_ROWS)])
     median = mean if np.isnan(some).all() else float(np.nanmedian(some))
     return LearntNumber(float(mean), std if std > 1e-12 * abs(mean) else 1.0, median, count < column.shape[0])
 
@@ -78,8 +77,7 @@ def learn_vector(column: Column) -> LearntVector:
     counts = sum((~np.isnan(block)).sum(axis=0) for block in blocks())
     means = sum(np.nansum(block, axis=0) for block in blocks()) / np.maximum(counts, 1)
     stds = np.sqrt(sum(np.nansum(np.square(block - means), axis=0) for block in blocks()) / np.maximum(counts, 1))
-    rows = np.unique(np.linspace(0, column.shape[0] - 1, step).astype(np.int64))
-    some = np.asarray(column[rows], np.float64)
+    some = np.asarray(column[evenly_spread(column.shape[0], step)], np.float64)
     is_unknown = np.isnan(some).all(axis=0)
     medians = np.where(is_unknown, means, np.nanmedian(np.where(is_unknown, 0.0, some), axis=0))
     stds = np.where(stds > 1e-12 * np.abs(means), stds, 1.0)
@@ -116,14 +114,14 @@ def learn(
         max_tokens, length: of texts, see `learn_text`.
     """
 
-    def of(kind: str, column: Column) -> Learnt:
+    def of(kind: str, column: Column, name: str) -> Learnt:
         if kind == "text":
-            return learn_text(column, max_tokens, length)
+            return learn_text(column, max_tokens, length, name)
         if kind == "vector":
             return learn_vector(column)
         return learn_number(column) if kind == "number" else learn_category(column)
 
-    return {name: of(feature.kind, columns[name]) for name, feature in features.items()}
+    return {name: of(feature.kind, columns[name], name) for name, feature in features.items()}
 
 
 def with_facts(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> dict[str, Feature]:

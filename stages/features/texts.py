@@ -32,12 +32,13 @@ class LearntText:
     length: int
 
 
-def learn_text(column: Column, max_tokens: int, length: int | None = None) -> LearntText:
+def learn_text(column: Column, max_tokens: int, length: int | None = None, name: str = "text") -> LearntText:
     """Returns the vocabulary of texts, by frequency, then by name.
 
     Args:
         max_tokens: words in it, at most.
         length: words of a text that the network takes; None: as many as most texts have, LONGEST at most.
+        name: of the column, for errors.
 
     Raises:
         UserError: where no text has a word.
@@ -49,7 +50,7 @@ def learn_text(column: Column, max_tokens: int, length: int | None = None) -> Le
         counts.update(words.values.numpy().tolist())
         lengths.append(words.row_lengths().numpy())
     if not counts:
-        raise UserError("the texts of the training split have no words", "texts of words")
+        raise UserError(f"the training split has no word in the column {name}", "texts of words")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     usual = int(np.quantile(np.concatenate(lengths), QUANTILE, method="higher"))
     return LearntText([word.decode() for word in ordered[:max_tokens]], length or max(1, min(usual, LONGEST)))

@@ -121,6 +121,7 @@ def dataset_of_rows(
     wide = wide or Wide({}, lambda rows: {name: {} for name in rows})
     if not source.used and not wide.features:
         left_out = "; ".join(f"{column.name}: {column.note}" for column in source.columns if column.kind == "leave_out")
+        left_out = left_out or "there is no other column"
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target")
     targets, task, why = _task(source, settings)
     refuse_other_kind(task, settings.predicts)

@@ -117,6 +117,7 @@ class TableSettings(ImagesSettings):
                 raise UserError(
                     f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
                 )
+        self._check_format(path)
         self._check_images(path)
         if self.group and self.time:
             raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
@@ -125,6 +126,13 @@ class TableSettings(ImagesSettings):
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             for column in columns:
                 header.refuse_missing(column, f"{path}.{setting}")
+
+    def _check_format(self, path: str) -> None:
+        twice = next((target for target in self.targets if self.targets.count(target) > 1), None)
+        if twice is not None:
+            raise UserError(f"{path}.target has {twice} twice", "each column once", f"{path}.target={twice}")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise UserError(f"{path}.delimiter={self.delimiter}", "one character", f"'{path}.delimiter=;'")
 
     def _check_images(self, path: str) -> None:
         others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
@@ -221,24 +229,30 @@ def text_of(path: Path, encoding: str) -> IO[str]:
 def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None]:
     try:
         if format_of(path) != "csv":
-            import pyarrow.dataset  # most of a second, which other data need not wait for
+            import pyarrow.dataset
+            import pyarrow.parquet  # most of a second, which other data need not wait for
 
+            if format_of(path) == "parquet":
+                return pyarrow.parquet.read_schema(path).names, None  # a data set refuses names that are there twice
             return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None
-        with text_of(path, "latin1") as file:  # the rest of a buffer may be in another encoding
-            line = file.readline().encode("latin1").decode("utf-8-sig" if encoding == "utf8" else encoding)
+        is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
+        with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
+            line = file.readline()
+            line = line if is_wide else line.encode("latin1").decode("utf-8-sig" if encoding == "utf8" else encoding)
             chosen = delimiter or max(DELIMITERS, key=line.count)
             return next(csv.reader([line], delimiter=chosen), []), chosen
-    except UnicodeDecodeError as error:
-        raise not_in_encoding(f"{path}: its header", encoding) from error
+    except UnicodeError as error:
+        is_wide = path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")
+        raise not_in_encoding(f"{path}: its header", encoding, "utf16" if is_wide else None) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # pyarrow's errors are among them
         raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
 
 
-def not_in_encoding(where: str, encoding: str) -> UserError:
-    """Returns the error for bytes that are no text."""
-    other = "latin1" if encoding == "utf8" else "utf8"
+def not_in_encoding(where: str, encoding: str, other: str | None = None) -> UserError:
+    """Returns the error for bytes that are no text. other: the encoding that they seem to have."""
+    other = other or ("latin1" if encoding == "utf8" else "utf8")
     return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 

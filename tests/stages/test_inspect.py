@@ -20,7 +20,7 @@ from stages.data.examples import Batch
 from stages.data.split import Split
 from stages.data.split_statistics import Duplicates
 from stages.data.splits import assemble
-from stages.images import describe
+from stages.images import count_repeated, count_shared, describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, inspect
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
@@ -306,3 +306,11 @@ def test_a_row_has_examples_from_the_whole_split() -> None:
         assert len(set(of_class)) == EXAMPLES
         assert (of_class[0], of_class[-1]) == (label, 396 + label)
         assert set(of_class % 4) == {label}
+
+
+def test_duplicates_are_counted_as_by_hand() -> None:
+    random = np.random.default_rng(0)
+    one, other = (random.integers(0, 90, count, np.uint64) for count in (100, 60))
+    assert count_repeated(one) == len(one) - len({*one.tolist()})
+    assert count_shared(one, other) == sum(value in {*one.tolist()} for value in other.tolist())
+    assert count_shared(one[:0], other) == count_repeated(one[:0]) == 0

@@ -197,6 +197,8 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
         ("a,price\n1,2\n", {"weight": "w"}, "data.weight=w: "),
         ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
         ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
+        ("a,price\n1,2\n".encode("utf16"), {}, "Try: data.encoding=utf16"),
+        ("a,price\n1,2\n", {"delimiter": ";;"}, "data.delimiter=;;"),
         ("a,price\n1,2\n", {"target": None}, "data.target=None"),
         ("a,price\n1,2\n", {"target": -1}, "data.target=-1"),
         ("a,price\n1,2\n", {"files": True}, "data.files=True"),
@@ -218,6 +220,23 @@ def test_a_header_without_rows(write: Write) -> None:
     settings = write("a,price\n")
     with pytest.raises(UserError, match="has a header and no rows"):
         scan(rows_of(settings))
+
+
+def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1.5, 2.5], "price": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"a": ["x", "y"], "price": [1, 2]}), tmp_path / "b.parquet")
+    settings = TableSettings(files=str(tmp_path / "?.parquet"), target="price")
+    with pytest.raises(UserError, match=r"b.parquet: the column a holds texts, and numbers in a.parquet"):
+        scan(rows_of(settings))
+    settings = write(gzip.compress(b"a,price\n" + b"1,2\n" * 9999)[:-20], "table.csv.gz")
+    with pytest.raises(UserError, match=r"cannot be read.*Expected a whole file"):
+        scan(rows_of(settings))
+    names = ["a", "a", "price"]
+    pq.write_table(pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=names), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"has two columns named a"):
+        header_of(TableSettings(files=str(tmp_path / "a.parquet"), target="price"))
+    settings = write("a,price\n1.5,2\n".encode("utf16"), encoding="utf16")
+    assert columns(settings, a="number")["a"].tolist() == [1.5]
 
 
 def test_a_list_is_no_feature(tmp_path: Path) -> None:

@@ -242,6 +242,17 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
         ("price", {}, {"split_column": "part", "group": "patient"}, "is in the splits"),
         ("price", replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
         ("price", {}, {"features": ["day"]}, "day: dates"),
+        ("price", replaced("price", 4, "1e300"), {}, "row 5, column price: '1e300' is too large for a float32"),
+        (
+            "price",
+            {"price": ["n/k" if row % 3 == 2 else row / 7 for row in range(ROWS)]},
+            {},
+            "data.target=price is 'n/k' in row 3, and 267 of 400 values are numbers",
+        ),
+        (["price", "price"], {}, {}, "data.target has price twice"),
+        ("price", {"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
+        ("price", {"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
+        ("day", {}, {}, "data.target=day has dates"),
         ("color", {"color": ["red"] * (ROWS - 1) + ["blue"]}, {}, "the test split cannot be cut"),
     ],
 )
