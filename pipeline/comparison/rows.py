@@ -15,7 +15,7 @@ from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
-from pipeline.run_folder.summary import PRUNED, Summary, best_metric, is_lower_better
+from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric, is_lower_better
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 from stages.settings.places import regular_file
 
@@ -23,8 +23,8 @@ Value = TypeVar("Value")
 
 PREDICTIONS = "predictions.parquet"
 
-RATES = ("train/images_per_second", "train/features_per_second")
-"""Of what training counts: features are what a frozen backbone has made of images. A job with both has two phases."""
+RATES = tuple(f"train/{unit}_per_second" for unit in UNITS)
+"""Of what training counts; a job with two of them has two phases."""
 
 _DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -13,16 +13,13 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
-from pipeline.run_folder.summary import Summary, scored
+from pipeline.run_folder.summary import UNITS, Summary, scored
 
 LONGEST = 4000
 """Characters of a description: MLflow's limit is that of a tag."""
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
-
-UNITS = ("images", "features")
-"""Kinds of examples that training may count: features are what a frozen backbone has made of images."""
 
 TRAINING = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints", "other")
 """The parts of training's time, `train/<part>_seconds`."""
@@ -211,7 +208,7 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     metrics = summary.metrics
     rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
-    named = {"images": summary.facts.get("unit", "images")}
+    named = {"examples": summary.facts.get("unit", "examples")}
     rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"

@@ -23,6 +23,10 @@ LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 
+UNITS = ("images", "features", "examples")
+"""Units that training may count: features are what a frozen backbone has made of images, examples are rows or texts."""
+
+
 def best_metric(monitor: str) -> str | None:
     """Returns the validation metric of the best epoch, by `train.monitor`: `val/best_loss` of `val_loss`; None where
     that is no metric of validation."""

@@ -46,11 +46,11 @@ class Clock:
         return self.seconds / self.steps if self.steps else 0.0
 
     def rates(self) -> dict[str, float]:
-        """Returns the rates of the run so far; none after a single step. `images` names examples of every kind."""
+        """Returns the rates of the run so far; none after a single step. Rows and texts are `examples`."""
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
-        name = "features" if self.unit == "features" else "images"
+        name = self.unit if self.unit in ("images", "features") else "examples"
         rates = {f"train/{name}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
