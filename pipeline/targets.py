@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import stages
-from pipeline.system.environment import quiet_stderr
+from pipeline.system.environment import light_imports, quiet_stderr
 from stages.errors import UserError
 
 
@@ -31,7 +31,7 @@ def load(place: str, target: str) -> Callable[..., Any]:
     module, _, name = target.rpartition(".")
     problem = f"{module} has no {name}"
     try:
-        with quiet_stderr():
+        with quiet_stderr(), light_imports():
             found = getattr(importlib.import_module(module), name, None)
     except (ImportError, SyntaxError, ValueError) as error:
         found, problem = None, str(error)

@@ -88,13 +88,8 @@ class _Later:
 
 
 @contextmanager
-def imports_kept() -> Iterator[None]:
-    """Collects no garbage within the block, and never looks again at the objects that are there at its end.
-
-    Python's collector would look through all modules several times while they are imported, and in every process that
-    is forked afterwards, which copies their memory by that: half a second each time with TensorFlow. Keras is imported
-    without its parts that few runs use: half of the time that TensorFlow takes.
-    """
+def light_imports() -> Iterator[None]:
+    """Imports Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile."""
     was_enabled = gc.isenabled()
     gc.disable()
     sys.meta_path.insert(0, _Later)
@@ -102,6 +97,19 @@ def imports_kept() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(_Later)
-        gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def imports_kept() -> Iterator[None]:
+    """Imports as `light_imports` does, and never looks again for garbage among the objects that are there at the end.
+
+    Python's collector would look through all modules several times while they are imported, and in every process that
+    is forked afterwards, which copies their memory by that: half a second each time with TensorFlow.
+    """
+    with light_imports():
+        try:
+            yield
+        finally:
+            gc.freeze()

@@ -10,6 +10,8 @@ import pytest
 BEGIN = """
 import json, sys
 from pipeline.system.environment import imports_kept
+from pipeline.targets import load
+load("train.callbacks", "keras.callbacks.Callback")
 with imports_kept():
     import keras
     import stages.augment, stages.evaluate, stages.export, stages.inspect, stages.load.digits
