@@ -122,9 +122,10 @@ def dataset_of_arrays(
         if len(parts) > 1:
             rows[split][SPLIT] = pa.array([split]).take(pa.array(np.zeros(len(next(iter(rows[split].values()))), int)))
     of_table = {key: getattr(settings, key) for key in TABLE if hasattr(settings, key)}
+    is_chosen = getattr(getattr(settings, "task", None), "kind", "auto") != "auto"
     table = TableSettings(
         target=[*train.targets],
-        features={**_kinds(train.targets), **(chosen if isinstance(chosen, Mapping) else {})},
+        features={**({} if is_chosen else _kinds(train.targets)), **(chosen if isinstance(chosen, Mapping) else {})},
         weight=None if train.weights is None else WEIGHT,
         split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
@@ -150,7 +151,7 @@ def dataset_of_arrays(
     return dataset_of_rows(source, table, reporter or Silent(), folder, Wide(features, columns, described))
 
 
-TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error")
+TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
 """Settings that are those of a table."""
 
 

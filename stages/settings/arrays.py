@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import II
+
 from stages.errors import UserError
 from stages.settings.data import DataSettings
 from stages.settings.places import regular_file
@@ -29,6 +31,7 @@ class ArraysSettings(DataSettings):
     """The array that holds the weight of each example in loss and metrics."""
     features: Any = None
     """From arrays of values to kinds, as for tables; or a list of the only ones to use."""
+    task: Any = II("task")
     on_error: str = choice("fail", "fail", "skip")
     """For examples that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import II
+
 from stages.errors import UserError
 from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import choice, number, option, text
@@ -142,6 +144,7 @@ class TfdsSettings(ImagesSettings):
     """The feature that is predicted; null: that of the declared pair, else `label`, else the only ClassLabel."""
     features: Any = None
     """Of sets without images: from columns to kinds, as for tables, or a list of the only ones to use."""
+    task: Any = II("task")
     train_split: str = "train"
     """In TFDS' syntax, such as `train[:80%]`."""
     val_split: str | None = None

@@ -15,6 +15,7 @@ from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
 from stages.settings.images import NormalizeSettings
+from stages.settings.task import RegressionSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -30,6 +31,15 @@ PIXELS = RANDOM.integers(0, 256, (ROWS, 6, 5), np.uint8)
 
 def cut(features: Any, targets: Any) -> Dataset:
     return dataset_of_result((features, targets))
+
+
+def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=VECTORS, y=CLASSES, both=np.where(CLASSES > 9, "a", "b"))
+    file = str(tmp_path / "a.npz")
+    chosen = arrays(ArraysSettings(files=file, target="y", features=["x"], task=RegressionSettings()))
+    assert isinstance(chosen.task, Regression)
+    with pytest.raises(UserError, match=r"task=regression, and data.target=both has texts.*Try: task=classification"):
+        arrays(ArraysSettings(files=file, target="both", features=["x"], task=RegressionSettings()))
 
 
 @pytest.mark.parametrize(
