@@ -143,6 +143,8 @@ def test_metrics_of_numbers_are_those_of_scikit_learn(
         for target, value in zip(("price", "rent"), values, strict=True):
             assert metrics[f"test/{name}/{target}"] == pytest.approx(value, rel=1e-6)
     assert metrics["test/rmse_low"] < metrics["test/rmse"] < metrics["test/rmse_high"]
+    assert metrics["train/examples_per_second"] > 0
+    assert "train/images_per_second" not in metrics
     assert metrics["export/max_abs_diff"] <= 1e-6
     assert (folder / "plots" / "predicted.png").is_file()
 
