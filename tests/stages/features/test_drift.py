@@ -16,10 +16,12 @@ from stages.data.split import Split
 from stages.evaluate import evaluate
 from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
 from stages.features.kinds import Feature, image
+from stages.load.digits import digits
 from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.reuse import reuse_of
+from stages.settings.data import DigitsSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.table import TableSettings
@@ -75,6 +77,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "larger": ("size", lambda values: values * 3),
     "outside": ("size", lambda values: np.where(np.arange(len(values)) % 4, values, -1.0)),
     "missing": ("size", lambda values: np.where(np.arange(len(values)) % 2, values, np.nan)),
+    "outside where it was missing": ("size", lambda values: np.where(np.isnan(values), 1e9, values)),
     "no zeros": ("zeros", lambda values: values + 0.1),
     "new values": ("city", lambda values: np.where(np.arange(len(values)) % 3, values, "elsewhere")),
     "other shares": ("grade", lambda values: np.minimum(values, 1)),
@@ -162,7 +165,9 @@ def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
     reuse.save(data, tmp_path)
     darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.targets)
     for test, moved in ((data.test, []), (darker, ["images"])):
-        other = reuse.restore(tmp_path, replace(data, test=test))
+        raw = digits(DigitsSettings(split_seed=1))
+        assert "trained_on" not in raw.features["images"].facts
+        other = reuse.restore(tmp_path, replace(raw, test=test))
         drift = Drift(trained_on(other.features))
         drift.add(other.test.features)
         assert list(drift.moved()) == moved
