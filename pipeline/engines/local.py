@@ -104,7 +104,10 @@ class _Cluster:
         chief = ""
         try:
             tasks = local_tasks(self._job.experiment.members)
-            self._announce(tasks)
+            logs = f"{shorter(self._folder)}/<name>.log"
+            names = ", ".join(task.name for task in tasks[1:])
+            self._console.log(f"chief, {names} on this machine; what these print is in {logs}")
+            self._console.warn(OPEN_PORTS)
             for task in tasks:
                 signals.check()
                 self._start(task)
@@ -122,13 +125,6 @@ class _Cluster:
                 for process in self._members.values():
                     process.kill()
                     process.join()
-
-    def _announce(self, tasks: Sequence[Task]) -> None:
-        if len(tasks) > 1:
-            names = ", ".join(task.name for task in tasks[1:])
-            logs = f"{shorter(self._folder)}/<name>.log"
-            self._console.log(f"chief, {names} on this machine; what these print is in {logs}")
-            self._console.warn(OPEN_PORTS)
 
     def _start(self, task: Task) -> None:
         printed = self._console.said if task.is_chief else []

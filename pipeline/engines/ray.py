@@ -142,6 +142,7 @@ class RayJob(RemoteJob):
         assert job.folder is not None
         job.folder.mkdir(parents=True, exist_ok=True)
         super().__init__(job, job.folder / LOG, console)
+        self._shown = self.log.stat().st_size if self.log.exists() else 0  # what a run that is resumed printed before
         self._settings = settings
         self._counts = job.experiment.members or {"worker": 1}
         worker = {name: float(count) for name, count in (("CPU", settings.cpus), ("GPU", settings.gpus)) if count}
