@@ -16,12 +16,13 @@ from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.planning.job import Job, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.child import POLL_SECONDS, WatchedProcess, enter, forward_signals, leave
+from pipeline.run.child import POLL_SECONDS, enter, forward_signals, leave
 from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.run_folder.pending import end_lost
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.machine import HOST
+from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted
 from stages.errors import UserError
@@ -96,7 +97,7 @@ class _Cluster:
         self._plan = plan
         self._console = console
         self._folder = job.folder
-        self._members: dict[str, WatchedProcess] = {}
+        self._members: dict[str, LocalProcess] = {}
         self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
 
     def run(self) -> int:
@@ -130,7 +131,7 @@ class _Cluster:
         printed = self._console.said if task.is_chief else []
         log = self._folder / "pipeline.log" if self._console.is_quiet and task.is_chief else None
         arguments = (self._job, self._plan, task, (printed, log))
-        self._members[task.name] = WatchedProcess(_member, arguments, self._job.experiment.hang_seconds)
+        self._members[task.name] = LocalProcess(_member, arguments, self._job.experiment.hang_seconds)
 
     def _wait(self, tasks: Sequence[Task]) -> int:
         """Wait for the chief's end and return its exit code; report the ends of other members."""
@@ -156,7 +157,7 @@ class _Cluster:
                 self.has_lost = True
         return code
 
-    def _ends_run(self, task: Task, code: int, others: list[Task], chief: WatchedProcess) -> bool:
+    def _ends_run(self, task: Task, code: int, others: list[Task], chief: LocalProcess) -> bool:
         """Report the end of `task`, and start it again where it serves; return whether it ends the run."""
         if code == DONE:
             return False

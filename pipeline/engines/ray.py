@@ -22,12 +22,12 @@ from pipeline.engines.remote import Member, run_elsewhere
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, remove_if_unused
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.child import POLL_SECONDS, WatchedProcess, leave
+from pipeline.run.child import POLL_SECONDS, leave
 from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
-from pipeline.system.processes import become_independent, warm_up
+from pipeline.system.processes import LocalProcess, become_independent, warm_up
 from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Request, signal_request
 from pipeline.targets import check_installed
@@ -325,7 +325,7 @@ class Host:
         # else every process would import the main module of Ray's worker, and Ray with it
         vars(sys.modules["__main__"]).pop("__file__", None)
         warm_up()
-        self._process: WatchedProcess | None = None
+        self._process: LocalProcess | None = None
         self._asked: tuple[Request, int] | None = None
 
     def free_address(self) -> str:
@@ -345,7 +345,7 @@ class Host:
         for folder in (order.folder, order.log.parent):
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
-        self._process = process = WatchedProcess(_begin, (order,), limit)
+        self._process = process = LocalProcess(_begin, (order,), limit)
         while (code := process.poll()) is None:
             wait([process.sentinel], POLL_SECONDS)
             if self._asked is not None:

@@ -15,12 +15,13 @@ from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job
-from pipeline.run.child import POLL_SECONDS, WatchedProcess, enter, leave
+from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
+from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Request, signal_request
 from pipeline.tracking.store import server_answers
@@ -115,7 +116,7 @@ def refusal_in(folder: Path) -> str | None:
     return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
 
 
-class JobProcess(WatchedProcess):
+class JobProcess(LocalProcess):
     """A job that runs in a process of its own, which has been started.
 
     Attributes:

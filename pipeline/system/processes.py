@@ -1,5 +1,6 @@
 """Processes that this one starts and watches."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -15,8 +16,11 @@ from typing import Any
 
 import psutil
 
-from pipeline.system.pulse import Pulse
-from pipeline.system.signals import STOPS, until
+from pipeline.system.pulse import Pulse, Watch
+from pipeline.system.signals import STOPS, Request, until
+
+STOP_SECONDS = 7.0
+"""Seconds without a heartbeat after which a process that was asked to end is killed."""
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before an orphaned process is killed."""
@@ -113,14 +117,25 @@ def _end_with_parent(stop: int | None) -> None:
 class LocalProcess:
     """A process that has been started.
 
+    It is killed where it gives no sign of life, also when it was asked to end.
+
     Attributes:
         sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
+        why: the reason for which it was killed; empty where it was not.
     """
 
     def __init__(
-        self, target: Callable[..., None], arguments: tuple[Any, ...], context: BaseContext | None = None
+        self,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
+        limit: float | None = None,
+        context: BaseContext | None = None,
     ) -> None:
-        """Start a process that runs `target` with the Pulse to adopt, and then `arguments`."""
+        """Start a process that runs `target` with the Pulse to adopt, and then `arguments`.
+
+        Args:
+            limit: seconds without a heartbeat after which it hangs; None: it may.
+        """
         context = context or process_context()
         self._pulse = Pulse(context)
         self._process = start(context, target, (self._pulse, *arguments))
@@ -128,6 +143,9 @@ class LocalProcess:
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
         self._use = psutil.Process(self.pid)
+        self.why = ""
+        self._watch = Watch(self, math.inf if limit is None else limit)
+        self._forwarded = 0
 
     @property
     def exitcode(self) -> int | None:
@@ -172,3 +190,24 @@ class LocalProcess:
     def join(self) -> None:
         """Waits for its end."""
         self._process.join()
+
+    def poll(self) -> int | None:
+        """Returns the exit code, 128 + n if signal n killed it, or None while it runs; to be called periodically."""
+        if self.exitcode is not None:
+            self.join()
+            return 128 - self.exitcode if self.exitcode < 0 else self.exitcode
+        if self._watch.hangs():
+            self.why = f"gave no sign of life for {self._watch.silence():.0f} s, and was killed"
+            self.kill()
+        self._watch.note()
+        return None
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""
+        if not self._forwarded:
+            self._watch = Watch(self, STOP_SECONDS)
+        if count >= 3:
+            self.kill()
+        elif self._forwarded < count:
+            self.signal(request.number)
+            self._forwarded += 1

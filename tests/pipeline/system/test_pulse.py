@@ -34,7 +34,7 @@ def start() -> Iterator[Callable[..., tuple[LocalProcess, Watch]]]:
     begun: list[LocalProcess] = []
 
     def run(target: Callable[[Pulse], None]) -> tuple[LocalProcess, Watch]:
-        process = LocalProcess(target, (), CONTEXT)
+        process = LocalProcess(target, (), context=CONTEXT)
         begun.append(process)
         time.sleep(3)  # until it has imported what it needs
         return process, Watch(process, LIMIT)
