@@ -225,7 +225,11 @@ def _build(
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
-    if isinstance(shape, dict) and "categories" in signature(function).parameters:
+    takes_columns = "categories" in signature(function).parameters
+    if function.__module__.startswith("stages.networks.") and not takes_columns and dataset.images is None:
+        kinds = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
+        raise UserError(f"{name} takes images, and {dataset.name} has {kinds}", "a network of columns", "model=auto")
+    if isinstance(shape, dict) and takes_columns:
         arguments = {**arguments, "categories": categories}
     try:
         network = function(shape, outputs, **arguments)

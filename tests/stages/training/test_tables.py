@@ -16,7 +16,7 @@ from stages.normalize import normalize
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, WideAndDeepSettings
+from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings, WideAndDeepSettings
 from stages.settings.table import TableSettings
 from tests.stages.experiments import adam, after_steps, flat, mirrored, one_device, settings
 
@@ -101,6 +101,11 @@ def test_labels_are_learned(folder: Path) -> None:
     _, means = after_steps(one_device(), data, given, 200, functools.partial(build, network=MlpSettings(hidden=[32])))
     assert means["macro_f1"] > 0.8
     assert means["exact_match"] > 0.6
+
+
+def test_a_network_of_images_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"cnn takes images, and table.csv has size \(number\).*Try: model=auto"):
+        build(dataset(folder, "regression"), one_device(), CnnSettings())
 
 
 def test_vectors_train_the_same_on_replicas() -> None:
