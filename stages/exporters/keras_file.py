@@ -46,12 +46,16 @@ def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
     """Yield a functional model of Keras' own layers, from unscaled pixels, or raw columns, to probabilities.
 
     Meanwhile, layers of this project have the class of Keras that they extend: BatchNorm of the whole batch equals
-    Keras' own on one device, and a file with its class could be loaded with this project alone.
+    Keras' own on one device, and a file with its class could be loaded with this project alone. Nor does a file hold
+    what a network was compiled with, such as the task's loss.
     """
     network = model.network
     ours = [layer for layer in all_layers(network) if type(layer) is BatchNormalization]
     synchronized = [layer.synchronized for layer in ours]
+    compiled = [part for part in (network, network.core) if part.compiled]
     try:
+        for part in compiled:
+            part.compiled = False
         for layer in ours:
             layer.__class__ = keras.layers.BatchNormalization
             layer.synchronized = False
@@ -63,6 +67,8 @@ def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
         _refuse_unknown(classifier)
         yield classifier
     finally:
+        for part in compiled:
+            part.compiled = True
         for layer, value in zip(ours, synchronized, strict=True):
             layer.__class__ = BatchNormalization
             layer.synchronized = value

@@ -68,7 +68,7 @@ def _epoch_line(progress: Progress, epochs: int, task: Task) -> str:
     logs = progress.logs
     means = []
     for name in ("loss", *task.shown):
-        both = {f"{name} ": name, "val ": f"val_{name}"}
+        both = {f"{name} ": name, "val " if name in logs else f"val {name} ": f"val_{name}"}
         means.append(" ".join(f"{label}{task.text(name, logs[key])}" for label, key in both.items() if key in logs))
     of_all = f"{progress.epoch + 1:{len(str(epochs))}}/{epochs}"
     return "  ".join([f"epoch {of_all}", *filter(None, means), progress.clock.speed])

@@ -94,6 +94,26 @@ def test_a_task_is_trained_tested_and_exported(name: str, words: list[str], tmp_
 
 
 @pytest.mark.slow
+def test_keras_trains_by_an_own_loss_and_its_file_needs_none(tmp_path: Path) -> None:
+    file, [target] = written("diabetes", tmp_path)
+    done = commands.run(
+        "data=table",
+        f"data.files={file}",
+        f"data.target={target}",
+        "train=fit",
+        "task.loss._target_=keras.losses.LogCosh",
+        "train.epochs=1",
+        "pipeline.inspect=null",
+        "evaluate.baseline=false",
+        "export=keras",
+        "tracking=off",
+        f"outputs={tmp_path / 'outputs'}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "val rmse" in done.stdout
+
+
+@pytest.mark.slow
 def test_two_workers_equal_one_device(tmp_path: Path) -> None:
     """With a single logit, weights of classes and examples, and a metric of Keras'."""
     file, [target] = written("breast_cancer", tmp_path)
