@@ -6,7 +6,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +32,7 @@ from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
 from pipeline.system import machine, pulse, signals
-from pipeline.system.environment import imports_kept
+from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from pipeline.tracking.params import configuration_params, model_name
@@ -147,7 +147,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
 
 def _importing() -> AbstractContextManager[None]:
     """Return what is around the imports. In a notebook's process, what lives there now may become garbage later."""
-    return imports_kept() if signals.owns_process() else nullcontext()
+    return imports_kept() if signals.owns_process() else light_imports()
 
 
 def _wait_for_members(meet: Callable[[Callable[[str], None]], None], console: Console, summary: Summary) -> None:
