@@ -23,8 +23,6 @@ class TrainSettings:
     """null: as many as take about 0.3 s."""
     jit: str = choice("auto", "auto", "on", "off")
     """XLA: `auto` is on for GPUs and off for CPUs."""
-    loss: str = choice("auto", "auto", "mse", "mae", "huber")
-    """Of targets that are numbers, standardized; `auto` is `mse`. Classes have the cross-entropy alone."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
     """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it). Of

@@ -100,8 +100,6 @@ class Classification(Task):
             UserError: where there are not as many weights as classes.
         """
         super().for_training(settings, targets)
-        if settings.loss != "auto":
-            raise UserError(f"train.loss={settings.loss} with a target of classes", "auto", "train.loss=auto")
         return replace(
             self,
             label_smoothing=settings.label_smoothing,

@@ -90,8 +90,6 @@ class MultiLabel(Task):
             UserError: for a loss of numbers, and where there are not as many weights as labels.
         """
         super().for_training(settings, targets)
-        if settings.loss != "auto":
-            raise UserError(f"train.loss={settings.loss} with targets that are labels", "auto", "train.loss=auto")
         return replace(
             self,
             label_smoothing=settings.label_smoothing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
@@ -28,12 +28,10 @@ class Regression(Task):
     """Numbers, float32 [b, k].
 
     mean, std: of each target in the training split: the network is to answer with the target minus the mean, over std.
-    loss: of the standardized targets, their mean: `mse`, `mae`, or `huber`, which is squared up to one std.
     """
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    loss: str = "mse"
 
     primary: ClassVar[str] = "rmse"
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
@@ -89,7 +87,7 @@ class Regression(Task):
                 raise UserError(
                     f"train.{name} with a target that is a number", "classes, or without it", f"train.{name}=null"
                 )
-        return replace(self, loss="mse" if settings.loss == "auto" else settings.loss)
+        return self
 
     def standardized(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Returns targets, [b, k], as the network is to answer them."""
@@ -97,13 +95,8 @@ class Regression(Task):
         return (tf.cast(targets, dtype) - mean) / std
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of each example, [b]: the mean over its targets."""
-        error = outputs - self.standardized(targets, outputs.dtype)
-        size, square = tf.abs(error), tf.square(error)
-        if self.loss == "huber":
-            values = tf.where(size <= 1, square / 2, size - 0.5)
-        else:
-            values = square if self.loss == "mse" else size
+        """Returns the squared error of each example, [b]: the mean over its standardized targets."""
+        values = tf.square(outputs - self.standardized(targets, outputs.dtype))
         return tf.reduce_mean(values, axis=-1)
 
     def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:

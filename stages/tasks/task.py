@@ -138,8 +138,12 @@ class Task(ABC):
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """Returns the task as `settings` have its loss. targets: of the training split."""
-        if self.own_loss is not None:
-            refuse_with_own_loss(settings)
+        if self.own_loss is not None and settings.label_smoothing:
+            raise UserError(
+                f"train.label_smoothing={settings.label_smoothing} with a loss of your own, task.loss",
+                "one of the two",
+                "train.label_smoothing=0",
+            )
         return self
 
     def of_network(self, outputs: str) -> Self:
@@ -260,17 +264,6 @@ class Task(ABC):
         """
         difference = np.abs(ours - theirs)
         return float(difference.max()), float(np.mean(difference.max(axis=1) <= allowed))
-
-
-def refuse_with_own_loss(settings: TrainSettings) -> None:
-    """Raises UserError for settings of the losses that `task.loss` replaces."""
-    for name, plain in (("loss", "auto"), ("label_smoothing", 0.0)):
-        if getattr(settings, name) != plain:
-            raise UserError(
-                f"train.{name}={getattr(settings, name)} with a loss of your own, task.loss, which does not have it",
-                "one of the two",
-                f"train.{name}={plain}",
-            )
 
 
 def listed_weights(weights: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:

@@ -124,7 +124,14 @@ def test_metrics_of_numbers_are_those_of_scikit_learn(
 ) -> None:
     outputs = tmp_path_factory.mktemp("numbers")
     (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    done = run(csv, outputs, "data.target=[price,rent]", "data.weight=weight", "train.loss=huber", "export=keras")
+    done = run(
+        csv,
+        outputs,
+        "data.target=[price,rent]",
+        "data.weight=weight",
+        "task.loss._target_=keras.losses.Huber",
+        "export=keras",
+    )
     assert "price, rent are numbers: task=regression" in done.stdout
     folder = only_folder(outputs)
     metrics = json.loads((folder / "summary.json").read_text())["metrics"]

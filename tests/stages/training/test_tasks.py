@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "breast_cancer": (AutoTaskSettings(single_logit=True), {"class_weights": [3.0, 0.5]}),
     "labels": (MultiLabelSettings(metrics=[F1]), {"class_weights": "balanced"}),
     "linnerud": (RegressionSettings(loss=HUBER, metrics=[MAPE]), {}),
-    "diabetes": (RegressionSettings(), {"loss": "mae"}),
+    "diabetes": (RegressionSettings(loss={"_target_": "keras.losses.MeanAbsoluteError"}), {}),
 }
 """From sets to their tasks and the settings of their training."""
 
