@@ -100,10 +100,10 @@ def _standard(comparison: Comparison) -> list[Column]:
 
 
 def _unit(comparison: Comparison, rate: str) -> str:
-    """Return what a rate counts: of tables and texts `images` is but its name."""
+    """Return what a rate counts: `examples` are rows, texts or others, by what the runs say."""
     counted = rate.partition("/")[2].partition("_")[0]
     units = {run.summary.facts.get("unit", counted) for row in comparison.rows for run in row.runs}
-    return str(units.pop()) if len(units) == 1 and counted == "images" else counted
+    return str(units.pop()) if len(units) == 1 and counted == "examples" else counted
 
 
 def _difference_column(comparison: Comparison) -> Column:
