@@ -161,7 +161,7 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
     Args:
         chosen: `features` of the settings: the only ones, or kinds.
     """
-    named = _named(features, FEATURES)
+    named = _named(split, features, FEATURES)
     if isinstance(chosen, (list, tuple)):
         absent = [name for name in chosen if name not in named]
         if absent:
@@ -169,7 +169,7 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
         named = {name: named[name] for name in chosen}
     dropped = [name for name, kind in chosen.items() if kind == "leave_out"] if isinstance(chosen, Mapping) else []
     named = {name: array for name, array in named.items() if name not in dropped}
-    wanted = _named(targets, TARGET)
+    wanted = _named(split, targets, TARGET)
     [matrix] = wanted.values() if len(wanted) == 1 else [np.empty(0)]
     if matrix.ndim == 2:
         [name] = wanted
@@ -183,12 +183,20 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
     return Part(named, wanted, None if weights is None else np.asarray(weights))
 
 
-def _named(values: Any, name: str) -> dict[str, np.ndarray]:
-    """Returns arrays by name, of a mapping, a data frame, or one array, which gets `name`."""
+def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
+    """Returns arrays by name, of a mapping, a data frame, or one array, which gets `name`.
+
+    Raises:
+        UserError: for lists of unequal lengths.
+    """
     is_mapping = isinstance(values, Mapping) or type(values).__name__ == "DataFrame"
-    return (
-        {str(key): np.asarray(column) for key, column in values.items()} if is_mapping else {name: np.asarray(values)}
-    )
+    found = {}
+    for key, column in values.items() if is_mapping else [(name, values)]:
+        try:
+            found[str(key)] = np.asarray(column)
+        except ValueError as error:
+            raise UserError(f"{split}: {key} is no array ({error})", "values of one shape for each example") from error
+    return found
 
 
 def _refuse_others(split: str, part: Part, train: Part) -> None:
@@ -223,23 +231,25 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
     """Returns a column as Arrow has it.
 
     Raises:
-        UserError: where its values are of several types.
+        UserError: where its values are of several types, or of one that no column has.
     """
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf8")
     if array.dtype == np.float16:
         array = array.astype(np.float32)
-    if array.dtype == object:
-        array = np.array([value.decode() if isinstance(value, bytes) else value for value in array], object)
     try:
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf8")
+        if array.dtype == object:
+            array = np.array([value.decode() if isinstance(value, bytes) else value for value in array], object)
         return pa.array(array, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{split}, column {name}: {error.object!r:.60} is no UTF-8", "texts") from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         kinds = [type(value) for value in array]
-        row = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), 0)
-        raise UserError(
-            f"{split} row {row + 1:,}, column {name}: {array[row]!r:.60} is a {kinds[row].__name__}, unlike row 1",
-            "numbers, texts or dates, of one type in each column",
-        ) from error
+        row = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
+        where = f"{split} row {row + 1:,}" if row is not None else split
+        other = f"{array[row]!r:.60} is a {kinds[row].__name__}, unlike row 1" if row is not None else str(error)
+        expected = "numbers, texts or dates, of one type in each column"
+        raise UserError(f"{where}, column {name}: {other}", expected) from error
 
 
 def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
