@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -129,9 +131,17 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     metric = made(target, f"{where} {target}", expected, fix, **arguments)
     if not isinstance(metric, keras.metrics.Metric):
         raise UserError(f"{where}: {target} is no Keras metric", expected, fix)
-    if metric.name in (*task.metrics, "loss") or not metric.name.replace("_", "").isalnum():
+    plain = re.sub(r"_\d+$", "", metric.name)
+    if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
+        metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
+    if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
         raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
     return tried(OwnMetric(metric, place), f"{where}: {target}", task, targets)
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    numbered = (f"{name}_{number}" if number else name for number in count())
+    return next(one for one in numbered if one not in taken)
 
 
 def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMetric:

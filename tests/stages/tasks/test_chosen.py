@@ -174,6 +174,16 @@ def test_two_classes_with_one_logit_answer_as_with_two() -> None:
     np.testing.assert_array_equal(confusion, sk.confusion_matrix(TARGETS["two"], outputs[:, 0] > 0))
 
 
+def test_names_of_metrics_are_those_of_the_configuration_alone() -> None:
+    """Keras numbers them among all of the process, where other runs may have been."""
+    entries = [{"_target_": "keras.metrics.AUC"}, {"_target_": "keras.metrics.AUC", "curve": "PR"}]
+    for _ in range(2):
+        task = chosen_task(TASKS["two"], AutoTaskSettings(metrics=entries), TARGETS["two"])
+        assert task.measured == ("accuracy", "auc", "auc_1")
+    one = chosen_task(TASKS["two"], AutoTaskSettings(metrics=entries[:1], single_logit=True), TARGETS["two"])
+    assert one.measured == ("accuracy", "auc", "auc_1")
+
+
 def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
     task = chosen_task(TASKS["numbers"], AutoTaskSettings(_target_=f"{HERE}.Relative"), TARGETS["numbers"])
     assert isinstance(task, Relative)
@@ -235,6 +245,12 @@ def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
             "numbers",
             AutoTaskSettings(metrics=[{"_target_": "keras.metrics.MeanSquaredError", "name": "mae"}]),
             "taken",
+            "mine",
+        ),
+        (
+            "numbers",
+            AutoTaskSettings(metrics=2 * [{"_target_": f"{HERE}.Within", "name": "near"}]),
+            "the name near is taken",
             "mine",
         ),
         ("classes", AutoTaskSettings(metrics=[{"_target_": "keras.metrics.F1Score"}]), "one number", "task.metrics=[]"),
