@@ -154,8 +154,8 @@ class Classification(Task):
         return tf.linalg.matvec(tf.cast(targets, dtype), weights) if _is_mixed(targets) else tf.gather(weights, targets)
 
     def soften(self, targets: tf.Tensor) -> tf.Tensor:
-        """See `Task`."""
-        return tf.one_hot(targets, len(self.names))
+        """See `Task`; targets may be floats, from Keras."""
+        return tf.one_hot(tf.cast(targets, tf.int32), len(self.names))
 
     def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Task`: a column of targets for each class; of a single logit that of the second."""

@@ -17,6 +17,18 @@ from stages.settings.train import FitSettings
 from stages.tasks.task import Task
 
 
+class TaskLoss(keras.losses.Loss):
+    """The loss of a task for `compile`: of a function, Keras gives targets the rank of the outputs, [b, 1] of [b]."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self._task = task
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each example, [b]."""
+        return self._task.loss_of_each(y_true, y_pred)
+
+
 class KerasStep:
     """The network compiled for Keras, with what a training asks of `stages.optimization.train_step.Step`."""
 
@@ -37,7 +49,7 @@ class KerasStep:
             metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
             network.compile(
                 self.loss_scale or optimizer,
-                task.loss_of_each,
+                TaskLoss(task),
                 metrics=metrics,
                 jit_compile=settings.jit == "on",
                 auto_scale_loss=False,

@@ -14,6 +14,7 @@ from stages.checkpoints.state import State, progress_of
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
 from stages.distribution.collectives import any_worker
+from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import LEAST_SCALE
 from stages.optimization.gradients import Gradients
 from stages.optimization.jit import choose_jit, xla_refusals
@@ -21,7 +22,7 @@ from stages.optimization.optimizers import build_optimizer, last_rate, learning_
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
 from stages.settings.train import FitSettings
-from stages.training.keras_steps import KerasLoop, KerasStep
+from stages.training.keras_steps import KerasLoop, KerasStep, TaskLoss
 from stages.training.loop import Loop
 from stages.training.memory import memory_for_batch, warn_of_memory
 from stages.training.outcome import diverged, report_completed, report_epoch
@@ -95,9 +96,11 @@ class Phase:
                 peak, settings.schedule, per_epoch, settings.epochs, resumed.shift, policy=model.policy
             )
             optimizer = build_optimizer(settings.optimizer, self.rate, model.policy)
+            with keras_floats(model.policy):
+                loss = TaskLoss(task)
             # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
-                network.compile(optimizer, task.loss_of_each, jit_compile=False, auto_scale_loss=False)
+                network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
         session.callbacks.set_model(self._network)
         trainable, self.dataset, self._features = model, dataset, None
         if is_frozen(model.network):

@@ -16,6 +16,7 @@ from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
+from stages.training.keras_steps import TaskLoss
 
 HERE = __name__
 
@@ -182,6 +183,26 @@ def test_names_of_metrics_are_those_of_the_configuration_alone() -> None:
         assert task.measured == ("accuracy", "auc", "auc_1")
     one = chosen_task(TASKS["two"], AutoTaskSettings(metrics=entries[:1], single_logit=True), TARGETS["two"])
     assert one.measured == ("accuracy", "auc", "auc_1")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("two", AutoTaskSettings(single_logit=True)),
+        ("two", AutoTaskSettings(single_logit=True, loss={"_target_": "keras.losses.BinaryFocalCrossentropy"})),
+        ("classes", AutoTaskSettings(loss={"_target_": "keras.losses.CategoricalFocalCrossentropy"})),
+        ("labels", AutoTaskSettings()),
+        ("numbers", AutoTaskSettings()),
+    ],
+)
+def test_keras_computes_the_loss_of_a_task(name: str, settings: Any) -> None:
+    """As `train=fit` and a network's own `compute_loss` have it do."""
+    task = chosen_task(TASKS[name], settings, TARGETS[name])
+    network = keras.Sequential([keras.Input((task.outputs,)), keras.layers.Identity()])
+    network.compile(loss=TaskLoss(task))
+    outputs, targets = outputs_of(task), tf.constant(TARGETS[name])
+    found = network.compute_loss(y=targets, y_pred=outputs)
+    np.testing.assert_allclose(found, np.mean(task.loss_of_each(targets, outputs)), rtol=1e-5)
 
 
 def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
