@@ -234,13 +234,16 @@ class StageRunner:
         """
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(_visit_safe_place)
-        for index, stage in enumerate(stages):
-            if stage.planned.is_needed:
-                if stage.planned.name == "evaluate" and reloads(stages[index + 1 :]):
-                    fresh_process.prestart()
-                result = self._timed(stage, stages[index + 1 :])
-                self._record(stage, result)
-                self._results[stage.planned.makes] = result
+        try:
+            for index, stage in enumerate(stages):
+                if stage.planned.is_needed:
+                    if stage.planned.name == "evaluate" and reloads(stages[index + 1 :]):
+                        fresh_process.prestart()
+                    result = self._timed(stage, stages[index + 1 :])
+                    self._record(stage, result)
+                    self._results[stage.planned.makes] = result
+        finally:
+            fresh_process.end()  # of a notebook's run that has failed before its export
         _visit_safe_place()
         for leave in self._on_exit:
             with signals.interruptible():

@@ -37,6 +37,15 @@ def prestart() -> None:
         )
 
 
+def end() -> None:
+    """End the process that has been started, where nothing has asked it."""
+    global _prestarted
+    process, _prestarted = _prestarted, None
+    if process is not None:
+        process.kill()
+        process.communicate()
+
+
 def reload_files(orders: Sequence[Mapping[str, Any]], seconds: float) -> None:
     """Have `stages.exporters.reload` carry out its orders in the process that has been started.
 

@@ -1,6 +1,7 @@
 """Errors that a stage raises, as its runner passes them on."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from pipeline.run.runner import BoundStage, RunReporter, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
+from stages.exporters import fresh_process
 
 
 def lose_a_worker() -> None:
@@ -23,6 +25,21 @@ def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(tmp_path: Path) -
     with pytest.raises(UserError, match=r"^another worker of the cluster was lost \(Deadline Exceeded\)"):
         StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary).run([stage])
     assert summary.failed_stage == "own"
+
+
+def test_a_run_that_fails_leaves_no_process(tmp_path: Path) -> None:
+    """In a notebook, which lives on."""
+    started: list[Any] = []
+
+    def fail() -> None:
+        fresh_process.prestart()
+        started.append(fresh_process._prestarted)
+        raise UserError("it fails", "that it does not")
+
+    stage = BoundStage(PlannedStage("own", "x.y", "", (), "own_result"), fail, None)
+    with pytest.raises(UserError, match="it fails"):
+        StageRunner(tmp_path, tmp_path, Tracker(), Console(), Summary(None, "RUNNING", "own", "", {})).run([stage])
+    assert started[0].returncode is not None
 
 
 def test_what_follows_training_is_prepared_once_and_not_long_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
