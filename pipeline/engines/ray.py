@@ -214,7 +214,12 @@ class RayJob(RemoteJob):
                 if time.monotonic() > deadline:
                     raise self._no_room(ray.available_resources())
                 yield
-            tasks = tasks_at(self._counts, ray.get(addresses))
+            try:
+                tasks = tasks_at(self._counts, ray.get(addresses))
+            except ray.exceptions.RayError as error:  # the node has none of this code, or has died
+                self._lost = f"an actor cannot be started ({str(error).strip().splitlines()[-1]})"
+                self._console.error(f"{self._lost}: the run cannot continue")
+                return FAILED
             runs = [self._start(host, task) for host, task in zip(self._hosts, tasks, strict=True)]
             return (yield from self._until_end(tasks, runs))
         finally:

@@ -3,16 +3,20 @@
 import os
 import socket
 import stat
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.config.cluster import HostsCluster, SlurmCluster
+from pipeline.config.cluster import HostsCluster, RayCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.joined import Hosts, Joined, task_at
+from pipeline.engines.ray import RayJob
 from pipeline.engines.slurm import Slurm, expand_counts
+from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
 from pipeline.run.engine import Task, engine_of
 from pipeline.run.launch import run_job
@@ -149,3 +153,28 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_comm
     [line] = ran.stderr.splitlines()
     assert "cluster=ray: the package ray is not installed" in line
     assert "pip install" in line
+
+
+def test_an_actor_that_cannot_be_started_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a node that has none of this project's code; without Ray."""
+
+    def get(*_: Any, **__: Any) -> None:
+        raise RuntimeError("The actor died\nModuleNotFoundError: No module named 'pipeline'")
+
+    groups = SimpleNamespace(placement_group=lambda bundles: bundles, remove_placement_group=lambda group: None)
+    parts = {"exceptions": SimpleNamespace(RayError=RuntimeError), "get": get, "kill": lambda host: None}
+    fake: Any = SimpleNamespace(**parts, wait=lambda found, **_: (found, []))
+    for name, module in {"ray": fake, "ray.util": fake, "ray.util.placement_group": groups}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    job: Any = object.__new__(RayJob)
+    job._claims, job._counts, job._request, job._lost = [{}], {"worker": 1}, None, None
+    job._settings, job._console = RayCluster(), Console()
+    job._host = lambda number, group: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
+    with pytest.raises(StopIteration) as ended:
+        next(job._attempt())
+    assert ended.value.value == FAILED
+    reason = "an actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
+    assert job._lost == reason
+    assert f"{reason}: the run cannot continue" in capsys.readouterr().out
