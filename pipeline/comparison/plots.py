@@ -54,7 +54,8 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
     rows, primary = comparison.rows, comparison.primary
     metric = next((name for name in (f"val/best_{primary}",) if all(name in row.metrics for row in rows)), "")
     metric, scale = metric or f"test/{primary}", 100 if primary == "accuracy" else 1
-    measured = [(row, row.speed or math.nan, scale * (row.mean(metric) or math.nan)) for row in rows]
+    found = [(row, row.speed or math.nan, row.mean(metric)) for row in rows]
+    measured = [(row, speed, scale * value) for row, speed, value in found if value is not None]
     points = [point for point in measured if math.isfinite(point[1] + point[2])]
     if not points or comparison.search is not None:
         return None

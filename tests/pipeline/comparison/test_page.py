@@ -99,6 +99,14 @@ def test_the_front_is_that_of_pareto() -> None:
     }  # fmt: skip
 
 
+def test_a_metric_of_zero_is_a_point(tmp_path: Path) -> None:
+    losses = {"a": 5.0, "b": 0.5}  # of which the accuracies are made
+    runs = [MadeRun({"model": name}, None, val_loss=loss) for name, loss in losses.items()]
+    figure = draw_speed(compare(make_sweep(tmp_path / "s", runs)))
+    assert figure is not None
+    np.testing.assert_allclose(np.sort(np.asarray(figure.axes[0].lines[0].get_ydata(), float)), [0, 90])
+
+
 def test_nothing_to_draw(tmp_path: Path) -> None:
     failed = compare(make_sweep(tmp_path / "s", [MadeRun({"model": "mlp"}, None, status="FAILED")]))
     assert draw_speed(failed) is None
