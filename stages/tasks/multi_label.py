@@ -87,7 +87,7 @@ class MultiLabel(Task):
         """See `Task`.
 
         Raises:
-            UserError: for a loss of numbers, and where there are not as many weights as labels.
+            UserError: where there are not as many weights as labels.
         """
         super().for_training(settings, targets)
         return replace(

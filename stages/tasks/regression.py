@@ -82,10 +82,10 @@ class Regression(Task):
             UserError: for settings that only classes have.
         """
         super().for_training(settings, targets)
-        for name in ("label_smoothing", "class_weights"):
+        for name, default in {"label_smoothing": "0", "class_weights": "null"}.items():
             if getattr(settings, name):
                 raise UserError(
-                    f"train.{name} with a target that is a number", "classes, or without it", f"train.{name}=null"
+                    f"train.{name} with a target that is a number", "classes, or without it", f"train.{name}={default}"
                 )
         return self
 
