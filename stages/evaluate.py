@@ -21,6 +21,7 @@ from stages.evaluation.predictions import (
     Predicted,
     check_other,
     check_same_examples,
+    check_same_metric,
     compare_predictions,
     read_columns,
     read_predictions,
@@ -72,7 +73,7 @@ def evaluate(
     if not is_chief(strategy):  # computes its part of them
         scores = score(lambda rows: None)
         return Evaluation(scores.loss, scores.metrics, scores.tables)
-    other = _other(dataset, settings)
+    other = _other(trained, dataset, settings)
     files: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / NAME
@@ -181,12 +182,13 @@ def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, repor
     return settings.batch_size or min(BATCH, scorer.most)
 
 
-def _other(dataset: Dataset, settings: EvaluateSettings) -> Path | None:
-    """Returns the folder of the run to compare with, whose predictions are of these classes and examples."""
+def _other(trained: Trained, dataset: Dataset, settings: EvaluateSettings) -> Path | None:
+    """Returns the folder of the run to compare with, whose predictions are of these classes, examples and metric."""
     if settings.against is None:
         return None
     folder = Path(settings.against)
     check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
+    check_same_metric(folder, settings.against, trained.model.task.primary)
     return folder
 
 

@@ -377,8 +377,7 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
 
 
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Refuse what a later stage cannot use: columns that are not there, examples that the other run was not tested on,
-    a network not to export."""
+    """Refuse what a later stage cannot use: other columns, another run's examples or metric, a network."""
     dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
     for stage in later:
         settings = stage.settings
@@ -391,6 +390,10 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
 
             other = check_other(Path(settings.against), settings.against)
             check_same_examples(other, settings.against, result.test, result.task.names)
+        if isinstance(result, Model) and isinstance(settings, EvaluateSettings) and settings.against is not None:
+            from stages.evaluation.predictions import check_same_metric
+
+            check_same_metric(Path(settings.against), settings.against, result.task.primary)
         if isinstance(result, Model) and isinstance(settings, ExportSettings) and dataset is not None:
             from stages.export import check_formats
 

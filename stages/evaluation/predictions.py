@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.estimates import by_example
+from stages.evaluation.estimates import ESTIMATES, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
@@ -115,8 +115,12 @@ def read_by_example(path: Path) -> tuple[str, np.ndarray]:
     Raises:
         KeyError: where nothing is known of each example for that metric.
     """
-    metric = (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
+    metric = _metric_of(path)
     return metric, by_example(metric, read_columns(path, ("example", "file", "probabilities")))
+
+
+def _metric_of(path: Path) -> str:
+    return (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
 
 
 def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Sink], Scores]") -> "Scores":
@@ -295,3 +299,14 @@ def check_same_examples(other: dict[str, str], text: str, split: Split, class_na
         raise UserError(f"{SETTING}={text} has other classes: {theirs}, not {ours}", "a run with the same classes")
     if not is_same_test_set({EXAMPLES: other[EXAMPLES], PIXELS: other[PIXELS]}, facts_of(split)):
         raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
+
+
+def check_same_metric(folder: Path, text: str, metric: str) -> None:
+    """Raises UserError where the predictions in `folder` are not compared by `metric`, the first of a model's task."""
+    other = _metric_of(folder / NAME)
+    if other != metric or metric not in ESTIMATES:
+        raise UserError(
+            f"{SETTING}={text} is compared by {other}, and this model by {metric}",
+            f"one of {', '.join(ESTIMATES)} for both",
+            f"{SETTING}=null",
+        )

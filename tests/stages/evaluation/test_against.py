@@ -10,7 +10,13 @@ from scipy import stats
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.predictions import NAME, check_other, check_same_examples, compare_predictions
+from stages.evaluation.predictions import (
+    NAME,
+    check_other,
+    check_same_examples,
+    check_same_metric,
+    compare_predictions,
+)
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
@@ -79,3 +85,12 @@ def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata(), tmp_path / NAME)
     with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):
         check_other(tmp_path, "abc")
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mine"])
+def test_a_model_of_another_metric_is_not_compared(metric: str, tmp_path: Path) -> None:
+    """As that of a task of the user's."""
+    folder = two(tmp_path)[0]
+    check_same_metric(folder, "a", "accuracy")
+    with pytest.raises(UserError, match=rf"evaluate.against=a is compared by accuracy, and this model by {metric}"):
+        check_same_metric(folder, "a", metric)
