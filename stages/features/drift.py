@@ -108,7 +108,7 @@ class Drift:
     def add(self, columns: Mapping[str, Any]) -> None:
         """Counts rows, evenly spread ones of many. columns: by the names of features; others count not."""
         for name, bins in self._bins.items():
-            if name in columns:
+            if name in columns and columns[name].shape[0]:
                 counts = _counts(bins, _measured(bins, columns[name]))
                 self._counts[name] = self._counts.get(name, 0) + counts
         self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)

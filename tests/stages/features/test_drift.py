@@ -180,3 +180,15 @@ def test_a_server_tells_once_what_has_moved(capsys: pytest.CaptureFixture[str]) 
     assert answers == [50] * 20
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("the 200 examples asked about differ from those of the training in size (m) ")
+
+
+def test_no_rows_count_nothing() -> None:
+    """As of a file of predictions without rows."""
+    columns = {"color": np.array(["a", "b"], object), "size": np.arange(2.0)}
+    features = {
+        "color": Feature("category", "string", facts={"values": ["a", "b"]}),
+        "size": Feature("number", "float64"),
+    }
+    drift = Drift(trained_on(with_bins(features, columns)))
+    drift.add({name: column[:0] for name, column in columns.items()})
+    assert (drift.rows, drift.moved()) == (0, {})
