@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from omegaconf import II, MISSING
@@ -155,7 +154,7 @@ class KerasHubSettings:
     dropout: float = number(0.2, at_least=0, below=1)
 
     def check(self, path: str) -> None:
-        if not (Path(self.preset).expanduser() / "config.json").is_file():
+        if not is_file_or_folder(f"{self.preset}/config.json"):
             raise UserError(
                 f"{path}.preset={self.preset} is no preset",
                 "a folder with config.json, as KerasHub's save_to_preset writes it",

@@ -36,6 +36,7 @@ MAPPINGS = {
     "{_target_: stages.exporters.litert.LiteRT, weights: int4}": "weights=int4 is not known",
     "{_target_: stages.exporters.litert.LiteRT, representative_examples: 0}": "examples=0 is out of range",
     "{_target_: stages.exporters.litert.LiteRT, wieghts: int8}": "wieghts",
+    "{_target_: stages.exporters.litert.LiteRT, least_agreement: much}": "least_agreement=much has the wrong type",
     "{_target_: keras.layers.Dense, units: 3}": "keras.layers.Dense is no exporter",
     "{_target_: stages.export.export}": "stages.export.export is no exporter",
     "{_target_: stages.exporters.no_such.Exporter}": "No module named 'stages.exporters.no_such'",

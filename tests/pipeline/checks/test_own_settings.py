@@ -36,7 +36,27 @@ MODULES = {
         "own_a.py": "from __future__ import annotations\nimport tensorflow as tf\nfrom dataclasses import dataclass\n"
         + COMMON + BARE + STAGE.format(annotation="Settings | None")
     },
+    "an annotation that is a string": {
+        "own_a.py": "import tensorflow as tf\nfrom dataclasses import dataclass\n" + COMMON
+        + STAGE.format(annotation="'Settings'") + BARE
+    },
+    "a package whose parent imports TensorFlow": {
+        "own_a/__init__.py": "import tensorflow\nfrom .work import stage\n",
+        "own_a/work.py": "import keras\nfrom .settings import Settings\n" + STAGE.format(annotation="Settings"),
+        "own_a/settings.py": "from dataclasses import dataclass\n" + COMMON + BARE,
+    },
+    "a base class in a heavy module, methods that use it": {
+        "own_a/__init__.py": "",
+        "own_a/base.py": "import tensorflow as tf\nfrom dataclasses import dataclass\n" + COMMON
+        + BARE + "    def build(self):\n        return tf.zeros(self.bins)\n",
+        "own_a/work.py": "import own_a.base\nfrom own_a.base import Settings as Base\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass(kw_only=True)\nclass Own(Base):\n    more: int = 1\n" + STAGE.format(annotation="Own"),
+    },
 }  # fmt: skip
+TARGETS = {name: "own_a.work.stage" if "own_a/work.py" in files else "own_a.stage" for name, files in MODULES.items()}
+TARGETS["a package whose parent imports TensorFlow"] = "own_a.stage"  # by its parent, at that
+
 WRONG = {
     "bins: 0": r"own\.bins=0 is out of range\. Expected at least 1 \(bins\)",
     "bins: many": r"own\.bins=many has the wrong type\. Expected a whole number",
@@ -71,10 +91,10 @@ def own(target: str, settings: str) -> None:
 @pytest.mark.parametrize("kind", MODULES)
 def test_wrong_settings_of_an_own_stage_are_refused(kind: str, path: Path) -> None:
     write(path, MODULES[kind])
-    own("own_a.stage", "bins: 3, sides: [2], share: 1")
+    own(TARGETS[kind], "bins: 3, sides: [2], share: 1")
     for settings, said in WRONG.items() if kind == next(iter(MODULES)) else list(WRONG.items())[:3]:
         with pytest.raises(UserError, match=said):
-            own("own_a.stage", settings)
+            own(TARGETS[kind], settings)
 
 
 NETWORK = """\
@@ -99,6 +119,10 @@ CALLS = {
     "model.network={_target_: own_net.decorated, units: 3}": None,
     "model.network={_target_: own_net.tiny, unitz: 3}": r"\.unitz: own_net\.tiny does not take it\. Expected .*units",
     "model.network={_target_: own_net.tiny}": r"network\.units: own_net\.tiny requires it",
+    "model.network={_target_: own_net.tiny, units: x}": r"units=x has the wrong type\. Expected a whole number",
+    "model.network={_target_: own_net.tiny, units: 1.5}": "wrong type",
+    "model.network={_target_: own_net.tiny, units: true}": "wrong type",
+    "model.network={_target_: own_net.tiny, units: 1, rate: fast}": "Expected a number",
     "model.network={_target_: own_net.nope}": "own_net has no nope",
     "model.network={_target_: own_nope.tiny}": "No module named 'own_nope'",
     "model.network={_target_: tiny}": "_target_=tiny cannot be imported",
@@ -106,6 +130,7 @@ CALLS = {
     "train.callbacks=[{_target_: own_net.Watch, every: 3}]": None,
     "train.callbacks=[{_target_: own_net.Heir, every: 3}]": None,
     "train.callbacks=[{_target_: own_net.Heir, evry: 3}]": r"\[0\]\.evry: .* Expected .*every",
+    "train.callbacks=[{_target_: own_net.Watch, every: x}]": "wrong type",
     "train.callbacks=[{_target_: keras.callbacks.EarlyStopping, patience: 3}]": None,
     "train.callbacks=[{_target_: keras.callbacks.EarlyStopping, patienze: 3}]": "patienze: .*patience",
     "train.callbacks=[{_target_: keras.callbacks.CSVLogger}]": "filename: .* requires it",

@@ -308,7 +308,7 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
     in_training = [v for name, v in summary["metrics"].items() if re.fullmatch(r"train/\w+_seconds", name)]
     assert 0 < sum(in_training) <= summary["stages"]["train"]["seconds"]
-    assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, strategy " in done.stdout
+    assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
     for said in (
         "best epoch",

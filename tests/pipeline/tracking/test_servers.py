@@ -107,7 +107,7 @@ def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> Non
             assert point.value == run.data.metrics[name]
             assert (point.dataset_name, point.dataset_digest) == ("synthetic", given.dataset.digest)
             assert len(client.get_metric_history(run.info.run_id, name)) == 1
-        assert (model.name, model.params["train.epochs"]) == ("synthetic_mlp", "2")
+        assert (model.name, model.params["train.epochs"]) == (f"synthetic_mlp_{run.info.run_name}", "2")
         assert model.params["seed"] == run.data.params["seed"]
 
 
