@@ -243,7 +243,9 @@ def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
 def test_an_image_that_is_damaged_while_training_goes_on_is_named(tmp_path: Path) -> None:
     root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     image_folder(settings(root), cache=cache)
-    data = normalize(image_folder(settings(root, memory_gib=0.0), cache=cache), NormalizeSettings())
+    seen = normalize(image_folder(settings(root, memory_gib=0.0), cache=cache), NormalizeSettings())
+    unread = image_folder(settings(root, memory_gib=0.0), cache=cache)  # an image is compared at its first use
+    data = replace(unread, features=seen.features, normalization=seen.normalization)
     [place] = cache.glob("images-*")
     where = one_device()
     loop = start(where, small_cnn(data, where), data, training())
