@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pipeline.comparison.comparison import Comparison
 
-__all__ = ["Run", "compare", "compose", "open_run", "run_experiment", "sweep"]
+__all__ = ["Run", "compare", "compose", "open_run", "run_experiment", "search", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
 
 
 def sweep(overrides: Iterable[str]) -> "Comparison":
-    """Runs a sweep, or with an option such as `sweep=tpe` a search, and returns the comparison of its jobs.
+    """Runs a sweep and returns the comparison of its jobs.
 
     It runs as `python -m pipeline -m <overrides>` does, in processes of its own, in the working directory, and prints
     what that prints.
@@ -183,6 +183,19 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
     if process.returncode or page is None:
         raise RuntimeError(line.strip())
     return compare(page.parent)
+
+
+def search(overrides: Iterable[str]) -> "Comparison":
+    """Runs a search, by `sweep=tpe` where no option of `sweep` is given, as `sweep` does.
+
+    Raises:
+        RuntimeError: see `sweep`.
+
+    Example:
+        >>> search(["optimizer.learning_rate=interval(1e-4,1e-1)", "sweep.trials=20"])  # doctest: +SKIP
+    """
+    words = list(overrides)
+    return sweep(words if any(word.startswith("sweep=") for word in words) else ["sweep=tpe", *words])
 
 
 def compare(

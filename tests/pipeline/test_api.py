@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import diff, runs
-from pipeline.api import Run, compare, compose, open_run, run_experiment
+from pipeline.api import Run, compare, compose, open_run, run_experiment, search
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
@@ -37,6 +37,15 @@ def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -
     entries = json.loads(capsys.readouterr().out)
     assert isinstance(entries, list)
     return entries
+
+
+def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="error: sweep=tpe.*no setting has several values"):
+        search(["train.epochs=1"])
+    with pytest.raises(RuntimeError, match="error: sweep=random"):
+        search(["sweep=random"])
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
