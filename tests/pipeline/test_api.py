@@ -41,7 +41,7 @@ def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -
 
 def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match="error: sweep=tpe.*no setting has several values"):
+    with pytest.raises(RuntimeError, match=r"error: sweep=tpe.*no setting has several values"):
         search(["train.epochs=1"])
     with pytest.raises(RuntimeError, match="error: sweep=random"):
         search(["sweep=random"])
