@@ -16,7 +16,7 @@ from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
 from stages.settings.data import DataSettings
-from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings, ModelSettings, ResnetSettings
+from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
 
@@ -47,11 +47,11 @@ def _shares_unequally(experiment: Experiment) -> bool:
 
 
 def _has_backbone(experiment: Experiment) -> bool:
-    """Return whether the network may have a layer `backbone`: this project's small ones have none."""
+    """Return whether the network may have a layer `backbone`: this project's others have none."""
     model = experiment.of("model", ModelSettings)
-    network = model.network if model else None
-    own = (MlpSettings, CnnSettings, CnnPhotoSettings, ResnetSettings)
-    return not isinstance(network, own) or network._target_ != type(network)._target_
+    network: Any = model.network if model else None
+    is_ours = type(network) in SCHEMAS["network"].values() and network._target_ == type(network)._target_
+    return not is_ours or isinstance(network, (ApplicationSettings, KerasHubSettings))
 
 
 FACTS: Mapping[str, Callable[[Experiment], object]] = {

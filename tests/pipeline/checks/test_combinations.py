@@ -54,6 +54,7 @@ REFUSED: Mapping[str, str] = {
     "strategy=model_parallel model=mobilenet_v2 model.frozen=true": "a backbone is one",
     "model.frozen=true train.fine_tune_epochs=2 schedule.warmup_epochs=2": "fills all of train.fine_tune_epochs=2",
     "model.frozen=true": "model.frozen=true without a backbone: no layer .*Try: model.frozen=false",
+    "model=transformer model.frozen=true": "model.frozen=true without a backbone: no layer .*Try: model.frozen=false",
     "model=mlp model.weights=imagenet": "model.weights=imagenet without a backbone.*Try: model.weights=none",
     "train.fine_tune_epochs=2": "train.fine_tune_epochs=2 with model.frozen=false.*Try: model.frozen=true",
     "strategy=central_storage strategy.parameter_device=nonsense": "parameter_device=nonsense is not valid",
