@@ -254,6 +254,13 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
     assert "secret" not in everything
 
 
+def test_importance_of_images_is_refused_before_anything_is_trained(outputs: Path) -> None:
+    assert run_job(Job(experiment("evaluate.importance=true", *SMALL, outputs=outputs)), Console()) == 1
+    log = (only_folder(outputs) / "pipeline.log").read_text()
+    assert "evaluate.importance=true with images. Expected columns. Try: evaluate.importance=false" in log
+    assert "epoch" not in log
+
+
 def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
     assert run_job(Job(experiment(f"data._target_={__name__}.hopeless", outputs=outputs)), Console()) == 1
     log = (only_folder(outputs) / "pipeline.log").read_text()
