@@ -4,12 +4,9 @@ import dataclasses
 import functools
 import inspect
 import json
-import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +19,11 @@ from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.after_training import PREPARE_SECONDS, prepare, reloads
+from pipeline.run.after_training import prepare, reloads
 from pipeline.run.card import model_card
+from pipeline.run.reporter import RunReporter, kind, metric_name
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import StageOutcome, Summary, is_lower_better
+from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
@@ -35,18 +33,12 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process
-from stages.reporter import Stop
 from stages.results import Dataset, Exported, Model, Record, as_number
 from stages.reuse import Reuse, reuse_of
-from stages.safe_places import on_safe_place, safe_place
+from stages.safe_places import on_safe_place
 from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
-
-LONGEST_METRIC_NAME = 250
-"""Characters, MLflow's own limit."""
-
-_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
 @dataclass(frozen=True)
@@ -94,83 +86,6 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
     return own if own.is_dir() else folder
 
 
-class RunReporter:
-    """The `stages.reporter.Reporter` of a run."""
-
-    def __init__(self, tracker: Tracker, console: Console, summary: Summary, on_epoch: OnEpoch | None = None) -> None:
-        self._on_epoch = on_epoch
-        self._tracker = tracker
-        self._console = console
-        self._summary = summary
-        self._stage = ""
-        self._warned: set[str] = set()
-
-    def begin(self, stage: str, before_end: Callable[[], None] | None = None) -> None:
-        """Makes `stage` the one that reports from now on; `before_end` is called PREPARE_SECONDS before its end."""
-        self._stage = stage
-        self._began = time.monotonic()
-        self._before_end = before_end
-
-    def metrics(self, values: Mapping[str, float], step: int) -> None:
-        numbers = {str(name): as_number(value) for name, value in values.items()}
-        by_name = {metric_name(name): number for name, number in numbers.items() if number is not None}
-        for name, number in numbers.items():
-            if number is None:
-                self._warn_once(
-                    f"{self._stage}: the metric {name} is a {_kind(values[name])}, not a number: it is not recorded"
-                )
-        with signals.uninterrupted():
-            self._summary.metrics.update(by_name)
-            self._tracker.metrics(by_name, int(step))
-        if self._on_epoch is not None and step > 0:
-            self._on_epoch(by_name, int(step))
-        if step > 0:
-            score = f"val/{self._summary.primary}"
-            pulse.epoch(int(step), by_name.get(score, math.nan), is_lower_better(score, self._summary.task))
-
-    def weights(self, chosen: Mapping[str, Any]) -> None:
-        """Records the epoch whose weights the run evaluates and exports."""
-        with signals.uninterrupted():
-            self._summary.weights = dict(chosen)
-            self._tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
-
-    def _warn_once(self, line: str) -> None:
-        if line not in self._warned:
-            self._warned.add(line)
-            self.warn(line)
-
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        with signals.uninterrupted():
-            self._console.progress(done, total, images_per_second, note)
-        if self._before_end and (time.monotonic() - self._began) * (total - done) < PREPARE_SECONDS * done:
-            self._before_end()
-            self._before_end = None
-        safe_place()
-
-    def doing(self, activity: str) -> None:
-        self._console.doing(activity)
-
-    def log(self, line: str) -> None:
-        with signals.uninterrupted():
-            self._console.log(line)
-
-    def warn(self, line: str) -> None:
-        with signals.uninterrupted():
-            self._console.warn(line)
-
-    def resumed(self, step: int) -> None:
-        with signals.uninterrupted():
-            self._summary.resumed_from_step = step
-            self._tracker.tags({"resumed_from_step": str(step)})
-            self._console.log(f"resuming training after step {step}")
-
-    def is_secret(self, name: str, value: object) -> bool:
-        return bool(redact({name: value}) != {name: value})
-
-    def stopping(self) -> AbstractContextManager[Stop]:
-        return signals.stopping()
-
-
 def own_record(stage: str, result: Any) -> Record | None:
     """Return the record of what a stage has returned; None for one that returns nothing.
 
@@ -184,25 +99,13 @@ def own_record(stage: str, result: Any) -> Record | None:
         return None
     numbers = {str(name): as_number(value) for name, value in result.items()} if isinstance(result, Mapping) else {}
     if not isinstance(result, Mapping) or None in numbers.values():
-        named = next((f"{name!r}, a {_kind(result[name])}" for name, one in numbers.items() if one is None), "")
+        named = next((f"{name!r}, a {kind(result[name])}" for name, one in numbers.items() if one is None), "")
         raise UserError(
-            f"it returned a {_kind(result)}{f' with {named}' if named else ''}",
+            f"it returned a {kind(result)}{f' with {named}' if named else ''}",
             "a dataclass with a Record as `record`, a Record, or a mapping from names to numbers",
             "return stages.results.Record(metrics={…}, params={…}, files={…})",
         )
     return Record(metrics={name if "/" in name else f"{stage}/{name}": number for name, number in numbers.items()})
-
-
-def metric_name(name: str) -> str:
-    """Return `name` as MLflow takes it: other characters become `_`, and empty and relative parts of a path go."""
-    parts = _NOT_ALLOWED.sub("_", name)[:LONGEST_METRIC_NAME].split("/")
-    return "/".join(part for part in parts if part.strip(".")) or "_"
-
-
-def _kind(value: Any) -> str:
-    """Return the type of a value, and its shape if it has one, for errors."""
-    shape = getattr(value, "shape", None)
-    return f"{type(value).__name__} of shape {tuple(shape)}" if shape else type(value).__name__
 
 
 @dataclass

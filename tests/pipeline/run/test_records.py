@@ -15,7 +15,8 @@ from mlflow.utils.validation import _validate_metric_name
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.runner import BoundStage, StageRunner, metric_name
+from pipeline.run.reporter import metric_name
+from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError

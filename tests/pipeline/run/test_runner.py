@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from pipeline.console import Console
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.runner import BoundStage, RunReporter, StageRunner
+from pipeline.run.reporter import RunReporter
+from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
