@@ -14,6 +14,9 @@ from stages.networks.keras_internals import all_layers, one_line, preprocess_inp
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
 
+POOLING = {4: keras.layers.GlobalAveragePooling2D, 3: keras.layers.GlobalAveragePooling1D}
+"""By the rank of what a backbone returns: a map of features, or one vector for each part of the image."""
+
 
 def application(
     input_shape: tuple[int, int, int],
@@ -21,7 +24,6 @@ def application(
     name: str,
     arguments: Mapping[str, Any],
     dropout: float,
-    single_logit: bool,
 ) -> keras.Model:
     """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
@@ -34,31 +36,46 @@ def application(
         name: of the class in keras.applications, such as MobileNetV2.
         arguments: for the class, such as alpha; not those by which tops, weights and shapes are chosen.
         dropout: in front of the dense layer, in [0, 1).
-        single_logit: one output z instead of two. The logits are then 0 and z, whose softmax is the sigmoid of z and
-            whose cross-entropy is the binary one.
 
     Raises:
-        UserError: for a name or an argument that keras.applications does not have, images that are too small, or a
-            single logit with other than two classes.
+        UserError: for a name or an argument that keras.applications does not have, or images that are too small.
     """
-    if single_logit and num_classes != 2:
-        raise UserError(
-            f"model.network.single_logit=true with {num_classes} classes",
-            "2 classes",
-            "model.network.single_logit=false",
-        )
-    function = _find(name)
+    channels = 3 if input_shape[-1] == 1 else input_shape[-1]
+    backbone = _backbone(_find(name), name, (*input_shape[:2], channels), arguments)
+    is_reversed = input_shape[-1] == 3 and _affine(name)[2]
+    return with_head(backbone, input_shape, num_classes, dropout, name.lower(), is_reversed)
+
+
+def with_head(
+    backbone: keras.Model,
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    dropout: float,
+    name: str,
+    is_reversed: bool = False,
+) -> keras.Model:
+    """Returns `backbone` behind images, and before global average pooling, dropout and one dense layer.
+
+    It becomes the layer `backbone`, its BatchNorms synchronized over replicas. Images of one channel are repeated to
+    three.
+
+    Args:
+        is_reversed: whether it was trained on blue, green and red.
+    """
+    backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
+    for layer in all_layers(backbone):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            # The functions take no argument for it, and a clone would cost as much as the backbone.
+            layer.__class__ = BatchNormalization
+            layer.synchronized = True
     inputs = keras.Input(input_shape)
     images = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
-    if input_shape[-1] == 3 and _affine(name)[2]:
-        images = keras.ops.flip(images, axis=-1)
-    backbone = _backbone(function, name, tuple(images.shape[1:]), arguments)
-    features = keras.layers.GlobalAveragePooling2D(name="pooling")(backbone(images))
+    features = backbone(keras.ops.flip(images, axis=-1) if is_reversed else images)
+    pooling = POOLING.get(len(features.shape))
+    features = pooling(name="pooling")(features) if pooling else features
     features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
-    outputs = keras.layers.Dense(1 if single_logit else num_classes, dtype=last_dtype(), name="head")(features)
-    if single_logit:
-        outputs = keras.ops.concatenate([keras.ops.zeros_like(outputs), outputs], axis=-1)
-    return keras.Model(inputs, outputs, name=name.lower())
+    outputs = keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
+    return keras.Model(inputs, outputs, name=name)
 
 
 def preprocessing(name: str, arguments: Mapping[str, Any], **_: Any) -> Normalization | None:
@@ -110,22 +127,10 @@ def _backbone(
     function: Callable[..., keras.Model], name: str, shape: tuple[int, ...], arguments: Mapping[str, Any]
 ) -> keras.Model:
     try:
-        backbone = function(include_top=False, weights=None, input_shape=shape, **arguments)
+        return function(include_top=False, weights=None, input_shape=shape, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(
             f"{name} cannot be made for images of {shape[0]}×{shape[1]} with {dict(arguments)} ({one_line(error)})",
             "images that are large enough, and arguments that it takes",
             "model=cnn, or model.network.arguments={}",
         ) from error
-    return as_backbone(backbone)
-
-
-def as_backbone(network: keras.Model) -> keras.Model:
-    """Returns `network` under the name `backbone`, its BatchNorms synchronized over replicas."""
-    network.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
-    for layer in all_layers(network):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            # The functions take no argument for it, and a clone would cost as much as the backbone.
-            layer.__class__ = BatchNormalization
-            layer.synchronized = True
-    return network

@@ -6,12 +6,8 @@ from typing import Any
 import keras
 
 from stages.errors import UserError
-from stages.networks.applications import as_backbone
-from stages.networks.precision import last_dtype
+from stages.networks.applications import with_head
 from stages.results import Normalization
-
-POOLING = {4: keras.layers.GlobalAveragePooling2D, 3: keras.layers.GlobalAveragePooling1D}
-"""By the rank of what a backbone returns: a map of features, or one vector for each part of the image."""
 
 
 def keras_hub(input_shape: tuple[int, int, int], num_classes: int, preset: str, dropout: float) -> keras.Model:
@@ -37,15 +33,7 @@ def keras_hub(input_shape: tuple[int, int, int], num_classes: int, preset: str, 
             "a backbone of images",
             "model=transformer, for texts",
         )
-    backbone = as_backbone(loaded)
-    inputs = keras.Input(input_shape)
-    images = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
-    features = backbone(images)
-    pooling = POOLING.get(len(features.shape))
-    features = pooling(name="pooling")(features) if pooling else features
-    features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
-    outputs = keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
-    return keras.Model(inputs, outputs, name="keras_hub")
+    return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
 
 
 def preprocessing(preset: str, **_: Any) -> Normalization | None:

@@ -136,8 +136,6 @@ class ApplicationSettings:
     arguments: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the class, such as `alpha`."""
     dropout: float = number(0.2, at_least=0, below=1)
-    single_logit: bool = False
-    """Whether two classes get one output, a sigmoid's, instead of two."""
 
 
 @option("network", "keras_hub")

@@ -33,7 +33,6 @@ from stages.settings.model import (
     ResnetSettings,
 )
 from stages.settings.results import ExportSettings
-from stages.tasks.classification import Classification
 from tests.conftest import shared
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
 
@@ -58,7 +57,7 @@ def build(network: object, where: Strategy | None = None, dataset: Dataset | Non
 
 
 def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: int = 32, classes: int = 3) -> Any:
-    return application((side, side, 3), classes, name, arguments or {}, dropout=0.2, single_logit=False)
+    return application((side, side, 3), classes, name, arguments or {}, dropout=0.2)
 
 
 @pytest.mark.smoke
@@ -171,23 +170,6 @@ def assert_shares_statistics(network: keras.Model, has_batch_norm: bool = True) 
     assert bool(norms) == has_batch_norm
 
 
-def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
-    network = application((32, 32, 3), 2, "MobileNetV2", {"alpha": 0.35}, dropout=0.0, single_logit=True)
-    head = network.get_layer("head")
-    assert head.units == 1
-    head.bias.assign([0.7])
-    given = 10 * np.random.default_rng(1).normal(size=(6, 32, 32, 3)).astype(np.float32)
-    # With batch statistics: by the first moving ones, random weights make next to nothing of any image.
-    both = keras.Model(network.input, [network.output, head.output])
-    outputs, single = both(given, training=True)
-    logit = single[:, 0]
-    assert np.ptp(logit) > 0.01
-    np.testing.assert_allclose(tf.nn.softmax(outputs)[:, 1], tf.sigmoid(logit), rtol=1e-5)
-    labels = tf.constant([0, 1, 1, 0, 1, 0])
-    binary = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logit)
-    np.testing.assert_allclose(Classification(("a", "b")).losses(labels, outputs), binary, rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
@@ -205,7 +187,6 @@ def test_a_single_logit_is_the_logit_of_the_second_class() -> None:
         ),
         ("VGG16", {"arguments": {"weights": "x"}}, "multiple values for keyword argument 'weights'"),
         ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot be made for images of 16×16 .*at least 32x32"),
-        ("MobileNetV2", {"single_logit": True}, "single_logit=true with 3 classes. Expected 2 classes"),
     ],
 )
 def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message: str) -> None:

@@ -75,8 +75,8 @@ def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) ->
         "_target_": "stages.networks.applications.application",
         "name": "EfficientNetB0",
         "arguments": {},
+        "dropout": 0.0,
     }
-    network |= {"dropout": 0.0, "single_logit": False}
     (tmp_path / "a.weights.h5").touch()
     data = synthetic(SyntheticSettings(split_seed=1, examples=200, test_examples=16))
     told = ModelSettings(
