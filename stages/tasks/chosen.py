@@ -10,19 +10,11 @@ import numpy as np
 from stages.errors import UserError
 from stages.targets import class_at
 from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
 from stages.tasks.own import own_loss, own_metric
-from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
     from stages.settings.task import TaskSettings
-
-KINDS: dict[str, type[Task]] = {
-    "classification": Classification,
-    "multi_label": MultiLabel,
-    "regression": Regression,
-}
 
 TRIED = 16
 """Training examples on which losses and metrics are tried."""
@@ -37,10 +29,10 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
     Raises:
         UserError: where the target does not fit, or a loss, a metric or a class cannot be used.
     """
-    kind = refuse_other_kind(found, settings.kind)
+    refuse_other_kind(found, settings.kind)
     if getattr(settings, "single_logit", False):
         if not isinstance(found, Classification) or len(found.names) != 2:
-            what = "classes" if kind == "classification" else "targets"
+            what = "classes" if isinstance(found, Classification) else "targets"
             raise UserError(
                 f"task.single_logit=true with {len(found.names)} {what}",
                 "two classes",
@@ -58,20 +50,14 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
     return found
 
 
-def refuse_other_kind(found: Task, kind: str) -> str:
-    """Returns the kind of a task.
-
-    Raises:
-        UserError: where `kind` is another one, and not `auto`.
-    """
-    own = next((name for name, known in KINDS.items() if isinstance(found, known)), "auto")
-    if kind not in ("auto", own):
+def refuse_other_kind(found: Task, kind: str) -> None:
+    """Raises UserError where `kind` is another one than the task's, and not `auto`."""
+    if kind not in ("auto", found.kind):
         raise UserError(
-            f"task={kind}, and the target is one of task={own}: {', '.join(found.names[:5])}",
-            f"task={own}, or another target",
-            f"task={own}",
+            f"task={kind}, and the target is one of task={found.kind}: {', '.join(found.names[:5])}",
+            f"task={found.kind}, or another target",
+            f"task={found.kind}",
         )
-    return own
 
 
 def _own_task(found: Task, target: str) -> Task:

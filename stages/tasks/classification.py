@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -12,12 +12,8 @@ import tensorflow as tf
 
 from stages.dataset_rules import refuse_other_labels
 from stages.errors import UserError
-from stages.tasks.own import OwnMetric
-from stages.tasks.sigmoid import binary_losses, refuse_outside
-from stages.tasks.task import Task, listed_weights
-
-if TYPE_CHECKING:
-    from stages.settings.train import TrainSettings
+from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
+from stages.tasks.task import OwnMetric
 
 NEAR_TIE = 0.1
 """Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
@@ -25,24 +21,18 @@ allowed to differ by more (int8) is not allowed any other class."""
 
 
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(Probabilities):
     """Classes, int32 [b]; of mixed examples the part of each, float32 [b, classes], rows that add up to 1.
 
-    given: what the network returns, `logits` or `probabilities`.
     single_logit: whether two classes have one output, that of the second.
-    label_smoothing: part of a target that is spread over all classes alike (Szegedy et al. 2016, arXiv:1512.00567,
-        section 7). class_weights: factor of an example's loss, by its class; None: 1.
     """
 
-    given: str = "logits"
     single_logit: bool = False
-    label_smoothing: float = 0.0
-    class_weights: tuple[float, ...] | None = None
 
+    kind: ClassVar[str] = "classification"
     primary: ClassVar[str] = "accuracy"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     higher: ClassVar[tuple[str, ...]] = ("accuracy",)
-    answer: ClassVar[str] = "probabilities"
     target: ClassVar[str] = "label"
 
     def __post_init__(self) -> None:
@@ -93,32 +83,9 @@ class Classification(Task):
             return names[greatest[0]]
         return " ".join(f"{names[index]} {target[index]:.1f}" for index in greatest)
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
-        """See `Task`.
-
-        Raises:
-            UserError: where there are not as many weights as classes.
-        """
-        super().for_training(settings, targets)
-        return replace(
-            self,
-            label_smoothing=settings.label_smoothing,
-            class_weights=self._class_weights(settings.class_weights, targets),
-        )
-
-    def _class_weights(self, weights: object, targets: np.ndarray) -> tuple[float, ...] | None:
-        classes = len(self.names)
-        if weights is None:
-            return None
-        if weights == "balanced":
-            counts = np.bincount(targets, minlength=classes)
-            return tuple(float(len(targets) / (classes * max(count, 1))) for count in counts)
-        assert isinstance(weights, (list, tuple))
-        return listed_weights(weights, self.names)
-
-    def of_network(self, outputs: str) -> Self:
-        """See `Task`."""
-        return replace(self, given=outputs)
+    def balanced(self, targets: np.ndarray) -> list[float]:
+        """See `Probabilities`."""
+        return [len(targets) / (len(self.names) * max(count, 1)) for count in self.support(targets)]
 
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`: logits that are taken for probabilities train to wrong numbers without an error."""

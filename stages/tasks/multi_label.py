@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.sigmoid import binary_losses, refuse_outside
-from stages.tasks.task import Task, listed_weights
-
-if TYPE_CHECKING:
-    from stages.settings.train import TrainSettings
+from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
 
 THRESHOLD = 0.5
 """Probability above which a label is predicted."""
@@ -28,22 +24,16 @@ ROWS_OF_STRATUM = 20
 
 
 @dataclass(frozen=True)
-class MultiLabel(Task):
+class MultiLabel(Probabilities):
     """Labels, int32 [b, k] of 0 and 1; of mixed examples the part of each, float32.
 
-    given: what the network returns, `logits` or `probabilities`.
-    label_smoothing: part of a target that is replaced by one half. positive_weights: factor of each label's loss where
-        it holds; None: 1.
+    label_smoothing: part of a target that is replaced by one half. class_weights: of each label where it holds.
     """
 
-    given: str = "logits"
-    label_smoothing: float = 0.0
-    positive_weights: tuple[float, ...] | None = None
-
+    kind: ClassVar[str] = "multi_label"
     primary: ClassVar[str] = "macro_f1"
     metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "exact_match")
     higher: ClassVar[tuple[str, ...]] = metrics
-    answer: ClassVar[str] = "probabilities"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -83,31 +73,10 @@ class MultiLabel(Task):
         """See `Task`."""
         return tf.cast(targets, tf.float32)
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
-        """See `Task`.
-
-        Raises:
-            UserError: where there are not as many weights as labels.
-        """
-        super().for_training(settings, targets)
-        return replace(
-            self,
-            label_smoothing=settings.label_smoothing,
-            positive_weights=self._positive_weights(settings.class_weights, targets),
-        )
-
-    def _positive_weights(self, weights: object, targets: np.ndarray) -> tuple[float, ...] | None:
-        if weights is None:
-            return None
-        if weights == "balanced":
-            positives = np.maximum(targets.sum(axis=0), 1)
-            return tuple(float(value) for value in (len(targets) - targets.sum(axis=0)) / positives)
-        assert isinstance(weights, (list, tuple))
-        return listed_weights(weights, self.names)
-
-    def of_network(self, outputs: str) -> Self:
-        """See `Task`."""
-        return replace(self, given=outputs)
+    def balanced(self, targets: np.ndarray) -> list[float]:
+        """See `Probabilities`."""
+        positives = self.support(targets)
+        return [float(value) for value in (len(targets) - positives) / np.maximum(positives, 1)]
 
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`."""
@@ -117,8 +86,8 @@ class MultiLabel(Task):
         """Returns the cross-entropy of each example, [b]: the mean over its labels."""
         wanted = tf.cast(targets, outputs.dtype)
         values = binary_losses(wanted, outputs, self.given, self.label_smoothing)
-        if self.positive_weights is not None:
-            values *= 1 + wanted * (tf.constant(self.positive_weights, outputs.dtype) - 1)
+        if self.class_weights is not None:
+            values *= 1 + wanted * (tf.constant(self.class_weights, outputs.dtype) - 1)
         return tf.reduce_mean(values, axis=-1)
 
     def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,67 +15,10 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.targets import import_target, made
-
-if TYPE_CHECKING:
-    from stages.tasks.task import Task
+from stages.tasks.task import OwnLoss, OwnMetric, Task
 
 HALF = 8
 """Examples of each of the two halves on which a metric is tried."""
-
-LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "divergence", "entropy")
-"""Ends of the names of metrics of which less is better, where Keras does not say it."""
-
-
-@dataclass(frozen=True, eq=False)
-class OwnLoss:
-    """A function of targets and answers, [b, k] each, to the loss of each example, [b].
-
-    takes_logits: whether it has `from_logits=true`, so that answers are what the network returns.
-    """
-
-    name: str
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-    takes_logits: bool
-
-
-@dataclass(frozen=True, eq=False)
-class OwnMetric:
-    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64.
-
-    place: in `task.metrics`, or another word.
-    """
-
-    metric: keras.metrics.Metric
-    place: int | str
-
-    @property
-    def name(self) -> str:
-        return str(self.metric.name)
-
-    @property
-    def is_higher_better(self) -> bool:
-        """By Keras' own `_direction`, else by the name."""
-        direction = getattr(self.metric, "_direction", None)
-        return direction == "up" if direction else not self.name.endswith(LOWER_IS_BETTER)
-
-    @property
-    def sums(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what `add` returns, by name."""
-        return {self._sum(index): tuple(one.shape) for index, one in enumerate(self.metric.variables)}
-
-    def _sum(self, index: int) -> str:
-        return f"own_{self.place}_{index}"
-
-    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what a batch adds to the state."""
-        first = [tf.zeros(one.shape, one.dtype) for one in self.metric.variables]
-        state = self.metric.stateless_update_state(first, targets, answers, sample_weight=weights)
-        return {self._sum(index): value for index, value in enumerate(state)}
-
-    def score(self, sums: Mapping[str, Any]) -> float:
-        """Returns the metric of added sums."""
-        state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
-        return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
 
 
 def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLoss:

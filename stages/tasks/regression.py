@@ -33,6 +33,7 @@ class Regression(Task):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
+    kind: ClassVar[str] = "regression"
     primary: ClassVar[str] = "rmse"
     metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     higher: ClassVar[tuple[str, ...]] = ("r2",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,34 +18,65 @@ if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
 
 
-class OwnLoss(Protocol):
-    """A loss of the configuration, as `stages.tasks.own` makes it."""
+LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "divergence", "entropy")
+"""Ends of the names of metrics of which less is better, where Keras does not say it."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLoss:
+    """A function of targets and answers, [b, k] each, to the loss of each example, [b].
+
+    takes_logits: whether it has `from_logits=true`, so that answers are what the network returns.
+    """
+
+    name: str
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    takes_logits: bool
+
+
+@dataclass(frozen=True, eq=False)
+class OwnMetric:
+    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64.
+
+    place: in `task.metrics`, or another word.
+    """
+
+    metric: keras.metrics.Metric
+    place: int | str
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        return str(self.metric.name)
 
     @property
-    def function(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]: ...
+    def is_higher_better(self) -> bool:
+        """By Keras' own `_direction`, else by the name."""
+        direction = getattr(self.metric, "_direction", None)
+        return direction == "up" if direction else not self.name.endswith(LOWER_IS_BETTER)
 
     @property
-    def takes_logits(self) -> bool: ...
+    def sums(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what `add` returns, by name."""
+        return {self._sum(index): tuple(one.shape) for index, one in enumerate(self.metric.variables)}
 
+    def _sum(self, index: int) -> str:
+        return f"own_{self.place}_{index}"
 
-class OwnMetric(Protocol):
-    """A metric of the configuration, as `stages.tasks.own` makes it."""
+    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns what a batch adds to the state."""
+        import tensorflow as tf
 
-    @property
-    def name(self) -> str: ...
+        first = [tf.zeros(one.shape, one.dtype) for one in self.metric.variables]
+        state = self.metric.stateless_update_state(first, targets, answers, sample_weight=weights)
+        return {self._sum(index): value for index, value in enumerate(state)}
 
-    @property
-    def is_higher_better(self) -> bool: ...
+    def score(self, sums: Mapping[str, Any]) -> float:
+        """Returns the metric of added sums."""
+        import keras
+        import tensorflow as tf
 
-    @property
-    def sums(self) -> dict[str, tuple[int, ...]]: ...
-
-    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]: ...
-
-    def score(self, sums: Mapping[str, Any]) -> float: ...
+        state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
+        return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
 
 
 @dataclass(frozen=True)
@@ -56,6 +87,7 @@ class Task(ABC):
     as the last layer of a network returns them, float32 [b, outputs] or wider.
 
     names: of the classes, labels or targets.
+    kind: as `task` has it; `auto`: of a task of one's own alone.
     primary: the metric by which models are compared. metrics: those that each epoch has. higher: those of which more
         is better; of all others less is.
     answer: name of what an exported model returns first, float32 [N, outputs].
@@ -67,6 +99,7 @@ class Task(ABC):
     own_loss: OwnLoss | None = field(default=None, kw_only=True)
     own_metrics: tuple[OwnMetric, ...] = field(default=(), kw_only=True)
 
+    kind: ClassVar[str] = "auto"
     primary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ()
     higher: ClassVar[tuple[str, ...]] = ()
@@ -264,18 +297,3 @@ class Task(ABC):
         """
         difference = np.abs(ours - theirs)
         return float(difference.max()), float(np.mean(difference.max(axis=1) <= allowed))
-
-
-def listed_weights(weights: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
-    """Returns `train.class_weights` as they are listed.
-
-    Raises:
-        UserError: where there are not as many as names.
-    """
-    if len(weights) != len(names):
-        raise UserError(
-            f"train.class_weights has {len(weights)} numbers",
-            f"{len(names)}, one for each of {', '.join(names)}",
-            "train.class_weights=balanced",
-        )
-    return tuple(map(float, weights))

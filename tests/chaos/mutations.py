@@ -86,11 +86,11 @@ MUTATIONS = (
         "tests/stages/evaluation/test_weights.py",
     ),
     mutation(
-        "stages/tasks/own.py", "first = [tf.zeros(", "first = [tf.ones(",
+        "stages/tasks/task.py", "first = [tf.zeros(", "first = [tf.ones(",
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/own.py", "sample_weight=weights)\n        return {", "sample_weight=None)\n        return {",
+        "stages/tasks/task.py", "sample_weight=weights)\n        return {", "sample_weight=None)\n        return {",
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(

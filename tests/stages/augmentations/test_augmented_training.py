@@ -100,7 +100,7 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     mixed = (
         share[:, None] * np.eye(5, dtype=np.float32)[first] + (1 - share)[:, None] * np.eye(5, dtype=np.float32)[second]
     )
-    task = Classification(tuple("abcde"), outputs, False, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
+    task = Classification(tuple("abcde"), outputs, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
     loss = task.losses
     expected = share * loss(tf.constant(first), given) + (1 - share) * loss(tf.constant(second), given)
     np.testing.assert_allclose(loss(tf.constant(mixed), given), expected, atol=1e-5)

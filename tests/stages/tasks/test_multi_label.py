@@ -33,7 +33,7 @@ def test_weights_are_of_the_positives() -> None:
     plain = TASK.losses(TARGETS, OUTPUTS).numpy()
     for given in ([1.0, 5.0, 1.0, 1.0], "balanced"):
         task = TASK.for_training(settings(class_weights=given), TARGETS)
-        weights = np.array(given if given != "balanced" else task.positive_weights)
+        weights = np.array(given if given != "balanced" else task.class_weights)
         expected = tf.nn.weighted_cross_entropy_with_logits(TARGETS.astype(np.float32), OUTPUTS, weights[None])
         np.testing.assert_allclose(task.losses(TARGETS, OUTPUTS), expected.numpy().mean(axis=1), rtol=1e-5)
         has_rare = TARGETS[:, 1] == 1
