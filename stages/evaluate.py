@@ -1,21 +1,16 @@
 """The `evaluate` stage: the trained model on the test split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from stages.distribution.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
+from stages.evaluation.by_task import report_of
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.importance import importance_of, is_quick
-from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, intervals_of
-from stages.evaluation.labels import report_labels
-from stages.evaluation.metrics import CALIBRATION, metrics_of
-from stages.evaluation.numbers import draw_numbers, report_numbers
 from stages.evaluation.predictions import (
     NAME,
     Predicted,
@@ -24,27 +19,25 @@ from stages.evaluation.predictions import (
     check_same_metric,
     compare_predictions,
     read_columns,
-    read_predictions,
     write_predictions,
 )
-from stages.evaluation.report import Measured, Report, Section, draw_mistakes, draw_reliability
+from stages.evaluation.report import Measured, Section, draw_mistakes, draw_reliability
 from stages.evaluation.slices import slices_of
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
-from stages.plots.charts import plot_confusion, plot_differences
+from stages.plots.charts import plot_confusion, plot_differences, plot_numbers
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Evaluation, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tables import aligned
 from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 
 TOLD_ROWS, TOLD_COLUMNS = 10, 6
 """Of a table beside the metrics: what the console shows."""
 
-DRAWN = 30
-"""Columns whose importance is drawn, at most."""
+DRAWN, DRAWN_TARGETS = 30, 4
+"""Columns whose importance is drawn, and targets whose predictions are, at most."""
 
 
 def evaluate(
@@ -115,22 +108,18 @@ def _explain(
 ) -> tuple[Measured, list[Path]]:
     """Returns the metrics of the predictions at `path`, and their plots in `folder`, where there is one."""
     task = trained.model.task
-    names = task.names
-    report: Measured
+    report = Measured(values={}, intervals={}, notes=[f"{len(dataset.test):,} test examples."])
     plots: list[Path] = []
-    if isinstance(task, Classification):
-        predicted = read_predictions(path)
-        report = of_classes = _report(predicted, dataset, settings)
-        if folder is not None:
-            plots = _draw(predicted, scores, of_classes.metrics.values, dataset, settings, folder)
-    elif isinstance(task, MultiLabel):
-        report = report_labels(read_columns(path), names, settings.confidence)
-    elif isinstance(task, Regression):
+    if task.kind != "auto":  # one of the user's alone measures itself
         columns = read_columns(path)
-        report = report_numbers(columns, names, settings.confidence)
-        plots = draw_numbers(columns, names, folder) if folder is not None else []
-    else:  # a task of the user's, which measures itself
-        report = Measured(values={}, intervals={}, notes=[f"{len(dataset.test):,} test examples."])
+        report = report_of(task, columns, settings.confidence, settings.calibration_bins)
+    if isinstance(task, Classification) and folder is not None:
+        plots = _draw(Predicted.of(columns), scores, report.values.get("test/ece"), dataset, settings, folder)
+    elif isinstance(task, Regression) and folder is not None:
+        targets, answers = columns[task.target], columns[task.answer]
+        drawn = enumerate(task.names[:DRAWN_TARGETS])
+        of_each = [(name, targets[:, place], answers[:, place]) for place, name in drawn]
+        plots = [plot_numbers(of_each, folder / "plots" / "predicted.png")]
     measured = {f"test/{name}": scores.metrics[name] for name in task.measured}
     return replace(report, values={"test/loss": scores.loss, **measured, **report.values}), plots
 
@@ -198,58 +187,16 @@ def _ends(report: Measured, first: str) -> dict[str, float]:
     return {} if ends is None else dict(zip((f"{first}_low", f"{first}_high"), ends, strict=True))
 
 
-def _report(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings) -> Report:
-    metrics = metrics_of(predicted, settings.calibration_bins)
-    values = {f"test/{name}": value for name, value in metrics.values.items()}
-    notes = [
-        f"{len(predicted):,} test examples. {_explained(settings)}",
-        *_missing(predicted, metrics.support, dataset),
-    ]
-    found = intervals_of(predicted, settings.confidence)
-    intervals = {f"test/{name}": ends for name, ends in found.items()}
-    return Report(values=values, metrics=metrics, class_names=dataset.task.names, intervals=intervals, notes=notes)
-
-
-def _explained(settings: EvaluateSettings) -> str:
-    """Return what the intervals and the calibration error of a report are."""
-    return (
-        f"low, high: {100 * settings.confidence:g} % interval over the test examples; it does not show how results "
-        f"vary with the seed. Without one: log loss of fewer than {LEAST_FOR_LOSS} examples, means over classes of "
-        f"which one has fewer than {LEAST_OF_CLASS}, and what no example changes, such as a perfect ranking. test/ece: "
-        f"expected calibration error of the predicted class, {settings.calibration_bins} bins of equal width; few "
-        "examples overstate it, so it has none either."
-    )
-
-
-def _missing(predicted: Predicted, support: Any, dataset: Dataset) -> list[str]:
-    """Returns sentences on metrics that are not defined."""
-    sentences = []
-    absent = [name for name, examples in zip(dataset.task.names, support, strict=True) if not examples]
-    if absent:
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        sentences.append(
-            f"the test split has no example of {len(absent)} of {dataset.task.outputs} classes ({', '.join(absent[:5])}"
-            f"{more}): ROC-AUC and average precision leave them out"
-        )
-    if not predicted.is_finite:
-        sentences.append(
-            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
-            "average precision"
-        )
-    return sentences
-
-
 def _draw(
     predicted: Predicted,
     scores: Scores,
-    values: Mapping[str, float],
+    calibration: float | None,
     dataset: Dataset,
     settings: EvaluateSettings,
     folder: Path,
 ) -> list[Path]:
-    confusion = np.rint(scores.tables["confusion"]).astype(np.int64)
-    plots = [plot_confusion(confusion, dataset.task.names, folder / "plots" / "confusion.png")]
-    if CALIBRATION in values:
-        plots.append(draw_reliability(predicted, settings.calibration_bins, values[CALIBRATION], folder))
+    plots = [plot_confusion(scores.tables["confusion"], dataset.task.names, folder / "plots" / "confusion.png")]
+    if calibration is not None:
+        plots.append(draw_reliability(predicted, settings.calibration_bins, calibration, folder))
     mistakes = draw_mistakes(predicted, dataset, settings.mistakes, folder)
     return [*plots, mistakes] if mistakes is not None else plots

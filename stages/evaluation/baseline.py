@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from stages.data.split import Split
+from stages.evaluation.by_task import LEAST_OF_CLASSES, values_of
 from stages.evaluation.estimates import by_example
-from stages.evaluation.labels import report_labels
-from stages.evaluation.metrics import metrics_of
-from stages.evaluation.numbers import report_numbers
 from stages.evaluation.paired_tests import Interval, metric_difference
-from stages.evaluation.predictions import Predicted, read_columns
+from stages.evaluation.predictions import read_columns
 from stages.features.kinds import Feature
 from stages.results import Dataset
 from stages.safe_places import safe_place
@@ -43,9 +41,6 @@ WORD = r"\w+|[^\w\s]+"
 
 MOST_ITERATIONS = 1000
 """Of the fit of a linear model."""
-
-LEAST = 30
-"""Test examples of which a difference is told from none, at least."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Baseline:
     @property
     def verdict(self) -> str:
         """Answer of the test examples: whether the network is better."""
-        if not self.difference.excludes_zero or self.examples < LEAST:
+        if not self.difference.excludes_zero or self.examples < LEAST_OF_CLASSES:
             return "not distinguishable from"
         return "better than" if (self.difference.difference > 0) == self.higher else "worse than"
 
@@ -213,19 +208,15 @@ def _compared(
     theirs = {name: column for name, column in ours.items() if name in ("weight", task.target)}
     if isinstance(task, Classification):
         answers = fit.probabilities(targets, len(task.names))
-        theirs["predicted"] = answers.argmax(axis=1).astype(np.int32)
-        predicted = Predicted(ours["label"], theirs["predicted"], np.ascontiguousarray(answers.T), ours.get("weight"))
-        values = metrics_of(predicted, bins).values
+        theirs |= {"predicted": answers.argmax(axis=1).astype(np.int32), "probabilities": answers}
     elif isinstance(task, MultiLabel):
         answers = np.stack([fit.probabilities(part, 2)[:, 1] for part in targets.T], axis=1)
         theirs |= {"predicted": (answers > THRESHOLD).astype(np.int32), "probabilities": answers}
-        values = dict(report_labels(theirs, task.names, confidence).values)
     else:
         theirs["prediction"] = np.stack([fit.numbers(part) for part in targets.T], axis=1)
-        values = dict(report_numbers(theirs, task.names, confidence).values)
     first, second = (by_example(task.primary, columns)[np.newaxis] for columns in (theirs, ours))
     difference = metric_difference(first, second, True, level=confidence)
-    return {name.removeprefix("test/"): value for name, value in values.items()}, difference
+    return values_of(task, theirs, confidence, bins), difference
 
 
 def _encoded(

@@ -1,34 +1,92 @@
-"""Metrics of several labels, by scikit-learn: F1, ROC-AUC and average precision, of each label, macro and micro."""
+"""Metrics of predictions by what is predicted: classes, labels (by scikit-learn, macro and micro), numbers."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from stages.evaluation.estimates import ESTIMATES, Columns, parts_of
-from stages.evaluation.intervals import Ends, interval
-from stages.evaluation.numbers import LEAST
+from stages.evaluation.estimates import ESTIMATES, Columns, mean_of, number_estimates, parts_of
+from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, Ends, interval, intervals_of
+from stages.evaluation.metrics import metrics_of
+from stages.evaluation.predictions import Predicted
 from stages.evaluation.report import Measured
-from stages.storage.atomic import write_csv
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.task import Task
 
-BY_LABEL = "test_by_label.csv"
+LEAST = 100
+"""Test examples for intervals of labels and numbers: of fewer, rare large errors may be missing."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class LabelsReport(Measured):
-    """Metrics of all labels; by_label: rows of a table, its header first."""
-
-    by_label: Sequence[Sequence[object]]
-
-    def write(self, folder: Path) -> tuple[Path, ...]:
-        """Writes the tables to `folder`; returns their paths."""
-        write_csv(folder / BY_LABEL, self.by_label)
-        return *super().write(folder), folder / BY_LABEL
+LEAST_OF_CLASSES = 30
+"""Examples of classes of which a difference is told from none, at least."""
 
 
-def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> LabelsReport:
+def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:
+    """Returns the metrics of the columns of a file of predictions, for a task of the project or one that extends it.
+
+    Args:
+        bins: of the calibration error.
+    """
+    if isinstance(task, Classification):
+        return report_classes(columns, task.names, confidence, bins)
+    if isinstance(task, MultiLabel):
+        return report_labels(columns, task.names, confidence)
+    return report_numbers(columns, task.names, confidence)
+
+
+def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dict[str, float]:
+    """Returns the metrics of `report_of` by name, without intervals of classes, which take longest."""
+    if isinstance(task, Classification):
+        return metrics_of(Predicted.of(columns), bins).values
+    values = report_of(task, columns, confidence, bins).values
+    return {name.removeprefix("test/"): value for name, value in values.items()}
+
+
+def least_told(task: Task) -> int:
+    """Returns of how many examples a difference is told from none, at least."""
+    return LEAST_OF_CLASSES if isinstance(task, Classification) else LEAST
+
+
+def report_classes(columns: Columns, names: Sequence[str], confidence: float, bins: int) -> Measured:
+    """Returns the metrics of predicted classes.
+
+    Args:
+        columns: `label` and `predicted`, int32 [n], `probabilities`, float32 [n, classes], and `weight`, if any.
+    """
+    predicted = Predicted.of(columns)
+    metrics = metrics_of(predicted, bins)
+    notes = [
+        f"{len(predicted):,} test examples. low, high: {100 * confidence:g} % interval over the test examples; it "
+        "does not show how results vary with the seed. Without one: log loss of fewer than "
+        f"{LEAST_FOR_LOSS} examples, means over classes of which one has fewer than {LEAST_OF_CLASS}, and what no "
+        "example changes, such as a perfect ranking. test/ece: expected calibration error of the predicted class, "
+        f"{bins} bins of equal width; few examples overstate it, so it has none either."
+    ]
+    absent = [name for name, examples in zip(names, metrics.support, strict=True) if not examples]
+    if absent:
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        notes.append(
+            f"the test split has no example of {len(absent)} of {len(names)} classes ({', '.join(absent[:5])}{more}): "
+            "ROC-AUC and average precision leave them out"
+        )
+    if not predicted.is_finite:
+        notes.append(
+            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
+            "average precision"
+        )
+    values = {f"test/{name}": value for name, value in metrics.values.items()}
+    intervals = {f"test/{name}": ends for name, ends in intervals_of(predicted, confidence).items()}
+    rows = zip(names, *map(_cells, metrics.by_class.values()), map(int, metrics.support), strict=True)
+    table = [("class", *metrics.by_class, "examples"), *rows]
+    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table}, number=".4f")
+
+
+def _cells(values: np.ndarray) -> list[object]:
+    """Returns numbers for a table, nothing where one is not defined."""
+    return ["" if math.isnan(value) else float(value) for value in values]
+
+
+def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
     """Returns the metrics of predicted labels.
 
     A label that never holds and is never predicted has an F1 of 0; ROC-AUC and average precision are over the labels
@@ -66,18 +124,52 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
     intervals: dict[str, Ends] = {
         name: ends for name, ends in found.items() if ends is not None and len(targets) >= LEAST
     }
-    notes = [
-        f"{len(targets):,} test examples. exact_match: those of which every label is predicted. low, high: "
-        f"{100 * confidence:g} % interval over the test examples, of {LEAST} or more; it does not show how results "
-        "vary with the seed."
-    ]
+    exact = "exact_match: those of which every label is predicted."
+    notes = [f"{len(targets):,} test examples. {exact} {_told(confidence)}"]
     left_out = [name for place, name in enumerate(names) if place not in ranked]
     if left_out:
         notes.append(
             f"all test examples are alike in {', '.join(left_out[:5])}{' …' if left_out[5:] else ''}: ROC-AUC and "
             "average precision leave them out"
         )
-    cells = [["" if math.isnan(value) else float(value) for value in column] for column in of_labels.values()]
-    rows = zip(names, *cells, map(int, targets.sum(axis=0)), map(int, predicted.sum(axis=0)), strict=True)
+    counts = (map(int, part.sum(axis=0)) for part in (targets, predicted))
+    rows = zip(names, *map(_cells, of_labels.values()), *counts, strict=True)
     table = [("label", *of_labels, "examples", "predicted"), *rows]
-    return LabelsReport(values=values, intervals=intervals, notes=notes, by_label=table)
+    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_label": table})
+
+
+def _told(confidence: float) -> str:
+    return (
+        f"low, high: {100 * confidence:g} % interval over the test examples, of {LEAST} or more; it does not show how "
+        "results vary with the seed."
+    )
+
+
+def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
+    """Returns the metrics of targets and predictions; of several targets their means, and those of each.
+
+    Args:
+        columns: `target` and `prediction`, float32 [n, k] each, and `weight`, if any.
+    """
+    targets, answers = (np.asarray(columns[name], np.float64) for name in ("target", "prediction"))
+    parts = parts_of(len(targets), columns.get("weight"))
+    by_target = [number_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
+    values: dict[str, float] = {}
+    intervals: dict[str, Ends] = {}
+    for metric, highest in (("rmse", math.inf), ("mae", math.inf), ("r2", 1.0)):
+        found = {f"test/{metric}": mean_of([part[metric] for part in by_target])}
+        if len(names) > 1:
+            found |= {f"test/{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
+        for name, (value, influences) in found.items():
+            values[name] = value
+            ends = interval(value, influences, confidence, highest) if len(targets) >= LEAST else None
+            if ends is not None:
+                intervals[name] = ends
+    errors = np.abs(answers - targets)
+    values |= {
+        "test/median_error" + (f"/{name}" if len(names) > 1 else ""): float(np.median(errors[:, place]))
+        for place, name in enumerate(names)
+    }
+    units = f"rmse, mae, median_error: in the units of {', '.join(names)}."
+    notes = [f"{len(targets):,} test examples. {units} {_told(confidence)}"]
+    return Measured(values=values, intervals=intervals, notes=notes)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.estimates import ESTIMATES, by_example
+from stages.evaluation.estimates import ESTIMATES, Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
@@ -50,6 +50,12 @@ class Predicted:
     predicted: np.ndarray
     probabilities: np.ndarray
     weights: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, columns: Columns) -> "Predicted":
+        """Returns the predictions in the columns of a file."""
+        probabilities = np.ascontiguousarray(columns["probabilities"].T)
+        return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,13 +106,6 @@ def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> di
         values = np.from_dlpack(array.flatten() if is_list else array)
         columns[name] = values.reshape(len(table), -1) if is_list else values
     return columns
-
-
-def read_predictions(path: Path) -> Predicted:
-    """Returns the predictions of classes in the file at `path`."""
-    columns = read_columns(path)
-    probabilities = np.ascontiguousarray(columns["probabilities"].T)
-    return Predicted(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
 
 
 def read_by_example(path: Path) -> tuple[str, np.ndarray]:

@@ -1,14 +1,13 @@
 """Files of an evaluation: its metrics as CSV and Markdown, a table of the classes, and plots."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from stages.evaluation.estimates import parts_of
-from stages.evaluation.metrics import Metrics, bins_of
+from stages.evaluation.metrics import bins_of
 from stages.evaluation.predictions import Predicted
 from stages.plots.charts import drawable, plot_reliability
 from stages.plots.galleries import plot_batch
@@ -18,7 +17,6 @@ from stages.tables import markdown
 
 METRICS = "test_metrics.md"
 METRICS_TABLE = "test_metrics.csv"
-BY_CLASS = "test_by_class.csv"
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,6 @@ class Section:
         """The rows as texts."""
         return [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows]
 
-    def write(self, folder: Path) -> Path:
-        """Writes the table as CSV; returns its path."""
-        path = folder / f"test_{self.name}.csv"
-        write_csv(path, self.rows)
-        return path
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -51,14 +43,15 @@ class Measured:
 
     values: by their full names; intervals: their lower and upper ends, as far as there are intervals.
     notes: sentences on what the numbers are, and on what is missing. sections: tables beside the metrics.
+    tables: further files, by name; rows of each, its header first. number: format of a value in Markdown.
     """
 
     values: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
     notes: Sequence[str]
     sections: Sequence[Section] = ()
-
-    number: ClassVar[str] = ".6g"
+    tables: Mapping[str, Sequence[Sequence[object]]] = field(default_factory=dict)
+    number: str = ".6g"
 
     def write(self, folder: Path) -> tuple[Path, ...]:
         """Writes the tables to `folder`; returns their paths."""
@@ -72,25 +65,11 @@ class Measured:
         text += "".join(f"- {note}\n" for note in self.notes)
         text += "".join(f"\n## {part.title}\n\n{markdown(part.shown)}\n- {part.note}\n" for part in self.sections)
         atomic_write(folder / METRICS, text)
-        return folder / METRICS, folder / METRICS_TABLE, *(part.write(folder) for part in self.sections)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report(Measured):
-    """Metrics of classes."""
-
-    metrics: Metrics
-    class_names: Sequence[str]
-
-    number: ClassVar[str] = ".4f"
-
-    def write(self, folder: Path) -> tuple[Path, ...]:
-        """See `Measured`; also a table of the classes."""
-        parts = self.metrics.by_class
-        columns = [["" if np.isnan(value) else float(value) for value in values] for values in parts.values()]
-        by_class = zip(self.class_names, *columns, map(int, self.metrics.support), strict=True)
-        write_csv(folder / BY_CLASS, [["class", *parts, "examples"], *by_class])
-        return *super().write(folder), folder / BY_CLASS
+        tables = {folder / f"test_{name}.csv": rows for name, rows in self.tables.items()}
+        tables |= {folder / f"test_{part.name}.csv": part.rows for part in self.sections}
+        for path, table in tables.items():
+            write_csv(path, table)
+        return folder / METRICS, folder / METRICS_TABLE, *tables
 
 
 def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:

@@ -5,27 +5,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stages.errors import UserError
+from stages.evaluation.by_task import least_told, values_of
 from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.intervals import Ends, fraction_interval, interval
-from stages.evaluation.labels import report_labels
-from stages.evaluation.metrics import metrics_of
-from stages.evaluation.numbers import LEAST as LEAST_OF_OTHERS
-from stages.evaluation.numbers import report_numbers
 from stages.evaluation.paired_tests import mean_difference
-from stages.evaluation.predictions import Predicted
 from stages.evaluation.report import Section
 from stages.features.kinds import Feature
 from stages.results import Dataset
 from stages.safe_places import safe_place
 from stages.settings.results import EvaluateSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
 
 BINS = 5
 """Quantiles of a number, at most."""
-
-LEAST = 30
-"""Examples of classes of which a difference is told from none, at least."""
 
 MOST = 20
 """Values of a category, the most frequent; all others are one slice."""
@@ -59,7 +50,7 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         predicted: columns of a file of predictions.
     """
     task = dataset.task
-    least = LEAST if isinstance(task, Classification) else LEAST_OF_OTHERS
+    least = least_told(task)
     sign = 1 if task.is_higher_better(task.primary) else -1
     found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
     for column, name in check_slices(dataset, settings.slices).items():
@@ -77,7 +68,8 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
                     verdict = "better" if sign * difference.difference > 0 else "worse"
             ends = _ends(own, settings.confidence, sign, least) or ("", "")
             row = [f"{column}: {value}", int(rows.sum()), float(own.mean()), *ends, verdict]
-            found.append(((not is_told, sign * float(own.mean())), row, _metrics(of_slice, dataset, settings)))
+            metrics = values_of(task, of_slice, settings.confidence, settings.calibration_bins)
+            found.append(((not is_told, sign * float(own.mean())), row, metrics))
             safe_place()
     found.sort(key=lambda part: part[0])
     names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != task.primary)
@@ -98,18 +90,6 @@ def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> E
     if len(by_example) < least:
         return None
     return interval(float(by_example.mean()), by_example, confidence, 1.0 if sign > 0 else np.inf)
-
-
-def _metrics(columns: Columns, dataset: Dataset, settings: EvaluateSettings) -> dict[str, float]:
-    """Returns all metrics of some predictions, by name."""
-    names = dataset.task.names
-    if isinstance(dataset.task, Classification):
-        probabilities = np.ascontiguousarray(columns["probabilities"].T)
-        part = Predicted(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
-        return metrics_of(part, settings.calibration_bins).values
-    report = report_labels if isinstance(dataset.task, MultiLabel) else report_numbers
-    values = report(columns, names, settings.confidence).values
-    return {name.removeprefix("test/"): value for name, value in values.items()}
 
 
 def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:

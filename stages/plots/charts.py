@@ -92,7 +92,7 @@ def plot_differences(rows: Sequence[Sequence[Any]], label: str, path: Path) -> P
 
 
 def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> Path:
-    """Draws a confusion matrix, int [classes, classes], rows true and columns predicted; returns `path`."""
+    """Draws a confusion matrix, sums of weights [classes, classes], rows true and columns predicted; returns `path`."""
     size = len(class_names)
     names = drawable(class_names) if size <= 40 else []
     longest = max((font(10).getlength(name) / 72 for name in names), default=0.3)  # inches of ten points
@@ -104,7 +104,8 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     width, height = left + inside + rest, below + inside + rest
     figure = _figure(width, height)
     axes = figure.add_axes((left / width, below / height, inside / width, inside / height))
-    fractions = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    of_class = confusion.sum(axis=1, keepdims=True)
+    fractions = confusion / np.where(of_class > 0, of_class, 1)
     axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if names:
@@ -113,7 +114,9 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
         axes.set_yticks(range(size), names, parse_math=False)
         for row, column in np.argwhere(confusion):
             color = "white" if fractions[row, column] > 0.5 else "black"
-            axes.text(column, row, confusion[row, column], ha="center", va="center", color=color, fontsize=8)
+            value = confusion[row, column]
+            text = f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     return save(figure, path)
 
 

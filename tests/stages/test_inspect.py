@@ -4,6 +4,7 @@ import csv
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from stages.data.split_statistics import Duplicates
 from stages.data.splits import assemble
 from stages.images import count_repeated, count_shared, describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, inspect
+from stages.plots import charts
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.reporter import Silent
@@ -281,6 +283,15 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
         height, width, _ = imread(path).shape
         assert 32 < height < 1300
         assert 150 < width < 1500
+
+
+def test_a_confusion_plot_has_the_weights_of_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(charts, "save", lambda figure, path: figures.append(figure))
+    plot_confusion(np.array([[0.25, 0.0], [1.5, 12.0]]), ("a", "b"), tmp_path)
+    [axes] = figures[0].axes
+    assert [text.get_text() for text in axes.texts] == ["0.25", "1.5", "12"]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[1.0, 0.0], [1 / 9, 8 / 9]])
 
 
 def test_names_that_cannot_be_drawn_become_numbers() -> None:

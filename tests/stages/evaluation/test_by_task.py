@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from stages.evaluation.by_task import report_labels
 from stages.evaluation.estimates import ESTIMATES, parts_of
-from stages.evaluation.labels import report_labels
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")

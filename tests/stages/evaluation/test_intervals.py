@@ -9,12 +9,12 @@ from sklearn import metrics as sk
 
 from benchmarks.coverage import coverage
 from stages.evaluation.intervals import LEAST_OF_CLASS, estimates_of, fraction_interval, intervals_of
-from stages.evaluation.predictions import Predicted, read_predictions
+from stages.evaluation.predictions import Predicted, read_columns
 from tests.stages.evaluation import made
 
 
 def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
-    return read_predictions(made.write(folder, labels, values))
+    return Predicted.of(read_columns(made.write(folder, labels, values)))
 
 
 def weighted(predicted: Predicted, weights: np.ndarray) -> dict[str, float]:

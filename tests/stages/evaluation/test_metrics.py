@@ -13,14 +13,14 @@ from sklearn.preprocessing import label_binarize
 
 from stages.evaluation.intervals import intervals_of
 from stages.evaluation.metrics import bins_of, metrics_of
-from stages.evaluation.predictions import Predicted, read_predictions
+from stages.evaluation.predictions import Predicted, read_columns
 from tests.stages.evaluation import made
 
 BINS = 15
 
 
 def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
-    return read_predictions(made.write(folder, labels, values))
+    return Predicted.of(read_columns(made.write(folder, labels, values)))
 
 
 def random_predictions(folder: Path, classes: int, examples: int = 211, parts: int | None = None) -> Predicted:

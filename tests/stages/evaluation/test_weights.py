@@ -11,7 +11,7 @@ from sklearn.preprocessing import label_binarize
 from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
 from stages.evaluation.intervals import estimates_of, intervals_of
 from stages.evaluation.metrics import metrics_of
-from stages.evaluation.predictions import Predicted, read_predictions
+from stages.evaluation.predictions import Predicted, read_columns
 from tests.stages.evaluation import made
 
 COUNT, CLASSES, STEP = 150, 4, 1e-5
@@ -27,7 +27,7 @@ NUMBERS = {
 @pytest.fixture
 def predicted(tmp_path: Path) -> Predicted:
     path = made.write(tmp_path, LABELS, made.probabilities(LABELS, CLASSES))
-    return replace(read_predictions(path), weights=WEIGHTS)
+    return replace(Predicted.of(read_columns(path)), weights=WEIGHTS)
 
 
 def test_metrics_of_classes_are_those_of_scikit_learn(predicted: Predicted) -> None:
