@@ -177,7 +177,7 @@ def _other(trained: Trained, dataset: Dataset, settings: EvaluateSettings) -> Pa
         return None
     folder = Path(settings.against)
     check_same_examples(check_other(folder, settings.against), settings.against, dataset.test, dataset.task.names)
-    check_same_metric(folder, settings.against, trained.model.task.primary)
+    check_same_metric(folder, settings.against, trained.model.task)
     return folder
 
 

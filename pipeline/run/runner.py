@@ -304,7 +304,7 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
         if isinstance(result, Model) and isinstance(settings, EvaluateSettings) and settings.against is not None:
             from stages.evaluation.predictions import check_same_metric
 
-            check_same_metric(Path(settings.against), settings.against, result.task.primary)
+            check_same_metric(Path(settings.against), settings.against, result.task)
         if isinstance(result, Model) and isinstance(settings, ExportSettings) and dataset is not None:
             from stages.export import check_formats
 

@@ -74,6 +74,14 @@ ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
 }
 """The metrics by which two models are compared in pairs, from the columns of their predictions."""
 
+_OF_LABELS, _OF_NUMBERS = ("target", "predicted", "probabilities"), ("target", "prediction")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(ESTIMATES, _OF_NUMBERS),
+    **dict.fromkeys(("macro_f1", "exact_match"), _OF_LABELS),
+    "accuracy": ("label", "predicted", "probabilities"),
+}
+"""Those that a comparison by each metric reads; predictions of a task of the user's may have other columns."""
+
 
 def by_example(metric: str, columns: Columns) -> np.ndarray:
     """Returns a value of each example, [n], whose mean is the metric.

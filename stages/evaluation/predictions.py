@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.estimates import ESTIMATES, Columns, by_example
+from stages.evaluation.estimates import COLUMNS, ESTIMATES, Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
@@ -249,7 +249,7 @@ def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
         raise KeyError(f"{metric} of one, {other} of the other")
     found = metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence)
     columns, others = (read_columns(file) for file in (path, folder / NAME))
-    [answer] = {"probabilities", "prediction"} & columns.keys()
+    answer = COLUMNS[metric][-1]
     largest = _largest(columns[answer], others[answer])
     agreement = None
     if "predicted" in columns:
@@ -300,12 +300,18 @@ def check_same_examples(other: dict[str, str], text: str, split: Split, class_na
         raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
 
 
-def check_same_metric(folder: Path, text: str, metric: str) -> None:
-    """Raises UserError where the predictions in `folder` are not compared by `metric`, the first of a model's task."""
-    other = _metric_of(folder / NAME)
+def check_same_metric(folder: Path, text: str, task: Task) -> None:
+    """Raises UserError where the predictions in `folder` cannot be compared with those of a model, by its task."""
+    other, metric = _metric_of(folder / NAME), task.primary
     if other != metric or metric not in ESTIMATES:
         raise UserError(
             f"{SETTING}={text} is compared by {other}, and this model by {metric}",
             f"one of {', '.join(ESTIMATES)} for both",
             f"{SETTING}=null",
         )
+    ours = (task.target, *task.columns(np.zeros((1, task.width), np.float32)))
+    for whose, columns in ((f"{SETTING}={text}", pq.read_schema(folder / NAME).names), ("this model", ours)):
+        absent = [name for name in COLUMNS[metric] if name not in columns]
+        if absent:
+            problem = f"{whose} predicts no {absent[0]}, by which {metric} is compared"
+            raise UserError(problem, ", ".join(COLUMNS[metric]), f"{SETTING}=null")

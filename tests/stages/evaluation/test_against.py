@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,6 +18,8 @@ from stages.evaluation.predictions import (
     check_same_metric,
     compare_predictions,
 )
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
@@ -87,10 +90,25 @@ def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
         check_other(tmp_path, "abc")
 
 
-@pytest.mark.parametrize("metric", ["rmse", "mine"])
-def test_a_model_of_another_metric_is_not_compared(metric: str, tmp_path: Path) -> None:
+class OtherMetric(Classification):
+    primary: ClassVar[str] = "mine"
+
+
+class OtherColumns(Classification):
+    def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {"odds": rows}
+
+
+def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path: Path) -> None:
     """As that of a task of the user's."""
     folder = two(tmp_path)[0]
-    check_same_metric(folder, "a", "accuracy")
-    with pytest.raises(UserError, match=rf"evaluate.against=a is compared by accuracy, and this model by {metric}"):
-        check_same_metric(folder, "a", metric)
+    check_same_metric(folder, "a", Classification(tuple("abcde")))
+    for task in (Regression(("a",)), OtherMetric(tuple("abcde"))):
+        with pytest.raises(UserError, match=rf"=a is compared by accuracy, and this model by {task.primary}"):
+            check_same_metric(folder, "a", task)
+    with pytest.raises(UserError, match="this model predicts no predicted, by which accuracy is compared"):
+        check_same_metric(folder, "a", OtherColumns(tuple("abcde")))
+    table = pq.read_table(folder / NAME)
+    pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
+    with pytest.raises(UserError, match=r"=a predicts no probabilities, by which accuracy is compared"):
+        check_same_metric(folder, "a", Classification(tuple("abcde")))
