@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from omegaconf import II, MISSING
@@ -152,12 +153,12 @@ class KerasHubSettings:
     dropout: float = number(0.2, at_least=0, below=1)
 
     def check(self, path: str) -> None:
+        expected = "a folder with config.json and weights, as KerasHub's save_to_preset writes it"
         if not is_file_or_folder(f"{self.preset}/config.json"):
-            raise UserError(
-                f"{path}.preset={self.preset} is no preset",
-                "a folder with config.json, as KerasHub's save_to_preset writes it",
-                f"{path}.preset=<folder>",
-            )
+            raise UserError(f"{path}.preset={self.preset} is no preset", expected, f"{path}.preset=<folder>")
+        folder = Path(self.preset).expanduser()
+        if not any(True for pattern in ("*.weights.h5", "*.safetensors") for _ in folder.glob(pattern)):
+            raise UserError(f"{path}.preset={self.preset} has no weights", expected, f"{path}.preset=<folder>")
 
 
 @option("model", "model")
