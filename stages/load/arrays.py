@@ -130,7 +130,9 @@ def dataset_of_arrays(
         split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
     )
-    source = read_rows(ArrayRows(name, rows), table)
+    source, reporter = read_rows(ArrayRows(name, rows), table), reporter or Silent()
+    if not wide:
+        return dataset_of_rows(source, table, reporter, folder)
     whole = {
         name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
         for column, name in argument_names(wide).items()
@@ -147,8 +149,8 @@ def dataset_of_arrays(
 
     vectors = [array[source.numbers] for key, array in whole.items() if key != IMAGES]
     described = None if IMAGES in whole else described_rows(source, vectors)
-    features = {key: _feature(array) for key, array in whole.items()}
-    return dataset_of_rows(source, table, reporter or Silent(), folder, Wide(features, columns, described))
+    several = Wide(lambda train: {key: _feature(array) for key, array in train.items()}, columns, described)
+    return dataset_of_rows(source, table, reporter, folder, several)
 
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
@@ -207,6 +209,8 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
         raise UserError(f"{split} and train differ in {other}", f"in all splits {', '.join(train.columns)}")
     lengths = {name: len(array) if array.ndim else 0 for name, array in columns.items()}
     first = next(iter(part.targets))
+    if not lengths[first]:
+        raise UserError(f"{split} has no example", "one at least; None for a split that is to be cut")
     for name, array in columns.items():
         if lengths[name] != lengths[first]:
             raise UserError(
@@ -270,7 +274,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _feature(array: np.ndarray) -> Feature:
-    """Returns the feature that vectors [N, d], or images, are."""
+    """Returns the feature that vectors [N, d], or images, are. array: of the training split."""
     if array.ndim == 2:
         return Feature("vector", "float64", array.shape[1:])
     low, high = float(array.min()), float(array.max())

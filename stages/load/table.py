@@ -60,7 +60,7 @@ def table(
         images = columns_of(paths, prepared, rows, fits, reporter)
         return {name: {IMAGES: column} for name, column in images.items()}
 
-    images = Wide({IMAGES: feature_of(paths, settings)}, columns, prepared.described)
+    images = Wide(lambda _: {IMAGES: feature_of(paths, settings)}, columns, prepared.described)
     skipped = [(example.where, example.why) for example in prepared.invalid]
     files = [str(paths.file(int(number))) for number in prepared.numbers]
     return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images, files)
@@ -97,10 +97,11 @@ class PathSource(FileSource):
 class Wide(NamedTuple):
     """Features of several numbers each, such as images.
 
-    columns: returns those of each split, by their names, of the rows of each split. described: all rows.
+    features: returns them by the columns of the training split. columns: returns those of each split, by their names,
+    of the rows of each split. described: all rows.
     """
 
-    features: Mapping[str, Feature]
+    features: Callable[[Mapping[str, Any]], Mapping[str, Feature]]
     columns: Callable[[Mapping[str, np.ndarray]], Mapping[str, Mapping[str, Column]]]
     described: Described | None = None
 
@@ -118,8 +119,7 @@ def dataset_of_rows(
     Args:
         wide: features besides the columns of the table. files: of each row, where it has one.
     """
-    wide = wide or Wide({}, lambda rows: {name: {} for name in rows})
-    if not source.used and not wide.features:
+    if not source.used and wide is None:
         left_out = "; ".join(f"{column.name}: {column.note}" for column in source.columns if column.kind == "leave_out")
         left_out = left_out or "there is no other column"
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target")
@@ -128,15 +128,16 @@ def dataset_of_rows(
     rows = _splits(source, targets, task, settings)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
-    columns = wide.columns(rows)
+    columns = wide.columns(rows) if wide is not None else {key: {} for key in rows}
+    wide_features = wide.features(columns["train"]) if wide is not None else {}
     _log(source, why, reporter)
-    for name, feature in wide.features.items():
+    for name, feature in wide_features.items():
         if feature.kind == "vector":
             reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
     if isinstance(task, MultiLabel):
         _warn_of_constants(task.names, targets[rows["train"]], reporter)
     weights = source.arrays[settings.weight] if settings.weight else None
-    described = wide.described if wide.features else described_rows(source)
+    described = wide.described if wide is not None else described_rows(source)
     splits = {
         name: Split(
             {**{column.feature: source.column(column.name, part) for column in source.used}, **columns[name]},
@@ -148,7 +149,7 @@ def dataset_of_rows(
         )
         for name, part in rows.items()
     }
-    features = {**{column.feature: feature_of_column(column) for column in source.used}, **wide.features}
+    features = {**{column.feature: feature_of_column(column) for column in source.used}, **wide_features}
     dataset = dataset_of(source.name, splits, task, features)
     used = [column.kind for column in source.used]
     is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
@@ -290,10 +291,13 @@ def _named_splits(source: TableSource, column: str) -> dict[str, np.ndarray]:
             row = int(np.argmax(names == value))
             raise UserError(f"data.split_column={column}: row {source.numbers[row] + 1:,} is {value}", tuple(SPLITS))
     splits = np.array([SPLITS[str(text).lower()] for text in source.texts[column]], object)[source.arrays[column]]
-    rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(SPLITS.values())}
-    if not len(rows["train"]):
-        raise UserError(f"data.split_column={column} names no training row", "train, val or test in each row")
-    return {name: part for name, part in rows.items() if len(part)}
+    named = ["train", *(SPLITS[text.lower()] for text in source.texts[column] if text.lower() in SPLITS)]
+    rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(named)}
+    for name, part in rows.items():
+        if not len(part):  # all of its rows are left out, or it has never had any
+            fix = "data.split_column=null"
+            raise UserError(f"data.split_column={column} has no {name} row that can be used", "one at least", fix)
+    return rows
 
 
 def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarray]) -> None:

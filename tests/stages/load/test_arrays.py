@@ -112,6 +112,16 @@ def test_pixels_are_images(images: np.ndarray) -> None:
     np.testing.assert_allclose(dataset.test.images[:, :, :, 0], images.reshape(PIXELS.shape)[dataset.test.numbers])
 
 
+def test_the_range_of_pixels_is_that_of_training() -> None:
+    """A test image with other ends changes nothing that the network takes of others; one of another unit is refused."""
+    images = PIXELS[..., np.newaxis] - 300.0
+    train, bright = (images[:200], CLASSES[:200] % 3), np.where(images[200:] > -60, -40.0, images[200:])
+    dataset = dataset_of_result((train, (bright, CLASSES[200:] % 3)))
+    assert dataset.features["images"].facts["range"] == (-300, -45)
+    with pytest.raises(UserError, match="its test pixels lie in"):
+        dataset_of_result((train, (bright * 20, CLASSES[200:] % 3)))
+
+
 def test_splits_that_are_given_stay_and_others_are_cut() -> None:
     parts = [
         (NUMBERS[rows], CLASSES[rows] % 3, 1.0 + NUMBERS[rows] ** 2) for rows in np.split(np.arange(ROWS), [200, 240])
@@ -180,6 +190,8 @@ def words(**columns: Any) -> tuple[Any, Any]:
         (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
         (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
         (lambda: ({}, CLASSES % 3), "data has no feature"),
+        (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no example"),
+        (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no example"),
     ],
 )
 def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: str) -> None:
