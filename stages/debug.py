@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from stages.callbacks.debug import FOLDER
-from stages.callbacks.timing import PARTS
 from stages.data.columns import Column
 from stages.data.split import Split
 from stages.distribution.collectives import is_chief
@@ -16,6 +15,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy, Trained
 from stages.tables import aligned
+from stages.training.session import PARTS
 
 
 @dataclass(kw_only=True)

@@ -1,11 +1,13 @@
-"""The `strategy` stage: devices and replicas, before TensorFlow initializes them."""
+"""The `strategy` stage: devices, found by name or made of the CPU, and replicas, before TensorFlow initializes them."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
-from stages.distribution import devices
 from stages.distribution.cluster_strategies import multi_worker, parameter_server, tpu
+from stages.errors import UserError
 from stages.results import Strategy
 from stages.settings import strategy as kinds
 from stages.settings.strategy import StrategySettings
@@ -21,24 +23,24 @@ def strategy(settings: StrategySettings) -> Strategy:
         tf.config.experimental.enable_op_determinism()
     match settings:
         case kinds.DefaultSettings():
-            names = devices.find(devices.all_gpus_or(["/cpu:0"])[:1])
+            names = find(all_gpus_or(["/cpu:0"])[:1])
             result = Strategy(tf.distribute.get_strategy(), names)
         case kinds.OneDeviceSettings():
-            chosen = [settings.device] if settings.device else devices.all_gpus_or(["/cpu:0"])[:1]
-            names = devices.find(chosen)
+            chosen = [settings.device] if settings.device else all_gpus_or(["/cpu:0"])[:1]
+            names = find(chosen)
             result = Strategy(tf.distribute.OneDeviceStrategy(names[0]), names)
         case kinds.MirroredSettings():
-            names = devices.find(_names(settings))
+            names = find(_names(settings))
             reduction = _reduction(settings.reduction, names)
             result = Strategy(tf.distribute.MirroredStrategy(list(names), cross_device_ops=reduction), names)
         case kinds.CentralStorageSettings():
-            *computing, parameters = devices.find([*_names(settings), settings.parameter_device])
+            *computing, parameters = find([*_names(settings), settings.parameter_device])
             names = tuple(computing)
             central = tf.distribute.experimental.CentralStorageStrategy(list(names), parameters)
             result = Strategy(central, names)
         case kinds.ModelParallelSettings():
             computing = _names(settings)
-            places = devices.find([*computing, *settings.layers.values()])  # all at once: the CPU is split only once
+            places = find([*computing, *settings.layers.values()])  # all at once: the CPU is split only once
             names = places[: len(computing)]
             layers = dict(zip(settings.layers, places[len(computing) :], strict=True))
             result = Strategy(tf.distribute.get_strategy(), names, layers=layers)
@@ -57,18 +59,18 @@ def strategy(settings: StrategySettings) -> Strategy:
 def refuse_more_devices(settings: StrategySettings) -> None:
     """Raises UserError where TensorFlow has started with fewer logical devices than `settings` need."""
     if isinstance(settings, kinds.OneDeviceSettings) and settings.device:
-        devices.make_logical_cpus([settings.device])
+        make_logical_cpus([settings.device])
     if isinstance(settings, kinds.CentralStorageSettings):
-        devices.make_logical_cpus([settings.parameter_device])
+        make_logical_cpus([settings.parameter_device])
     if isinstance(settings, kinds.ModelParallelSettings):
-        devices.make_logical_cpus([*settings.layers.values()])
+        make_logical_cpus([*settings.layers.values()])
     if isinstance(settings, kinds.DevicesSettings):
-        devices.make_logical_cpus(_names(settings))
+        make_logical_cpus(_names(settings))
 
 
 def _names(settings: kinds.DevicesSettings) -> list[str]:
     cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
-    return list(settings.devices) or devices.all_gpus_or(cpus)
+    return list(settings.devices) or all_gpus_or(cpus)
 
 
 def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
@@ -84,3 +86,58 @@ def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOp
         "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
         "one_device": tf.distribute.ReductionToOneDevice,
     }[name]()
+
+
+def all_gpus_or(cpus: Sequence[str]) -> list[str]:
+    """Returns the names of all GPUs; where there is none, `cpus`."""
+    gpus = tf.config.list_physical_devices(
+        "GPU"
+    )  # listing logical ones would start TensorFlow, after which the CPU cannot be split
+    return [f"/gpu:{index}" for index in range(len(gpus))] or list(cpus)
+
+
+def find(devices: Sequence[str]) -> tuple[str, ...]:
+    """Returns the full names of logical devices; CPU devices are made first, as many as the names ask for.
+
+    Raises:
+        UserError: where a device does not exist, or TensorFlow has started with fewer logical devices.
+    """
+    make_logical_cpus(devices)
+    return tuple(_find(device) for device in devices)
+
+
+def make_logical_cpus(devices: Sequence[str]) -> None:
+    """Splits the CPU so that all of `devices` exist; keeps logical devices made earlier where they suffice.
+
+    Raises:
+        UserError: where TensorFlow has started with fewer.
+    """
+    numbers = [re.fullmatch(r"/?(?:device:)?cpu:(\d+)", device.lower()) for device in devices]
+    count = max((int(number.group(1)) + 1 for number in numbers if number), default=1)
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    existing = max(len(tf.config.get_logical_device_configuration(cpu) or []), 1)
+    if existing >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        raise UserError(
+            f"{count} logical CPU devices are wanted, but TensorFlow has started with {existing}",
+            "one number of logical devices in a process",
+            "the command again in a new process",
+        ) from error
+
+
+def _find(device: str) -> str:
+    names = [
+        logical.name for logical in tf.config.list_logical_devices() if logical.device_type in ("CPU", "GPU", "TPU")
+    ]
+    short = device.lower().replace("device:", "").strip("/")
+    for name in names:
+        if name.lower().replace("device:", "").strip("/") == short:
+            return name
+    raise UserError(
+        f"device {device} does not exist",
+        [name.replace("device:", "").lower() for name in names],
+        "strategy=one_device, or the names of devices that exist",
+    )

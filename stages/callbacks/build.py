@@ -1,12 +1,13 @@
 """The callbacks of a training: built from its settings, and prepared for each of its phases."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
-from stages.callbacks.best_weights import BestWeights
 from stages.callbacks.debug import Profiler
 from stages.checkpoints.state import state_of
 from stages.errors import UserError
@@ -14,8 +15,49 @@ from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.optimizer import PlateauSettings
 from stages.settings.train import TrainSettings
+from stages.storage.atomic import atomic_write
 from stages.targets import made
 from stages.tasks.task import Task
+
+
+class BestWeights(keras.callbacks.Callback):
+    """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first."""
+
+    def __init__(self, monitor: str, is_higher_better: bool) -> None:
+        super().__init__()
+        self.monitor = monitor
+        self.sign = 1 if is_higher_better else -1
+        self.best_epoch = 0
+        self.best_value = float("nan")
+        self.weights: list[np.ndarray] = []
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        value = (logs or {})[self.monitor]
+        if math.isnan(self.best_value) or self.sign * value > self.sign * self.best_value:
+            self.best_epoch = epoch + 1
+            self.best_value = value
+            self.weights = self.model.get_weights()
+
+    def restore(self) -> None:
+        if self.weights:
+            self.model.set_weights(self.weights)
+
+    def save(self, path: Path, network: keras.Model) -> None:
+        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
+
+        Args:
+            network: the trained one or a copy of it.
+        """
+        current = network.get_weights()
+        network.set_weights(self.weights)
+        save_weights(network, path)
+        network.set_weights(current)
+
+
+def save_weights(network: keras.Model, path: Path) -> None:
+    """Writes the weights to `path` (`.weights.h5`), whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, network.save_weights)
 
 
 class Callbacks(keras.callbacks.CallbackList):

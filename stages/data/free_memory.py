@@ -1,10 +1,18 @@
-"""Main memory that is free for this process."""
+"""Main memory that is free for this process, and that data may take of it."""
 
 from pathlib import Path
 
 import psutil
 
+HELD_SHARE = 1 / 3
+"""Share of the free memory that data may take where the settings name no limit."""
+
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_for_data(gib: float | None) -> float:
+    """Returns how many bytes data may take, by `data.memory_gib`."""
+    return gib * 2**30 if gib is not None else HELD_SHARE * available_memory()
 
 
 def available_memory() -> int:

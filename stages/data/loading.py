@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.columns import Column, Streamed
-from stages.data.free_memory import available_memory
+from stages.data.free_memory import memory_for_data
 from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
 from stages.data.source import Invalid, Source
 from stages.data.split import Split
@@ -19,9 +19,6 @@ from stages.results import Dataset
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.classification import Classification
-
-HELD_SHARE = 1 / 3
-"""Share of the free memory that images may take where the settings name no limit."""
 
 
 def load(
@@ -60,7 +57,7 @@ def read_images(
     Raises:
         UserError: where images cannot be used and are not to be skipped, or there is no room for them.
     """
-    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
+    allowed = memory_for_data(settings.memory_gib)
     fits = len(source) * int(np.prod(source.image_shape)) <= allowed
     if settings.cache == "disk" and cache is not None:
         return prepare(source, cache, settings.on_error, reporter), fits

@@ -8,7 +8,7 @@ import numpy as np
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, TRAINED_ON
 from stages.results import Dataset, Normalization, Record
-from stages.storage.arrays import DamagedError, read_arrays, write_arrays
+from stages.storage.cache import DamagedError, read_arrays, write_arrays
 
 
 def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:

@@ -18,8 +18,7 @@ from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
-from stages.storage.arrays import ArrayFile, ArrayFolder
-from stages.storage.cache import Contents, cached, discard
+from stages.storage.cache import ArrayFile, ArrayFolder, Contents, cached, discard
 
 _IMAGES = "images"
 

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from stages.data.columns import Column, Streamed
-from stages.data.free_memory import available_memory
-from stages.data.loading import HELD_SHARE
+from stages.data.free_memory import memory_for_data
 from stages.data.tables import FileRows, Profile, Rows, argument_names, scan
 from stages.data.typed_columns import NUMBERS, Coded, Typed, read
 from stages.errors import UserError
@@ -108,8 +107,7 @@ def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) 
     """Returns the table: in memory where it fits or there is no cache, else mapped from the cache."""
     rows = FileRows(Header.of(files_of(settings.files), settings.delimiter, settings.encoding), settings)
     files = rows.header.files
-    allowed = settings.memory_gib * 2**30 if settings.memory_gib is not None else HELD_SHARE * available_memory()
-    if cache is None or settings.cache == "off" or _bytes_of(rows.header) <= allowed:
+    if cache is None or settings.cache == "off" or _bytes_of(rows.header) <= memory_for_data(settings.memory_gib):
         return read_rows(rows, settings)
     status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction", "task")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from stages.data.tables import BLOCK, DATE, NUMBER, Block, Rows, cast
 from stages.errors import UserError
-from stages.storage.arrays import ArrayFile
+from stages.storage.cache import ArrayFile
 
 NUMBERS = ""
 """Name of the column that has the numbers of the rows; none in a file has it."""

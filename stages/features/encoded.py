@@ -21,9 +21,8 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.safe_places import safe_place
 from stages.settings.images import NormalizeSettings
-from stages.storage.arrays import ArrayFile
 from stages.storage.atomic import atomic_write
-from stages.storage.cache import Contents, cached
+from stages.storage.cache import ArrayFile, Contents, cached
 
 NAME = "encoder"
 

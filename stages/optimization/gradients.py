@@ -5,7 +5,8 @@ another device: "Trying to access resource … located in device"), it can be ti
 replica, worker or part of a batch calls it with its own values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -16,9 +17,9 @@ from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.networks.random_layers import drawing_for_rows
-from stages.results import Model
+from stages.results import Model, Strategy
 from stages.seeds import derive
-from stages.settings.train import TrainSettings
+from stages.settings.train import FitSettings, TrainSettings
 from stages.tasks.task import Task
 
 
@@ -217,3 +218,43 @@ def _added(a: Result, b: Result) -> Result:
         b.state,
         [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
     )
+
+
+def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tuple[bool, str]:
+    """Return whether XLA compiles the gradients, and why; `auto` is on where all devices are GPUs.
+
+    Raises:
+        UserError: where `on` is impossible.
+    """
+    obstacle = ""
+    if strategy.layers is not None:
+        obstacle = "XLA compiles for one device, and the layers are on several"
+    elif strategy.fixed_shapes:
+        obstacle = "a TPU compiles the whole step itself"
+    elif strategy.in_sync > 1 and has_synchronized_layers(model.network):
+        obstacle = "a synchronized BatchNorm communicates with other replicas, which compiled code cannot"
+    if settings.jit == "on" and obstacle:
+        raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
+    if settings.jit != "auto":
+        return settings.jit == "on", "as asked"
+    if isinstance(settings, FitSettings):
+        return False, "Keras takes the steps"
+    on_gpus = all("GPU" in device for device in strategy.devices)
+    return on_gpus and not obstacle, obstacle or ("on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs")
+
+
+@contextmanager
+def xla_refusals() -> Iterator[None]:
+    """Turn TensorFlow's error for an operation that XLA cannot compile into one line.
+
+    Raises:
+        UserError: with XLA's reason.
+    """
+    try:
+        yield
+    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
+        reason = next((line for line in str(error).splitlines() if "XLA" in line or "nimplemented" in line), None)
+        if reason is None:
+            raise
+        problem = f"train.jit=on: XLA cannot compile this network ({reason[:200]})"
+        raise UserError(problem, ("auto", "off"), "train.jit=off") from error

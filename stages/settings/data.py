@@ -179,15 +179,12 @@ class TfdsSettings(ImagesSettings):
             )
 
 
-@option("data", "image_folder")
 @dataclass(kw_only=True)
-class ImageFolderSettings(ImagesSettings):
-    """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
+class FolderSettings(DataSettings):
+    """Settings of a directory with a folder for each class."""
 
-    _target_: str = "stages.load.image_folder.image_folder"
     dir: str | None = None
-    """Holds a folder of images for each class, or `train`, `val` and `test` with those in them."""
-    size: Any = 160
+    """Holds a folder for each class, or `train`, `val` and `test` with those in them."""
 
     @property
     def folder(self) -> Path:
@@ -196,37 +193,31 @@ class ImageFolderSettings(ImagesSettings):
         return Path(self.dir).expanduser().resolve()
 
     def check(self, path: str) -> None:
-        super().check(path)
-        _refuse_no_folder(self.dir, path)
+        problem = f"{path}.dir is not set"
+        if self.dir is not None:
+            problem = f"{path}.dir={self.dir} is not a directory ({resolved(self.dir) or 'too long a name'})"
+        if self.dir is None or not is_folder(self.dir):
+            raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<it>")
+
+
+@option("data", "image_folder")
+@dataclass(kw_only=True)
+class ImageFolderSettings(FolderSettings, ImagesSettings):
+    """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
+
+    _target_: str = "stages.load.image_folder.image_folder"
+    size: Any = 160
+
+    def check(self, path: str) -> None:
+        ImagesSettings.check(self, path)
+        FolderSettings.check(self, path)
 
 
 @option("data", "text_folder")
 @dataclass(kw_only=True)
-class TextFolderSettings(DataSettings):
+class TextFolderSettings(FolderSettings):
     """A directory with a folder of texts (`.txt`) for each class, with or without train/, val/, test/ above them."""
 
     _target_: str = "stages.load.text_folder.text_folder"
-    dir: str | None = None
-    """Holds a folder of texts for each class, or `train`, `val` and `test` with those in them."""
     encoding: str = "utf8"
     """Of all files, such as `latin1`."""
-
-    @property
-    def folder(self) -> Path:
-        """The directory."""
-        assert self.dir is not None
-        return Path(self.dir).expanduser().resolve()
-
-    def check(self, path: str) -> None:
-        _refuse_no_folder(self.dir, path)
-
-
-def _refuse_no_folder(folder: str | None, path: str) -> None:
-    if folder is None:
-        raise UserError(f"{path}.dir is not set", "a directory with a folder for each class", f"{path}.dir=<it>")
-    if not is_folder(folder):
-        raise UserError(
-            f"{path}.dir={folder} is not a directory ({resolved(folder) or 'too long a name'})",
-            "a directory with a folder for each class",
-            f"{path}.dir=<it>",
-        )

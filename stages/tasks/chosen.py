@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from stages.errors import UserError
-from stages.targets import class_at
+from stages.targets import class_at, import_target, made
 from stages.tasks.classification import Classification
-from stages.tasks.own import own_loss, own_metric
-from stages.tasks.task import Task
+from stages.tasks.task import OwnLoss, OwnMetric, Task
 
 if TYPE_CHECKING:
     from stages.settings.task import TaskSettings
@@ -70,3 +76,133 @@ def _own_task(found: Task, target: str) -> Task:
     except TypeError as error:  # an abstract method, or a further argument
         raise UserError(f"task._target_={target} cannot be made ({error})", "a Task", "task._target_=null") from error
     return made
+
+
+HALF = 8
+"""Examples of each of the two halves on which a metric is tried."""
+
+
+def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLoss:
+    """Returns the loss that `task.loss` names.
+
+    Args:
+        targets: some of the training split, on which it is tried.
+
+    Raises:
+        UserError: where it cannot be made or called, or returns something else than a loss for each example.
+    """
+    arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
+    target = str(entry["_target_"])
+    _refuse_sparse("task.loss", target)
+    found = _imported("task.loss", target)
+    if inspect.isclass(found):
+        expected = "a loss and its arguments"
+        function = made(target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
+        function = function.call if isinstance(function, keras.losses.Loss) else function
+    else:
+        function = partial(found, **arguments)
+    loss = OwnLoss(target.rpartition(".")[2], function, bool(arguments.get("from_logits")))
+    outputs = _outputs(task, len(targets))
+    try:
+        losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
+        shape: object = tuple(losses.shape)
+    except Exception as error:  # a function may be anything
+        shape = " ".join(str(error).split())[:200]
+    if shape != (len(targets),):
+        raise UserError(
+            f"task.loss._target_={target} returns {shape} for {len(targets)} examples of shape ({task.outputs},)",
+            f"the loss of each example, of shape ({len(targets)},), which training weighs and adds",
+            "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
+        )
+    return loss
+
+
+def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.ndarray) -> OwnMetric:
+    """Returns the metric that `task.metrics` names.
+
+    Args:
+        targets: some of the training split, on which it is tried.
+
+    Raises:
+        UserError: where it cannot be made or called, is no number, or is no function of sums.
+    """
+    where = f"task.metrics[{place}]"
+    arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
+    target = str(entry["_target_"])
+    _refuse_sparse(where, target)
+    expected, fix = "a keras.metrics.Metric and its arguments", "'task.metrics=[{_target_: keras.metrics.AUC}]'"
+    metric = made(target, f"{where} {target}", expected, fix, **arguments)
+    if not isinstance(metric, keras.metrics.Metric):
+        raise UserError(f"{where}: {target} is no Keras metric", expected, fix)
+    plain = re.sub(r"_\d+$", "", metric.name)
+    if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
+        metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
+    if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
+        raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
+    return tried(OwnMetric(metric, place), f"{where}: {target}", task, targets)
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    numbered = (f"{name}_{number}" if number else name for number in count())
+    return next(one for one in numbered if one not in taken)
+
+
+def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMetric:
+    """Returns the metric, whose states of two halves of some examples add up to the state of all.
+
+    Raises:
+        UserError: where they do not, or the metric is not one number.
+    """
+    rows = np.arange(2 * HALF) % len(targets)
+    outputs = _outputs(task, len(rows))
+    true, answers = task.of_own_metrics(tf.constant(targets[rows]), outputs)
+    weights = tf.constant(1 + np.arange(len(rows)) % 3, tf.float32)
+    try:
+        own.metric.update_state(true, answers, sample_weight=weights)  # some make their state only now
+        own.metric.reset_state()
+        is_zero = all(not np.any(keras.ops.convert_to_numpy(one)) for one in own.metric.variables)
+        halves = [own.add(true[part], answers[part], weights[part]) for part in (slice(HALF), slice(HALF, None))]
+        whole = own.add(true, answers, weights)
+        own.score(whole)
+    except Exception as error:  # a metric may be anything
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{where} cannot be computed of targets and answers of shapes {tuple(true.shape)}, {tuple(answers.shape)} "
+            f"({reason})",
+            "a metric of these that is one number",
+            "task.metrics=[]",
+        ) from error
+    adds_up = is_zero and all(np.allclose(halves[0][name] + halves[1][name], whole[name], 1e-4, 1e-5) for name in whole)
+    if not adds_up:
+        raise UserError(
+            f"{where} is no function of sums: its states of two halves do not add up to that of the whole, so that its "
+            "value would depend on batches and replicas",
+            "a metric whose update_state adds to variables that are 0 at first",
+            "task.metrics=[], and compute it of predictions.parquet",
+        )
+    return own
+
+
+def _outputs(task: Task, count: int) -> tf.Tensor:
+    """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
+    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.outputs))
+    return tf.constant(outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1.0), tf.float32)
+
+
+def _refuse_sparse(where: str, target: str) -> None:
+    if "sparse" in target.lower():
+        raise UserError(
+            f"{where}: {target} takes numbers of classes, and targets have a column for each class",
+            "the same without sparse",
+            f"_target_: {target.replace('Sparse', '').replace('sparse_', '')}",
+        )
+
+
+def _imported(where: str, target: str) -> Any:
+    try:
+        return import_target(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        expected = "a loss of Keras' or your own, by its import path"
+        raise UserError(
+            f"{where}._target_={target} cannot be imported ({error})", expected, "task.loss._target_=keras.losses.Huber"
+        ) from error

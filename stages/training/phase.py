@@ -16,8 +16,7 @@ from stages.data.examples import spec_of
 from stages.distribution.collectives import any_worker
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import LEAST_SCALE
-from stages.optimization.gradients import Gradients
-from stages.optimization.jit import choose_jit, xla_refusals
+from stages.optimization.gradients import Gradients, choose_jit, xla_refusals
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import keras
 
-from stages.callbacks.best_weights import save_weights
-from stages.callbacks.build import build_callbacks
-from stages.callbacks.timing import Timing
+from stages.callbacks.build import build_callbacks, save_weights
 from stages.checkpoints.files import Checkpoints
 from stages.distribution.collectives import is_chief
 from stages.evaluation.test_set import validation_facts
@@ -17,7 +15,7 @@ from stages.settings.train import TrainSettings
 from stages.training.memory import gpu_peak
 from stages.training.outcome import result_of, write_files
 from stages.training.phase import Phase
-from stages.training.session import Session, plan_phases, starting_point
+from stages.training.session import Session, Timing, plan_phases, starting_point
 
 
 def train_phases(  # noqa: PLR0913  # those of a stage

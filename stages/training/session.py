@@ -1,15 +1,15 @@
 """A training as a whole: what its phases share, which phases it has, and where it starts."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from stages.callbacks.best_weights import BestWeights
-from stages.callbacks.build import Callbacks
-from stages.callbacks.timing import Timing
+from stages.callbacks.build import BestWeights, Callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.checkpoints.state import restore_weights
 from stages.data.batches import steps_per_epoch
@@ -19,6 +19,48 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.transfer.backbone import is_frozen, unfreeze
+
+PARTS = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints")
+"""Parts of a training's time; the remainder is `other`."""
+
+
+class Timing:
+    """Sums the seconds of each part, without those of parts within it."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+        self._inner: list[float] = []
+        """For each open part, the innermost last, the seconds of the parts within it."""
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Counts the block as `part`, without the parts within it."""
+        began = time.perf_counter()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - began
+            self.add(part, elapsed - self._inner.pop())
+            if self._inner:
+                self._inner[-1] += elapsed
+
+    def add(self, part: str, seconds: float) -> None:
+        """Adds seconds that no block has counted."""
+        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
+
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Moves seconds from `source` to `target`, at most all of those counted as `source`."""
+        moved = min(seconds, self._seconds.get(source, 0.0))
+        self.add(source, -moved)
+        self.add(target, moved)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far."""
+        counted = {part: self._seconds[part] for part in PARTS if part in self._seconds}
+        counted["other"] = max(time.perf_counter() - self._began - sum(counted.values()), 0.0)
+        return {f"train/{part}_seconds": seconds for part, seconds in counted.items()}
 
 
 @dataclass(frozen=True)

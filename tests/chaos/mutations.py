@@ -94,10 +94,10 @@ MUTATIONS = (
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/own.py", "    if not adds_up:", "    if False:", "tests/stages/tasks/test_chosen.py",
+        "stages/tasks/chosen.py", "    if not adds_up:", "    if False:", "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/own.py", "if shape != (len(targets),):", "if False:", "tests/stages/tasks/test_chosen.py",
+        "stages/tasks/chosen.py", "if shape != (len(targets),):", "if False:", "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
         "stages/tasks/task.py", "for metric in self.own_metrics:\n                sums |= metric.add(*given, weights)",

@@ -221,7 +221,10 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "labels": ({"image": IMAGE, "labels": tensorflow_datasets.features.Sequence(LABEL)}, "has no target that differs"),
     "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
     "deep": ({"image": tensorflow_datasets.features.Image(dtype=np.uint16), "label": LABEL}, "images of uint16"),
-    "single": ({"image": IMAGE, "label": tensorflow_datasets.features.ClassLabel(num_classes=1)}, "as ClassLabel not"),
+    "single": (
+        {"image": IMAGE, "label": tensorflow_datasets.features.ClassLabel(num_classes=1)},
+        "two classes or more",
+    ),
 }
 
 

@@ -17,7 +17,7 @@ from benchmarks.clusters import run_workers
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
-from stages.optimization.jit import choose_jit
+from stages.optimization.gradients import choose_jit
 from stages.results import Strategy
 from stages.settings.optimizer import AdamSettings, SgdSettings
 from stages.settings.strategy import (

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from stages.reporter import Silent
-from stages.storage.arrays import DamagedError, read_arrays
-from stages.storage.cache import Contents, cached
+from stages.storage.cache import Contents, DamagedError, cached, read_arrays
 from tests.stages.images import Telling
 
 IMAGES = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.callbacks.timing import Timing
+from stages.training.session import Timing
 
 
 def test_parts_do_not_overlap_and_add_up_to_the_time_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("stages.callbacks.timing.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr("stages.training.session.time", SimpleNamespace(perf_counter=lambda: clock.now))
     timing = Timing()
     clock.now += 1  # of no part
     with timing.of("steps"):
