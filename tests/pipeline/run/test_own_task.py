@@ -14,7 +14,7 @@ from pipeline.checks.registry import check_rules
 from stages.errors import UserError
 from stages.evaluation.predictions import read_columns
 from tests import commands
-from tests.pipeline.experiments import BARE, experiment, only_folder
+from tests.pipeline.experiments import experiment, only_folder
 
 
 def written(name: str, folder: Path) -> tuple[Path, list[str]]:
@@ -111,47 +111,6 @@ def test_keras_trains_by_an_own_loss_and_its_file_needs_none(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "val rmse" in done.stdout
-
-
-@pytest.mark.slow
-def test_two_workers_equal_one_device(tmp_path: Path) -> None:
-    """With a single logit, weights of classes and examples, and a metric of Keras'."""
-    file, [target] = written("breast_cancer", tmp_path)
-    found = {}
-    for name in ("one_device", "multi_worker"):
-        done = commands.run(
-            "data=table",
-            f"data.files={file}",
-            f"data.target={target}",
-            "data.weight=weight",
-            "task.single_logit=true",
-            "task.metrics=[{_target_: keras.metrics.Precision}]",
-            "train.class_weights=balanced",
-            "train.batch_size=63",
-            "train.epochs=2",
-            f"strategy={name}",
-            "deterministic=true",
-            *BARE,
-            "evaluate.baseline=false",
-            "tracking=off",
-            f"outputs={tmp_path / name}",
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        folder = only_folder(tmp_path / name)
-        metrics = json.loads((folder / "summary.json").read_text())["metrics"]
-        found[name] = metrics, read_columns(folder / "predictions.parquet")["probabilities"]
-    (metrics, probabilities), (of_two, by_two) = found["one_device"], found["multi_worker"]
-    np.testing.assert_allclose(by_two, probabilities, atol=1e-6)
-    for name in (
-        "train/loss",
-        "train/auc",
-        "train/precision",
-        "val/loss",
-        "val/auc",
-        "val/precision",
-        "test/precision",
-    ):
-        assert of_two[name] == pytest.approx(metrics[name], rel=1e-6), name
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Laws of every task: replicas equal one device, also with weights, and with losses and metrics of the user's."""
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
+from benchmarks.clusters import run_workers
 from stages.load.table import table
 from stages.model import model
 from stages.normalize import normalize
@@ -17,6 +19,7 @@ from stages.settings.images import NormalizeSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.table import TableSettings
 from stages.settings.task import AutoTaskSettings, MultiLabelSettings, RegressionSettings
+from tests import commands
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, settings
 
 STEPS = 25
@@ -33,6 +36,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "diabetes": (RegressionSettings(loss={"_target_": "keras.losses.MeanAbsoluteError"}), {}),
 }
 """From sets to their tasks and the settings of their training."""
+
+OF_WORKERS = [(name, policy) for policy in ("float32", "mixed_bfloat16") for name in CASES]
 
 
 @functools.cache
@@ -109,6 +114,29 @@ def test_in_half_precision_replicas_equal_one_device_to_its_digits(
     digits = 2.0**-8 if policy == "mixed_bfloat16" else 2.0**-11
     assert np.abs(several - weights).max() <= digits * max(1, np.abs(weights).max())
     assert of_several["loss"] == pytest.approx(means["loss"], rel=8 * digits)
+
+
+@pytest.fixture(scope="module")
+def two_workers(folder: Path) -> Path:
+    """What every case of `OF_WORKERS` is trained to by one cluster of two processes."""
+    arguments = (str(folder), json.dumps(OF_WORKERS))
+    codes, output = run_workers(2, "tests.stages.training.task_worker", *arguments, start=commands.start)
+    assert codes == [0, 0], output
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "policy"), OF_WORKERS)
+def test_two_workers_equal_one_device(name: str, policy: str, folder: Path, two_workers: Path, alone: Any) -> None:
+    """And each other, to the bit."""
+    weights, means = alone(name, policy)
+    found = [dict(np.load(two_workers / str(index) / f"{name}-{policy}.npz")) for index in (0, 1)]
+    several, other = (of_worker.pop("weights") for of_worker in found)
+    np.testing.assert_array_equal(other, several)
+    record(f"{name} multi_worker {policy}", weights, several, means, found[0])
+    near = 2e-7 if policy == "float32" else 2.0**-8
+    np.testing.assert_allclose(several, weights, rtol=0, atol=near * max(1, np.abs(weights).max()))
+    assert found[0] == pytest.approx(means, rel=5e-7 if policy == "float32" else np.inf, abs=1e-7)
 
 
 def record(what: str, weights: np.ndarray, several: np.ndarray, means: Any, of_several: Any) -> None:
