@@ -118,13 +118,12 @@ class Console:
         for line in captured.get().splitlines():
             self._write(str(redact(line)))
 
-    def progress(self, done: int, total: int | None, images_per_second: float | None, note: str) -> None:
-        rate = f"{images_per_second:,.0f} images/s" if images_per_second else ""
+    def progress(self, done: int, total: int | None, note: str) -> None:
         if self._rich.is_terminal:
-            self._show_bar(done, total, rate, note)
+            self._show_bar(done, total, note)
         elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
             self._last_plain = time.monotonic()
-            self.log(note if total is None else f"step {done}/{total}  {note}  {rate}{self._left(done, total)}")
+            self.log(note if total is None else f"step {done}/{total}  {note}  {self._left(done, total)}")
 
     def _left(self, done: int, total: int) -> str:
         """Returns the time left, by the steps since the line before; for the first line nothing."""
@@ -134,27 +133,22 @@ class Console:
 
     def doing(self, what: str) -> None:
         """Shows `what` in the place of the last progress and its time left."""
-        self.progress(0, None, None, what)
+        self.progress(0, None, what)
 
     def end_progress(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._task = None
 
-    def _show_bar(self, done: int, total: int | None, rate: str, note: str) -> None:
+    def _show_bar(self, done: int, total: int | None, note: str) -> None:
         if self._bar is None:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-            )
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._rich, transient=True)
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            self._bar = Progress(*columns, console=self._rich, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(note, total=total, rate=rate)
+            self._task = self._bar.add_task(note, total=total)
         assert self._task is not None
         self._bar.tasks[0].total = total  # `update` takes None for "as before", and then knows a time left
-        self._bar.update(self._task, completed=done, description=note, rate=rate)
+        self._bar.update(self._task, completed=done, description=note)
 
     def _write(self, text: str) -> None:
         line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"

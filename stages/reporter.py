@@ -25,8 +25,8 @@ class Reporter(Protocol):
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Records one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        """Shows that `done` of `total` steps are done; `images_per_second` is None until it is known.
+    def progress(self, done: int, total: int, note: str) -> None:
+        """Shows that `done` of `total` steps are done, and `note`: what they are, how fast.
 
         A safe place (`stages.safe_places`): it does not return where the run should end, except inside `stopping()`.
         """
@@ -52,7 +52,7 @@ class Silent:
 
     def metrics(self, values: Mapping[str, float], step: int) -> None: ...
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None: ...
+    def progress(self, done: int, total: int, note: str) -> None: ...
 
     def doing(self, activity: str) -> None: ...
 

@@ -68,9 +68,9 @@ class RunReporter:
             self._warned.add(line)
             self.warn(line)
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+    def progress(self, done: int, total: int, note: str) -> None:
         with signals.uninterrupted():
-            self._console.progress(done, total, images_per_second, note)
+            self._console.progress(done, total, note)
         if self._before_end and (time.monotonic() - self._began) * (total - done) < PREPARE_SECONDS * done:
             self._before_end()
             self._before_end = None

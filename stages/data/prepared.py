@@ -142,7 +142,7 @@ def _read(
         keep(images)
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
         described.append(part)
-        reporter.progress(len(results), len(source), None, note)
+        reporter.progress(len(results), len(source), note)
     digests, moments = (np.concatenate([getattr(part, name) for part in described]) for name in ("digests", "moments"))
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
     invalid = tuple(result for result in results if isinstance(result, Invalid))

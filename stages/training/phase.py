@@ -199,7 +199,7 @@ class Phase:
             self._check_finite(loss)
             self._call("on_train_batch_end", progress.done - 1, logs)
             note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {loss:.4f}  {progress.clock.speed}"
-            self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, None, note)
+            self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, note)
             self._keep(stop)
         progress.logs = {**logs, "learning_rate": last_rate(self._network.optimizer, self.rate)}
 

@@ -176,7 +176,8 @@ def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter
             batch = np.asarray(split.images[start : start + size], np.float32)
             parts.append(compute(tf.constant(batch)).numpy())
             done, images = done + 1, images + len(batch)
-            reporter.progress(done, total, images / (time.perf_counter() - began), "features of the backbone")
+            rate = images / (time.perf_counter() - began)
+            reporter.progress(done, total, f"features of the backbone  {rate:,.0f} images/s")
         features[name] = np.concatenate(parts)
     return features
 

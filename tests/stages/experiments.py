@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from benchmarks.cases import step_of
@@ -79,6 +80,17 @@ def after_steps(
     model = (build or small_cnn)(dataset, where)
     means = start(where, model, dataset, replace(given, epochs=100, steps_per_call=steps), jit).run(0, steps)
     return model, means
+
+
+def assert_replicas_equal_one_device(
+    dataset: Dataset, given: TrainSettings, steps: int, build: Any, replicas: int = 2
+) -> None:
+    """Asserts that weights are equal within 2e-7 of the largest; the sums of metrics are added in float64."""
+    one, means = after_steps(one_device(), dataset, given, steps, build)
+    several, of_several = after_steps(mirrored(replicas), dataset, given, steps, build)
+    weights = flat(one.network)
+    np.testing.assert_allclose(flat(several.network), weights, rtol=0, atol=2e-7 * max(1, np.abs(weights).max()))
+    assert of_several == pytest.approx(means, rel=5e-7)
 
 
 def settings(**changes: object) -> TrainSettings:

@@ -1,5 +1,6 @@
 """Small image files that tests make."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,27 @@ class Telling(Silent):
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.warnings: list[str] = []
+        self.rows: dict[int, Mapping[str, float]] = {}
+        self.shown: list[str] = []
+        """What a terminal would show, in order."""
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        assert step not in self.rows
+        self.rows[step] = values
+
+    def progress(self, done: int, total: int, note: str) -> None:
+        self.shown.append(f"{done}/{total}")
+
+    def doing(self, activity: str) -> None:
+        self.shown.append(activity)
 
     def log(self, line: str) -> None:
         self.lines.append(line)
 
-    warn = log
+    def warn(self, line: str) -> None:
+        self.lines.append(line)
+        self.warnings.append(line)
 
 
 def image(seed: int, height: int = 20, width: int = 30) -> np.ndarray:

@@ -26,30 +26,16 @@ from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, in
 from stages.plots import charts
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
-from stages.reporter import Silent
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings, InspectSettings
 from stages.tasks.classification import Classification
 from tests.stages.experiments import elements, real_digits
+from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
 
 SETTINGS = InspectSettings(batch_size=40, seed=3)
 CHANGE = Changes(AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2), (0.0, 16.0))
-
-
-class Heard(Silent):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.warnings: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def warn(self, line: str) -> None:
-        self.warnings.append(line)
 
 
 def noise(
@@ -111,7 +97,7 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     test.images[:][[1, 2]] = val.images[5]
     test.images[:][8] = test.images[29]
     test.images[:][0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
-    dataset, heard = three(train, val, test), Heard()
+    dataset, heard = three(train, val, test), Telling()
     found = Duplicates.of(dataset)
     assert found.repeated == {"train": 2, "val": 0, "test": 2}
     assert found.shared == {("train", "val"): 2, ("train", "test"): 2, ("val", "test"): 2}
@@ -128,7 +114,7 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
 
 
 def test_real_digits_have_no_duplicates_and_warn_of_nothing() -> None:
-    heard = Heard()
+    heard = Telling()
     inspect(real_digits(), SETTINGS, reporter=heard)
     assert not heard.warnings
     assert len(heard.lines) == 5
@@ -137,7 +123,7 @@ def test_real_digits_have_no_duplicates_and_warn_of_nothing() -> None:
 
 
 def test_a_class_without_training_examples_is_warned_of() -> None:
-    heard = Heard()
+    heard = Telling()
     inspect(three(noise(9, classes=3), noise(8, seed=1), noise(8, seed=2)), SETTINGS, reporter=heard)
     assert heard.warnings == [
         "1 of 4 classes have no training example, such as d: none can be learned. Add examples, or leave the class out"
@@ -299,7 +285,7 @@ def test_names_that_cannot_be_drawn_become_numbers() -> None:
 
 
 def test_only_the_chief_tells_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, dataset = Heard(), real_digits(50)
+    heard, dataset = Telling(), real_digits(50)
     expected = inspect(dataset, SETTINGS)
     monkeypatch.setattr(stage, "is_chief", lambda strategy: False)
     record = inspect(dataset, SETTINGS, object(), heard, tmp_path)  # type: ignore[arg-type]

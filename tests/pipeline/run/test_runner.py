@@ -51,5 +51,5 @@ def test_what_follows_training_is_prepared_once_and_not_long_before_its_end(monk
     reporter = RunReporter(Tracker(), Console(), Summary(None, "RUNNING", "own", "", {}))
     reporter.begin("train", lambda: prepared.append(now))
     for now in (0.0, 1.0, 50.0, 89.0, 91.0, 100.0):
-        reporter.progress(int(now), 100, None, "")
+        reporter.progress(int(now), 100, "")
     assert prepared == [91.0]

@@ -13,23 +13,15 @@ from stages.evaluate import evaluate
 from stages.evaluation.importance import importance_of, is_quick
 from stages.load.table import table
 from stages.normalize import normalize
-from stages.reporter import Silent
 from stages.results import Dataset, Model, Trained
 from stages.settings.images import NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.table import TableSettings
 from tests.stages.experiments import one_device, real_digits
+from tests.stages.images import Telling
 
 ROWS = 600
 NOISE = 0.5
-
-
-class Lines(Silent):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +53,7 @@ def fitted(data: Dataset) -> Trained:
 
 
 def test_what_is_not_used_is_worth_nothing_and_what_is_used_what_it_explains(data: Dataset, tmp_path: Path) -> None:
-    reporter = Lines()
+    reporter = Telling()
     result = evaluate(fitted(data), data, one_device(), EvaluateSettings(baseline=False), tmp_path, reporter)
     found = pd.read_csv(tmp_path / "test_importance.csv").set_index("column")
     assert found.columns.tolist() == ["rise of rmse", "low", "high"]

@@ -20,7 +20,7 @@ from stages.settings.table import TableSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
-from tests.stages.experiments import after_steps, flat, mirrored, one_device
+from tests.stages.experiments import assert_replicas_equal_one_device
 from tests.stages.experiments import settings as training
 from tests.stages.images import Telling, image, write
 
@@ -84,9 +84,8 @@ def build(data: Dataset, where: Strategy) -> Model:
 
 @pytest.mark.parametrize("target", [LABELS, "price"])
 def test_replicas_equal_one_device(photos: Path, target: Any) -> None:
-    data, given = normalize(load(photos, target), NormalizeSettings()), training(batch_size=15)
-    one, several = (after_steps(where, data, given, 12, build)[0] for where in (one_device(), mirrored(2)))
-    np.testing.assert_allclose(flat(several.network), flat(one.network), rtol=0, atol=2e-7)
+    data = normalize(load(photos, target), NormalizeSettings())
+    assert_replicas_equal_one_device(data, training(batch_size=15), 12, build)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Stopper(Silent):
     def nothing_to_keep(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
+    def progress(self, done: int, total: int, note: str) -> None:
         self.done = done
         self.first = done if self.first is None else self.first
 

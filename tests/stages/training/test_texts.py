@@ -19,7 +19,7 @@ from stages.settings.data import TextFolderSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, TextCnnSettings, TransformerSettings
 from stages.settings.table import TableSettings
-from tests.stages.experiments import adam, after_steps, flat, mirrored, one_device, settings
+from tests.stages.experiments import adam, after_steps, assert_replicas_equal_one_device, one_device, settings
 
 ROWS = 300
 STEPS = 20
@@ -76,14 +76,8 @@ CNN, TRANSFORMER = TextCnnSettings(filters=16, dropout=0.2), TransformerSettings
 
 @pytest.mark.parametrize(("replicas", "network"), [(2, CNN), (3, CNN), (3, TRANSFORMER)])
 def test_replicas_equal_one_device(data: Dataset, replicas: int, network: Any) -> None:
-    given = settings(batch_size=64)
     made = partial(build, network=network)
-    one, means = after_steps(one_device(), data, given, STEPS, made)
-    several, of_several = after_steps(mirrored(replicas), data, given, STEPS, made)
-    np.testing.assert_allclose(
-        flat(several.network), flat(one.network), rtol=0, atol=2e-7 * max(1, np.abs(flat(one.network)).max())
-    )
-    assert of_several == pytest.approx(means, rel=5e-7)
+    assert_replicas_equal_one_device(data, settings(batch_size=64), STEPS, made, replicas)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

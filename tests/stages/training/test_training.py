@@ -13,7 +13,6 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from stages.errors import UserError
 from stages.fit import fit
 from stages.model import model
-from stages.reporter import Silent
 from stages.results import Strategy, Trained
 from stages.settings.model import CnnPhotoSettings, MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSettings, SgdSettings
@@ -144,21 +143,8 @@ def assert_without_autotuner(iterated: list[tf.data.Dataset]) -> None:
     assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
 
 
-class _Told(Silent):
-    """Notes what a terminal would show, in order."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        self.shown.append(f"{done}/{total}")
-
-    def doing(self, what: str) -> None:
-        self.shown.append(what)
-
-
 def test_whatever_follows_the_last_step_is_named_while_it_lasts(tmp_path: Path) -> None:
-    told = _Told()
+    told = Telling()
     given = TrainSettings(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
     dataset, place = real_digits(64), one_device()
     train(small_cnn(dataset, place), dataset, place, given, told, tmp_path)

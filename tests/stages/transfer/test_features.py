@@ -48,8 +48,8 @@ class Computed(Stopper):
 
     calls = 0
 
-    def progress(self, done: int, total: int, images_per_second: float | None, note: str) -> None:
-        self.calls += note == "features of the backbone"
+    def progress(self, done: int, total: int, note: str) -> None:
+        self.calls += note.startswith("features of the backbone")
 
 
 def features(cache: Path, made: Model | None = None, dataset: Dataset = DATASET) -> tuple[Dataset, Computed]:
