@@ -28,22 +28,6 @@ def int32_labels(labels: np.ndarray) -> np.ndarray:
     return array.astype(np.int32) if fits else array
 
 
-def refuse_other_labels(whose: str, labels: np.ndarray, classes: int | None = None) -> None:
-    """Raises UserError for labels that are no class numbers: fractions, texts, rows of a one-hot matrix, negatives.
-
-    Args:
-        whose: the beginning of the message; classes: how many there are, None: any number of them.
-    """
-    is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-    if not is_whole or (labels.size and (labels.min() < 0 or (classes is not None and labels.max() >= classes))):
-        kind = f"lie in {labels.min()}..{labels.max()}" if is_whole else f"are {labels.dtype.name} {labels.shape}"
-        raise UserError(
-            f"{whose} labels {kind}",
-            f"whole numbers, {'0, 1, …' if classes is None else f'0..{classes - 1}'}, one an image: "
-            "np.unique(labels, return_inverse=True)[1] numbers classes, labels.argmax(axis=1) rows of a one-hot matrix",
-        )
-
-
 def check(dataset: Dataset) -> None:
     """Checks that a data set can be trained on.
 

@@ -6,54 +6,25 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stages.data.columns import Column
 from stages.data.split import Split
-from stages.dataset_rules import int32_labels, refuse_other_labels
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, Feature, image
+from stages.features.kinds import Feature
 from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.data import DataSettings
-from stages.tasks.classification import Classification
 from stages.tasks.task import Task
-
-
-def divide(images: Column, labels: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Split, Split]:
-    """Cuts off `fraction` of the examples, the same fraction of every class.
-
-    Args:
-        images: [N, H, W, C].
-        labels: int [N].
-        fraction: of the examples that go to the second split, above 0 and below 1.
-        seed: `split_seed` of the settings; equal seeds give equal splits.
-        name: of the second split; it makes its cut differ from others of the same seed.
-
-    Returns:
-        The rest and the part, each in the order of the source.
-
-    Raises:
-        UserError: where labels are no class numbers, one an image, or a class has too few examples to be in both.
-    """
-    labels = int32_labels(labels)
-    if len(labels) != images.shape[0]:
-        raise UserError(f"there are {images.shape[0]:,} images and {len(labels):,} labels", "one label an image")
-    rows = cut_all(labels, {name: fraction}, seed)
-    stay, part = rows["train"], rows[name]
-    whole = Split.of_images(images, labels, numbers=np.arange(len(labels)))
-    return whole.take(stay), whole.take(part)
 
 
 def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
     """Returns the rows, int64 in order, of each split in `fractions`, cut one after another, and of `train`: the rest.
 
     Args:
-        labels: int [N].
+        labels: of classes, int [N].
         fractions: from each split to its fraction of the examples that the splits before it have left.
 
     Raises:
-        UserError: where labels are no class numbers, or a split cannot have an example of each class.
+        UserError: where a split cannot have an example of each class.
     """
-    refuse_other_labels("the", labels)
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         train = rows["train"]
@@ -130,19 +101,6 @@ def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.n
         equal = np.flatnonzero(remainders == remainder)
         rounded[random.choice(equal, min(len(equal), missing), replace=False)] += 1
     return rounded
-
-
-def assemble(
-    name: str,
-    train: Split,
-    val: Split,
-    test: Split,
-    class_names: tuple[str, ...],
-    pixel_range: tuple[float, float] = (0.0, 255.0),
-) -> Dataset:
-    """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
-    images = image(train.images.shape[1:], train.images.dtype, pixel_range)
-    return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(class_names), {IMAGES: images})
 
 
 def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Mapping[str, Feature]) -> Dataset:

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.data.splits import assemble, cut_all
+from stages.data.splits import cut_all, dataset_of
+from stages.features.kinds import IMAGES, image
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings
+from stages.tasks.classification import Classification
 
 
 def digits(settings: DigitsSettings) -> Dataset:
@@ -21,9 +23,9 @@ def digits(settings: DigitsSettings) -> Dataset:
     assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
     images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
-    numbers_of = cut_all(labels, settings.held_out, settings.split_seed)
-    train, val, test = (
-        Split.of_images(images[numbers], labels[numbers], numbers=numbers)
-        for numbers in (numbers_of[name] for name in ("train", "val", "test"))
-    )
-    return assemble("digits", train, val, test, tuple(str(digit) for digit in range(10)), (0.0, 16.0))
+    splits = {
+        name: Split.of_images(images[numbers], labels[numbers], numbers=numbers)
+        for name, numbers in cut_all(labels, settings.held_out, settings.split_seed).items()
+    }
+    features = {IMAGES: image((8, 8, 1), "uint8", (0.0, 16.0))}
+    return dataset_of("digits", splits, Classification(tuple("0123456789")), features)

@@ -115,14 +115,9 @@ class PlateauSettings(ScheduleSettings):
     final_share: float = number(0.0, at_least=0, at_most=1, unit="of the rate, the smallest")
     decay_factor: float = number(0.1, above=0, at_most=1, unit="of the rate, which is left")
     patience: int = number(3, at_least=1, unit="epochs without a better one before the rate falls")
-
-    def check(self, path: str) -> None:
-        if self.warmup_epochs:
-            raise UserError(
-                f"{path}=plateau sets the rate by the monitored metric, and cannot warm up as well",
-                f"{path}.warmup_epochs=0, or constant, cosine, step with a warm-up",
-                f"{path}.warmup_epochs=0",
-            )
+    warmup_epochs: float = number(
+        0.0, at_least=0, at_most=0, unit="epochs: what follows a metric cannot warm up as well"
+    )
 
 
 @option("schedule", "custom")

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.dataset_rules import refuse_other_labels
 from stages.errors import UserError
 from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
 from stages.tasks.task import OwnMetric
@@ -60,7 +59,16 @@ class Classification(Probabilities):
             raise UserError(
                 f"{source}: its {len(self.names)} class name(s) are {listed}", "two different texts or more"
             )
-        refuse_other_labels(where, targets, len(self.names))
+        is_whole = targets.ndim == 1 and targets.dtype.kind in "iu"
+        if not is_whole or (targets.size and (targets.min() < 0 or targets.max() >= len(self.names))):
+            kind = (
+                f"lie in {targets.min()}..{targets.max()}" if is_whole else f"are {targets.dtype.name} {targets.shape}"
+            )
+            raise UserError(
+                f"{where} labels {kind}",
+                f"whole numbers, 0..{len(self.names) - 1}, one an image: np.unique(labels, return_inverse=True)[1] "
+                "numbers classes, labels.argmax(axis=1) rows of a one-hot matrix",
+            )
 
     def strata(self, targets: np.ndarray) -> np.ndarray:
         """See `Task`."""

@@ -15,11 +15,10 @@ from stages.augmentations.mixing import Mixing, beta
 from stages.augmentations.rand_augment import STRONGEST, Drawn
 from stages.data.batches import training_input
 from stages.data.split import Split
-from stages.data.splits import assemble
 from stages.errors import UserError
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings
-from tests.stages.experiments import elements, real_digits, strong
+from tests.stages.experiments import assemble, elements, real_digits, strong
 
 NOISE = np.random.default_rng(7).integers(0, 256, (6, 9, 7, 3)).astype(np.float32)
 BYTES = (0.0, 255.0)

@@ -9,10 +9,9 @@ import tensorflow as tf
 from stages.augment import Changes, augment
 from stages.data.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.data.split import Split
-from stages.data.splits import assemble
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings
-from tests.stages.experiments import elements, strong
+from tests.stages.experiments import assemble, elements, strong
 
 pytestmark = pytest.mark.slow
 

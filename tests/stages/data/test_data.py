@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 
 from stages.data.columns import Streamed
 from stages.data.split import Split
-from stages.data.splits import assemble, cut_all, divide
+from stages.data.splits import cut_all
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
@@ -21,6 +21,7 @@ from stages.seeds import derive
 from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
 from stages.settings.images import NormalizeSettings
 from tests.conftest import shared
+from tests.stages.experiments import assemble
 
 
 def seen(dataset: Dataset) -> list[bytes]:
@@ -85,20 +86,14 @@ def assembled_of(images: np.ndarray, labels: Any) -> Dataset:
 
 @pytest.mark.parametrize("name", OTHER_LABELS)
 def test_labels_that_are_no_class_numbers_are_refused_in_the_projects_words(name: str) -> None:
-    """Where they are cut, and where a data set is assembled of splits that somebody else has cut."""
-    images, labels = np.zeros((40, 2, 2, 1), np.uint8), OTHER_LABELS[name]
-    with pytest.raises(UserError) as cut:
-        divide(images, labels, 0.5, 1, "val")
     with pytest.raises(UserError) as assembled:
-        assembled_of(images, labels)
-    for error in (cut.value, assembled.value):
-        assert re.search(r"whole numbers.*an image|one label an image|\[N\]", str(error)), error
-        assert "<U" not in str(error)
+        assembled_of(np.zeros((40, 2, 2, 1), np.uint8), OTHER_LABELS[name])
+    assert re.search(r"whole numbers.*an image|one label an image|\[N\]", str(assembled.value)), assembled.value
+    assert "<U" not in str(assembled.value)
 
 
 def test_labels_in_a_list_are_class_numbers() -> None:
-    stay, part = divide(np.zeros((40, 2, 2, 1), np.uint8), ORDER.tolist(), 0.5, 1, "val")  # type: ignore[arg-type]
-    assert stay.targets.dtype == part.targets.dtype == np.int32
+    assert assembled_of(np.zeros((40, 2, 2, 1), np.uint8), ORDER.tolist()).train.targets.dtype == np.int32
 
 
 PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a", "b")

@@ -15,6 +15,7 @@ from pipeline.provenance.identity import identity
 from stages.data.batches import training_input
 from stages.data.split import Split
 from stages.errors import UserError
+from stages.load.arrays import dataset_of_result
 from stages.load.digits import digits
 from stages.load.image_folder import image_folder
 from stages.load.synthetic import synthetic
@@ -66,7 +67,8 @@ def own(tmp_path: Path) -> Callable[..., Dataset]:
         given = dict(
             override.removeprefix("data.").split("=") for override in overrides if override.startswith("data.")
         )
-        return module.stripes(module.StripesSettings(**{name: int(value) for name, value in given.items()}))
+        settings = module.StripesSettings(**{name: int(value) for name, value in given.items()})
+        return dataset_of_result(module.stripes(settings), settings)
 
     return load
 

@@ -6,12 +6,11 @@ import pytest
 from scipy.special import log_softmax
 
 from stages.data.split import Split
-from stages.data.splits import assemble
 from stages.evaluate import evaluate
 from stages.results import Dataset, Model, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tasks.classification import Classification
-from tests.stages.experiments import one_device
+from tests.stages.experiments import assemble, one_device
 
 PENALTY = 0.02
 
