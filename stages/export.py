@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from stages.errors import UserError
 from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, Reference, table, write_tables
@@ -19,6 +21,7 @@ from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
 from stages.tables import aligned
 from stages.targets import made
+from stages.tasks.task import Task
 
 
 def export(
@@ -66,7 +69,8 @@ def export(
     files = write_tables(rows, place)
     for row in rows:
         row.refuse(exporters[row.name], policy)
-    return dataclasses.replace(_exported(paths, rows, files, dataset), license=settings.license)
+    exported = _exported(paths, rows, files, dataset)
+    return dataclasses.replace(exported, license=settings.license, answers=_answers(trained.model.task))
 
 
 def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:
@@ -130,3 +134,10 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
     dtypes = {name: f"{one.dtype}{list(one.shape) or ''}" for name, one in dataset.features.items()}
     columns = {} if images is not None else dtypes
     return Exported(paths[first], shape, dataset.task.names, difference, record, first, others, columns)
+
+
+def _answers(task: Task) -> dict[str, str]:
+    """Returns the dtypes of what a SavedModel answers, by name; see `Exported`."""
+    answers = task.answers(tf.zeros((1, task.outputs)))
+    named = {task.answer: answers, **task.explained(answers, tf.constant(task.names))}
+    return {name: f"{value.dtype.name}{value.shape.as_list()[1:] or ''}" for name, value in named.items()}

@@ -329,6 +329,7 @@ class Exported:
     others: further files by their formats; artifacts of the run.
     columns: of a model of columns, from its arguments to their dtypes, those of vectors with their length
         (`float64[5]`); empty for images.
+    answers: the same of what it returns, of images too.
     license: of the model, by its identifier; None: not known.
     """
 
@@ -340,6 +341,7 @@ class Exported:
     format: str = "saved_model"
     others: Mapping[str, Path] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
     license: str | None = None
 
     @property

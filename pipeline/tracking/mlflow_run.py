@@ -121,13 +121,16 @@ class MlflowRun(StoredRun):
         image_shape: Sequence[int],
         class_names: Sequence[str],
         columns: Mapping[str, str] | None = None,
+        answers: Mapping[str, str] | None = None,
     ) -> None:
         logged = self._logged_model() or self._create_model()
         if str(logged.status) != "READY":
             with tempfile.TemporaryDirectory() as folder:
                 model = Model(run_id=self.run_id, model_id=logged.model_id)
-                inputs = _columns(columns) if columns else _tensor(*image_shape)
-                _write_model(model, inputs, class_names, self.spec.folder / path, Path(folder))
+                signature = ModelSignature(_tensor(*image_shape), _tensor(len(class_names)))
+                if columns:
+                    signature = ModelSignature(_columns(columns), _columns(answers) if answers else None)
+                _write_model(model, signature, class_names, self.spec.folder / path, Path(folder))
                 self._client.log_model_artifacts(logged.model_id, folder)
             self._client.finalize_logged_model(logged.model_id, "READY")
         run = self._client.get_run(self.run_id)
@@ -204,7 +207,7 @@ REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
 
 
-def _write_model(model: Model, inputs: Schema, classes: Sequence[str], saved: Path, folder: Path) -> None:
+def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:
     """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
@@ -217,7 +220,7 @@ def _write_model(model: Model, inputs: Schema, classes: Sequence[str], saved: Pa
     """
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
     example = saved.parent / INPUT_EXAMPLE
-    is_named = inputs.has_input_names()
+    is_named = signature.inputs.has_input_names()
     served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
     flavor = served if is_named else {"model_type": "tf2-module"}
     model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", **flavor)
@@ -225,8 +228,8 @@ def _write_model(model: Model, inputs: Schema, classes: Sequence[str], saved: Pa
         str(folder),
         loader_module="mlflow.tensorflow",
         mlflow_model=model,
-        signature=ModelSignature(inputs, None if is_named else _tensor(len(classes))),
-        input_example=_example(example, inputs) if example.is_file() else None,
+        signature=signature,
+        input_example=_example(example, signature.inputs) if example.is_file() else None,
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
         metadata={"class_names": list(classes)},
     )
@@ -242,7 +245,8 @@ def _example(path: Path, inputs: Schema) -> Any:
 
 
 def _columns(dtypes: Mapping[str, str]) -> Schema:
-    kinds = {"float64": DataType.double, "int64": DataType.long, "string": DataType.string}
+    """Return the schema of columns by their dtypes, such as `string`; several numbers are an array."""
+    kinds = {"float64": DataType.double, "float32": DataType.double, "int64": DataType.long, "string": DataType.string}
     return Schema([ColSpec(kinds.get(dtype, Array(DataType.double)), name) for name, dtype in dtypes.items()])
 
 

@@ -94,11 +94,12 @@ class StoredRun:
         image_shape: Sequence[int],
         class_names: Sequence[str],
         columns: Mapping[str, str] | None = None,
+        answers: Mapping[str, str] | None = None,
     ) -> None:
         """Record a SavedModel, relative to `spec.folder`, as a model of the run.
 
         Args:
-            columns: from its arguments to their dtypes; None where it takes images.
+            columns: from its arguments to their dtypes; None where it takes images. answers: of what it returns.
         """
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:

@@ -269,6 +269,7 @@ class Tracker:
             image_shape=list(exported.image_shape),
             class_names=list(exported.class_names),
             columns=dict(exported.columns),
+            answers=dict(exported.answers),
         )
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:

@@ -116,7 +116,10 @@ def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) 
     frame = pd.read_csv(csv).rename(columns={"size (m)": "size__m_"})[names]
     answers = model.predict(frame)
     assert len(answers) == ROWS
-    assert {"probabilities", "class_name", "score"} == {*answers.columns}
+    schema = model.metadata.get_output_schema()
+    assert {"probabilities", "class_name", "score"} == {*answers.columns} == {*schema.input_names()}
+    mlflow.models.utils._enforce_schema(answers, schema)
+    assert [str(kind) for kind in schema.input_types()] == ["Array(double)", "DataType.string", "DataType.double"]
 
 
 def test_metrics_of_numbers_are_those_of_scikit_learn(
