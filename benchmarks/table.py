@@ -63,6 +63,8 @@ class Measurement:
 MEASUREMENTS = {
     "training:convnet": Measurement(6, quick=2),
     "training:frozen_features": Measurement(5),
+    "columns:tables": Measurement(9),
+    "columns:texts": Measurement(5),
     "scripts:mnist": Measurement(1),
     "scripts:flowers": Measurement(1),
     "distribution:strategies": Measurement(2),
@@ -100,6 +102,7 @@ IN_MEMORY = (
     "and this project's process also tests, exports and verifies."
 )
 NOISE = "the host's speed changes by a third from minute to minute, which 25 records do not outweigh."
+SUMMED = "a step of a millisecond also gathers its rows and sums each metric; others on a busy host do the rest."
 SOCKETS = "gradients go through sockets, and both workers wait for the slower one at each of the short steps."
 PREPARED = "every image is also digested, described and written, for the runs that follow."
 
@@ -110,6 +113,18 @@ ROWS = (
         note="each batch's predictions are also counted by class, and summed exactly, which bare compute leaves out."),
     Row("features of a frozen MobileNetV2, 160 px",
         "training:frozen_features", "a batch", "features", "bare compute", at_least=0.95),
+    Row("an epoch of diamonds, `mlp`, batch 256", "columns:tables", "seconds", "pipeline", "bare compute",
+        at_least=0.95, note=SUMMED),
+    Row("an epoch of diamonds, `mlp`, batch 256", "columns:tables", "seconds", "pipeline", "Keras script",
+        at_least=1.0),
+    Row("an epoch of diamonds, `mlp`, batch 256", "columns:tables", "seconds", "pipeline", "Keras script, cached",
+        at_least=1.0),
+    Row("an epoch of docstrings, `text_cnn`, batch 64", "columns:texts", "seconds", "pipeline", "bare compute",
+        at_least=0.95, note=SUMMED),
+    Row("an epoch of docstrings, `text_cnn`, batch 64", "columns:texts", "seconds", "pipeline", "Keras script",
+        at_least=1.0),
+    Row("an epoch of docstrings, `text_cnn`, batch 64", "columns:texts", "seconds", "pipeline", "Keras script, cached",
+        at_least=1.0),
     Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "Keras tutorial", at_least=1.3),
     Row("MNIST in an epoch", "scripts:mnist", "later epochs", "pipeline", "Keras tutorial, cached", at_least=1.15,
         note=IN_MEMORY),
