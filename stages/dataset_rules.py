@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 def int32_labels(labels: np.ndarray) -> np.ndarray:
     """Returns labels as int32 where they are whole numbers that it holds; others as an array, for `check` to refuse."""
-    try:
-        array = np.atleast_1d(np.asarray(labels))
-    except ValueError as error:  # lists of unequal lengths
-        raise UserError("the labels are lists of unequal lengths", "whole numbers from 0, one an image") from error
+    array = np.atleast_1d(np.asarray(labels))
     if array.dtype.kind not in "iu" or array.dtype == np.int32:
         return array
     limits = np.iinfo(np.int32)

@@ -166,6 +166,5 @@ def log(statistics: ColumnStatistics, dataset: Dataset, reporter: Reporter) -> N
 
 def write(statistics: ColumnStatistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row for each split and feature; returns it."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / "statistics.csv", statistics.rows)
     return [folder / "statistics.csv"]

@@ -113,6 +113,5 @@ def _report_invalid(
     if folder is None:
         return {}
     path = folder / "data" / "skipped.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(path, [("where", "why"), *((example.where, example.why) for example in invalid)])
     return {"data": path}

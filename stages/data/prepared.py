@@ -18,7 +18,7 @@ from stages.data.source import Example, Invalid, Source
 from stages.errors import UserError
 from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter
-from stages.storage.cache import ArrayFile, ArrayFolder, Contents, cached, discard
+from stages.storage.cache import ArrayFile, Contents, cached, discard
 
 _IMAGES = "images"
 
@@ -33,7 +33,7 @@ _Block = tuple[list[Example | Invalid], np.ndarray, Described]
 class Prepared:
     """Examples of a source, in its order, without the invalid ones.
 
-    images: [N, H, W, C]. labels: int32 [N]. numbers: of the examples in the source, int64 [N]. entry: of the cache,
+    images: [N, H, W, C]. labels: int32 [N]. numbers: of the examples in the source, int64 [N]. place: in the cache,
     from which the images are mapped; None: they are in no cache. is_compared: whether this process has seen that they
     are what was written.
     """
@@ -43,7 +43,7 @@ class Prepared:
     numbers: np.ndarray
     described: Described
     invalid: tuple[Invalid, ...]
-    entry: ArrayFolder | None = None
+    place: Path | None = None
     is_compared: bool = True
 
 
@@ -62,7 +62,7 @@ def prepare(source: Source, cache: Path, on_error: str, reporter: Reporter) -> P
     size = "×".join(map(str, source.image_shape))
     reporter.log(f"{'prepared' if is_new else 'found'} {len(images):,} images of {size} in {place}")
     described = Described(arrays["digests"], arrays["moments"])
-    return Prepared(images, arrays["labels"], arrays["numbers"], described, invalid, entry, is_compared=is_new)
+    return Prepared(images, arrays["labels"], arrays["numbers"], described, invalid, place, is_compared=is_new)
 
 
 def read_into_memory(source: Source, on_error: str, reporter: Reporter) -> Prepared:
@@ -89,12 +89,12 @@ def read_rows(prepared: Prepared) -> Callable[[np.ndarray], np.ndarray]:
 
     def read(rows: np.ndarray) -> np.ndarray:
         images = prepared.images[rows]
-        for place in np.flatnonzero(~is_compared[rows]):
-            if digest(images[place]) != prepared.described.digests[rows[place]]:
-                assert prepared.entry is not None
-                discard(prepared.entry)
+        for index in np.flatnonzero(~is_compared[rows]):
+            if digest(images[index]) != prepared.described.digests[rows[index]]:
+                assert prepared.place is not None
+                discard(prepared.place)
                 raise UserError(
-                    f"{prepared.entry.path} is not what was written (image {rows[place]} is another one)",
+                    f"{prepared.place} is not what was written (image {rows[index]} is another one)",
                     "the images as they were prepared; the next run prepares them again",
                 )
         is_compared[rows] = True

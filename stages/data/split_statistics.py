@@ -138,7 +138,6 @@ def _warn_of_absent(statistics: Statistics, dataset: Dataset, reporter: Reporter
 
 def write(statistics: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
     """Writes `statistics.csv`, a row a split, and `classes.csv`, a row a class, where there are any; returns them."""
-    folder.mkdir(parents=True, exist_ok=True)
     channels = range(len(statistics.splits["train"].mean))
     columns = ["duplicates", *(f"in_{name}" for name in statistics.splits)]
     columns += [*(f"mean_{channel}" for channel in channels), *(f"std_{channel}" for channel in channels)]

@@ -116,7 +116,7 @@ def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) 
     place = cache / f"table-{hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]}"
     entry, is_new = cached(place, partial(_contents, rows, settings), reporter)
     reporter.log(f"{'converted' if is_new else 'found'} {rows.name} in {place}: training reads it from the disk")
-    return _source(rows, Contents(entry.facts, entry.arrays), is_mapped=True)
+    return _source(rows, entry, is_mapped=True)
 
 
 def read_rows(rows: Rows, settings: TableSettings) -> TableSource:

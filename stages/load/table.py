@@ -349,7 +349,6 @@ def _write(source: TableSource, reporter: Reporter, folder: Path | None) -> dict
     }
     if source.skipped:
         tables["skipped"] = [("where", "why"), *source.listed]
-    (folder / "data").mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         write_csv(folder / "data" / f"{name}.csv", rows)
     return {"data": [folder / "data" / f"{name}.csv" for name in tables]}

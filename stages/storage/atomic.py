@@ -52,7 +52,8 @@ def atomic_write(path: Path, content: str | bytes | Callable[[Path], object], du
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """Replaces the file `path` by a table, its header first, as `atomic_write` does."""
+    """Replaces the file `path` by a table, its header first, as `atomic_write` does; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     atomic_write(path, text.getvalue().encode(errors="surrogateescape"))

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,12 +35,17 @@ class DamagedError(ValueError):
 
 
 @dataclass(frozen=True)
-class ArrayFolder:
-    """Contents of a folder. Mapped arrays are read-only, and their rows have not been compared."""
+class Contents:
+    """Facts and arrays of a folder. Mapped arrays are read-only, and their rows have not been compared.
 
-    path: Path
+    mapped: names of arrays whose files are written already, for an entry of the cache to be made.
+    path: the folder that they were read from; None: they are in none yet.
+    """
+
     facts: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
+    mapped: Sequence[str] = ()
+    path: Path | None = None
 
 
 def write_arrays(
@@ -61,7 +66,7 @@ def write_arrays(
     (folder / FACTS).write_text(json.dumps({**content, "checksum": _checksum(content)}))
 
 
-def read_arrays(folder: Path) -> ArrayFolder:
+def read_arrays(folder: Path) -> Contents:
     """Return the contents of `folder`.
 
     Raises:
@@ -74,7 +79,7 @@ def read_arrays(folder: Path) -> ArrayFolder:
         if content.pop("checksum") != _checksum(content):
             raise DamagedError(f"the checksum of {FACTS} does not fit")
         arrays = {key: _array(folder / f"{key}.npy", *facts) for key, facts in content["files"].items()}
-        return ArrayFolder(folder, content["facts"], arrays)
+        return Contents(content["facts"], arrays, path=folder)
     except DamagedError:
         raise
     except Exception as error:  # a damaged file can hold anything
@@ -127,16 +132,7 @@ KEY = "entry"
 """The fact of an entry that is its own name."""
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Facts and arrays for an entry. mapped: names of arrays whose files `make` has written itself."""
-
-    facts: Mapping[str, Any]
-    arrays: Mapping[str, np.ndarray]
-    mapped: Sequence[str] = ()
-
-
-def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) -> tuple[ArrayFolder, bool]:
+def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) -> tuple[Contents, bool]:
     """Return the entry `place`, and whether this call made it, as none was there or it was not what had been written.
 
     Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
@@ -172,7 +168,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
         ) from error
 
 
-def _read(place: Path) -> ArrayFolder:
+def _read(place: Path) -> Contents:
     """Return the entry `place`, which bears the name that it was made under."""
     entry = read_arrays(place)
     if entry.facts.get(KEY) != place.name:
@@ -180,7 +176,7 @@ def _read(place: Path) -> ArrayFolder:
     return entry
 
 
-def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
+def _made(place: Path, make: Callable[[Path], Contents]) -> Contents:
     made: list[Contents] = []
 
     def write(folder: Path) -> None:
@@ -191,14 +187,14 @@ def _made(place: Path, make: Callable[[Path], Contents]) -> ArrayFolder:
     atomic_write(place, write, durable=False)  # what a power failure damages is noticed, and made again
     [contents] = made
     mapped = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in contents.mapped}
-    return ArrayFolder(place, contents.facts, {**contents.arrays, **mapped})
+    return replace(contents, arrays={**contents.arrays, **mapped}, path=place)
 
 
-def discard(entry: ArrayFolder) -> None:
+def discard(place: Path) -> None:
     """Remove an entry, so that the next process that needs it makes it again; who has it open keeps it."""
-    aside = entry.path.with_name(f"{PARTIAL}{os.getpid()}-{entry.path.name}")
+    aside = place.with_name(f"{PARTIAL}{os.getpid()}-{place.name}")
     with suppress(OSError):
-        entry.path.rename(aside)
+        place.rename(aside)
         remove(aside)
 
 
