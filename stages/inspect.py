@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data import column_statistics, split_statistics, step_input
+from stages.data.columns import evenly_spread
 from stages.distribution.collectives import is_chief
 from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
@@ -84,7 +85,7 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
     """
     of_class = dataset.task.groups(dataset.train.targets).items()
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
-    return {label: rows[np.unique(np.linspace(0, len(rows) - 1, EXAMPLES).astype(int))] for label, rows in present}
+    return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 
 
 def augmented(dataset: Dataset, originals: np.ndarray, versions: int, seed: int) -> np.ndarray:

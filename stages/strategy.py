@@ -21,29 +21,23 @@ def strategy(settings: StrategySettings) -> Strategy:
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
+    places = find(_names(settings))  # all at once: the CPU is split only once
     match settings:
         case kinds.DefaultSettings():
-            names = find(all_gpus_or(["/cpu:0"])[:1])
-            result = Strategy(tf.distribute.get_strategy(), names)
+            result = Strategy(tf.distribute.get_strategy(), places)
         case kinds.OneDeviceSettings():
-            chosen = [settings.device] if settings.device else all_gpus_or(["/cpu:0"])[:1]
-            names = find(chosen)
-            result = Strategy(tf.distribute.OneDeviceStrategy(names[0]), names)
+            result = Strategy(tf.distribute.OneDeviceStrategy(places[0]), places)
         case kinds.MirroredSettings():
-            names = find(_names(settings))
-            reduction = _reduction(settings.reduction, names)
-            result = Strategy(tf.distribute.MirroredStrategy(list(names), cross_device_ops=reduction), names)
+            reduction = _reduction(settings.reduction, places)
+            result = Strategy(tf.distribute.MirroredStrategy(list(places), cross_device_ops=reduction), places)
         case kinds.CentralStorageSettings():
-            *computing, parameters = find([*_names(settings), settings.parameter_device])
-            names = tuple(computing)
-            central = tf.distribute.experimental.CentralStorageStrategy(list(names), parameters)
-            result = Strategy(central, names)
+            *computing, parameters = places
+            central = tf.distribute.experimental.CentralStorageStrategy(computing, parameters)
+            result = Strategy(central, tuple(computing))
         case kinds.ModelParallelSettings():
-            computing = _names(settings)
-            places = find([*computing, *settings.layers.values()])  # all at once: the CPU is split only once
-            names = places[: len(computing)]
-            layers = dict(zip(settings.layers, places[len(computing) :], strict=True))
-            result = Strategy(tf.distribute.get_strategy(), names, layers=layers)
+            count = len(places) - len(settings.layers)
+            layers = dict(zip(settings.layers, places[count:], strict=True))
+            result = Strategy(tf.distribute.get_strategy(), places[:count], layers=layers)
         case kinds.MultiWorkerSettings():
             result = multi_worker(settings)
         case kinds.ParameterServerSettings():
@@ -58,19 +52,21 @@ def strategy(settings: StrategySettings) -> Strategy:
 
 def refuse_more_devices(settings: StrategySettings) -> None:
     """Raises UserError where TensorFlow has started with fewer logical devices than `settings` need."""
-    if isinstance(settings, kinds.OneDeviceSettings) and settings.device:
-        make_logical_cpus([settings.device])
-    if isinstance(settings, kinds.CentralStorageSettings):
-        make_logical_cpus([settings.parameter_device])
-    if isinstance(settings, kinds.ModelParallelSettings):
-        make_logical_cpus([*settings.layers.values()])
+    make_logical_cpus(_names(settings))
+
+
+def _names(settings: StrategySettings) -> list[str]:
+    """Returns the devices of this machine that `settings` need, those that compute first; none for a cluster."""
     if isinstance(settings, kinds.DevicesSettings):
-        make_logical_cpus(_names(settings))
-
-
-def _names(settings: kinds.DevicesSettings) -> list[str]:
-    cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
-    return list(settings.devices) or all_gpus_or(cpus)
+        cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
+        computing = list(settings.devices) or all_gpus_or(cpus)
+        parameters = [settings.parameter_device] if isinstance(settings, kinds.CentralStorageSettings) else []
+        layers = settings.layers.values() if isinstance(settings, kinds.ModelParallelSettings) else ()
+        return [*computing, *parameters, *layers]
+    if isinstance(settings, kinds.OneDeviceSettings) and settings.device:
+        return [settings.device]
+    is_alone = isinstance(settings, (kinds.DefaultSettings, kinds.OneDeviceSettings))
+    return all_gpus_or(["/cpu:0"])[:1] if is_alone else []
 
 
 def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:

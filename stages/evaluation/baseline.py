@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.evaluation.by_task import LEAST_OF_CLASSES, values_of
 from stages.evaluation.estimates import by_example
@@ -97,7 +98,7 @@ def baseline_of(path: Path, dataset: Dataset, confidence: float, bins: int) -> B
     columns = {name: feature for name, feature in dataset.features.items() if feature.kind in KINDS}
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
-    rows = np.unique(np.linspace(0, len(dataset.train) - 1, min(MOST_ROWS, len(dataset.train))).astype(np.int64))
+    rows = evenly_spread(len(dataset.train), MOST_ROWS)
     texts = [name for name, feature in columns.items() if feature.kind == "text"]
     fit = (_linear if texts else _boosting)(dataset, rows, columns)
     values, difference = _compared(path, dataset, fit, np.asarray(dataset.train.targets)[rows], confidence, bins)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import evenly_spread
 from stages.data.examples import network_dtype, network_input
 from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import Interval, mean_difference
@@ -35,7 +36,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     Source: Breiman, Random Forests, Machine Learning 45, 2001; the permutations are always the same.
     """
     task, test = dataset.task, dataset.test
-    rows = np.unique(np.linspace(0, len(test) - 1, min(ROWS, len(test))).astype(np.int64))
+    rows = evenly_spread(len(test), ROWS)
     known = {task.target: np.asarray(test.targets)[rows]}
     known |= {"weight": test.weights[rows]} if test.weights is not None else {}
     columns = {name: tf.constant(column[rows]) for name, column in test.features.items()}

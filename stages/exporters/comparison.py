@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.columns import Column
+from stages.data.columns import Column, evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
@@ -81,9 +81,8 @@ class Reference:
     @classmethod
     def of(cls, model: Model, dataset: Dataset, examples: int) -> "Reference":
         """Returns at most `examples` test examples, evenly spread: a split may be in the order of its classes."""
-        count = min(examples, len(dataset.test))
-        rows = np.linspace(0, len(dataset.test) - 1, count).astype(int)
-        test = dataset.test.take(rows)
+        test = dataset.test.take(evenly_spread(len(dataset.test), examples))
+        count = len(test)
         batch = min(scoring_batch(model.network), 64)
         # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
         predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)

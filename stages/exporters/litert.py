@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import evenly_spread
 from stages.data.examples import network_dtype
 from stages.errors import UserError
 from stages.exporters.exporter import LOADER, Exporter, answers_of
@@ -66,7 +67,6 @@ class LiteRT(Exporter):
 
     def _representative(self, dataset: Dataset) -> Iterator[dict[str, np.ndarray]]:
         """Yields examples one by one, evenly spread over the training split, whose order may be that of the classes."""
-        count = min(self.representative_examples, len(dataset.train))
-        for row in np.linspace(0, len(dataset.train) - 1, count).astype(int):
+        for row in evenly_spread(len(dataset.train), self.representative_examples):
             given = {name: column[row : row + 1] for name, column in dataset.train.inputs.items()}
             yield {name: np.asarray(value, network_dtype(value.dtype).as_numpy_dtype) for name, value in given.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.data.columns import Column
+from stages.data.columns import Column, evenly_spread
 from stages.features.kinds import TRAINED_ON, Feature
 
 MOVED = 0.25
@@ -72,8 +72,7 @@ def _bins_of(name: str, feature: Feature, column: Column) -> Bins:
 def _measured(bins: Bins, column: Column) -> np.ndarray:
     """Returns what is binned of some rows: values, how many words texts have, means of vectors and pixels."""
     is_wide = bins["kind"] in ("image", "vector")
-    count = column.shape[0]
-    rows = np.unique(np.linspace(0, count - 1, min(count, IMAGES if is_wide else ROWS)).astype(np.int64))
+    rows = evenly_spread(column.shape[0], IMAGES if is_wide else ROWS)
     if is_wide:
         low, high = bins.get("range", (0.0, 1.0))
         blocks = (column[rows[start : start + BLOCK]] for start in range(0, len(rows), BLOCK))

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from PIL import ImageFont
 
+from stages.data.columns import evenly_spread
 from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
     """
     figure = _figure(8, 3.5 * len(columns))
     for axes, (name, true, predicted) in zip(figure.subplots(len(columns), 2, squeeze=False), columns, strict=True):
-        rows = np.unique(np.linspace(0, len(true) - 1, MOST_POINTS).astype(int))
+        rows = evenly_spread(len(true), MOST_POINTS)
         axes[0].plot(true[rows], predicted[rows], ".", markersize=2, alpha=0.5)
         axes[0].axline((float(true.mean()), float(true.mean())), slope=1, color="grey", linestyle=":")
         axes[0].set(xlabel=f"{drawable([name])[0]}, true", ylabel="predicted")
