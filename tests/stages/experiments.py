@@ -74,6 +74,11 @@ def assemble(
     return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(class_names), {IMAGES: images})
 
 
+def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32") -> Model:
+    """Returns a model of the network that settings describe."""
+    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+
+
 def small_cnn(dataset: Dataset, where: Strategy, policy: str = "float32", dropout: float = 0.0, seed: int = 1) -> Model:
     network = CnnSettings(filters=[8, 16], dropout=dropout)
     return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=seed))

@@ -14,15 +14,13 @@ from stages.callbacks.build import Callbacks, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.fit import fit
-from stages.model import model
 from stages.results import Model, Strategy, Trained
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.results import ExportSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from stages.training.validation import first_invalid
-from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import built_of, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
@@ -56,8 +54,7 @@ def run(
     if by == "fit":
         plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
         given = FitSettings(**plain)
-    own = ModelSettings(network=network, precision=PrecisionSettings(), seed=1)
-    made = model(DATASET, where, own) if network is not None else small_cnn(DATASET, where, dropout=0.3)
+    made = built_of(network, DATASET, where) if network is not None else small_cnn(DATASET, where, dropout=0.3)
     try:
         engine: Callable[..., Trained] = fit if by == "fit" else train
         return engine(made, DATASET, where, given, reporter, folder), reporter

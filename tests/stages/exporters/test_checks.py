@@ -23,9 +23,8 @@ from stages.export import check_formats
 from stages.exporters.keras_file import KerasFile
 from stages.exporters.onnx_file import OnnxFile
 from stages.exporters.reload import load
-from stages.model import model
 from stages.results import Model
-from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
+from stages.settings.model import CnnSettings, ResnetSettings
 from stages.settings.results import (
     ExportSettings,
     KerasSettings,
@@ -37,7 +36,7 @@ from stages.settings.results import (
 from stages.settings.strategy import ModelParallelSettings
 from stages.strategy import strategy
 from tests.pipeline.experiments import experiment
-from tests.stages.experiments import one_device, real_digits
+from tests.stages.experiments import built_of, one_device, real_digits
 
 pytestmark = pytest.mark.slow
 
@@ -120,9 +119,7 @@ def by_rows(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
 
 def network(name: str, policy: str = "float32", **settings: Any) -> Model:
     network = {"_target_": f"{__name__}.{name}", **settings}
-    return model(
-        real_digits(), one_device(), ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1)
-    )
+    return built_of(network, real_digits(), one_device(), policy)
 
 
 def refusal(of: Model, **formats: Any) -> str:
@@ -197,8 +194,7 @@ def test_operations_that_litert_lacks_are_named(kind: type[LiteRTSettings]) -> N
 
 def test_layers_on_several_devices_are_checked_in_a_copy_and_only_where_a_format_asks() -> None:
     where = strategy(ModelParallelSettings(deterministic=False, devices=["/cpu:0", "/cpu:1"]))
-    given = ModelSettings(network=CnnSettings(filters=[4]), precision=PrecisionSettings(), seed=1)
-    built = model(real_digits(), where, given)
+    built = built_of(CnnSettings(filters=[4]), real_digits(), where)
     copies: list[keras.Model] = []
 
     def rebuild() -> keras.Model:
@@ -215,10 +211,7 @@ def test_layers_on_several_devices_are_checked_in_a_copy_and_only_where_a_format
 
 def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:
     formats = {"keras": KerasSettings(), "litert": LiteRTSettings()}
-    given = ModelSettings(
-        network=ResnetSettings(blocks=1), precision=PrecisionSettings(policy="mixed_bfloat16"), seed=1
-    )
-    built = model(real_digits(), one_device(), given)
+    built = built_of(ResnetSettings(blocks=1), real_digits(), one_device(), "mixed_bfloat16")
     layers = [type(layer) for layer in built.network.core.layers]
     weights = built.network.get_weights()
     state = random.getstate()

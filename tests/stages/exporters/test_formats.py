@@ -19,9 +19,8 @@ from stages.export import export
 from stages.exporters.comparison import Reference
 from stages.exporters.litert import LiteRT
 from stages.exporters.saved_model import SavedModel
-from stages.model import model
 from stages.results import Dataset, Exported, Model, Strategy, Trained
-from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
+from stages.settings.model import CnnSettings, ResnetSettings
 from stages.settings.results import (
     ExportSettings,
     KerasSettings,
@@ -35,7 +34,7 @@ from stages.settings.strategy import ModelParallelSettings
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
 from tests.conftest import ROOT
-from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import after_steps, built_of, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.slow
 
@@ -64,8 +63,7 @@ def weights() -> list[np.ndarray]:
 
 def built_on(where: Strategy, policy: str = "float32") -> Model:
     network = CnnSettings(filters=[8, 16], dropout=0.1)
-    given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1)
-    return model(digits(), where, given)
+    return built_of(network, digits(), where, policy)
 
 
 def trained(where: Strategy, policy: str = "float32") -> Trained:
@@ -158,8 +156,7 @@ print(names, sorted(kinds), changed)
 
 def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path: Path) -> None:
     """A network with the project's own BatchNorm, which the file has as Keras' own."""
-    given = ModelSettings(network=ResnetSettings(blocks=1), precision=PrecisionSettings(policy="float32"), seed=1)
-    built = model(digits(), one_device(), given)
+    built = built_of(ResnetSettings(blocks=1), digits(), one_device())
     kinds = [type(layer) for layer in built.network.core.layers]
     result = exported(tmp_path, Trained(built, (), 1, 0), keras=KerasSettings())
     assert (result.format, result.path.name) == ("keras", "model.keras")

@@ -11,16 +11,15 @@ from PIL import Image
 from stages.errors import UserError
 from stages.inspect import inspect
 from stages.load.table import table
-from stages.model import model
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import InspectSettings, NormalizeSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import MlpSettings
 from stages.settings.table import TableSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
-from tests.stages.experiments import assert_replicas_equal_one_device
+from tests.stages.experiments import assert_replicas_equal_one_device, built_of
 from tests.stages.experiments import settings as training
 from tests.stages.images import Telling, image, write
 
@@ -79,7 +78,7 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
 
 def build(data: Dataset, where: Strategy) -> Model:
     network = MlpSettings(hidden=[8], dropout=0.2)
-    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+    return built_of(network, data, where)
 
 
 @pytest.mark.parametrize("target", [LABELS, "price"])

@@ -10,14 +10,12 @@ import pytest
 from stages.augment import augment
 from stages.data.batches import training_input
 from stages.fit import fit
-from stages.model import model
 from stages.results import Dataset, Model, Normalization, Strategy
 from stages.settings.images import AugmentSettings
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
-from tests.stages.experiments import elements, mirrored, one_device, real_digits
+from tests.stages.experiments import built_of, elements, mirrored, one_device, real_digits
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +52,7 @@ def linear(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
 
 def built(where: Strategy, dataset: Dataset = DATASET) -> Model:
     network = {"_target_": f"{__name__}.linear"}
-    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy="float64"), seed=1))
+    return built_of(network, dataset, where, "float64")
 
 
 def rate(given: TrainSettings, step: int, per_epoch: int) -> float:

@@ -15,7 +15,6 @@ from stages.data.normalization import for_pixels_of
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
-from stages.model import model
 from stages.networks.applications import application, preprocessing
 from stages.networks.batch_norm import BatchNormalization
 from stages.networks.cnn_photo import cnn_photo
@@ -28,13 +27,11 @@ from stages.settings.images import NormalizeSettings
 from stages.settings.model import (
     ApplicationSettings,
     CnnPhotoSettings,
-    ModelSettings,
-    PrecisionSettings,
     ResnetSettings,
 )
 from stages.settings.results import ExportSettings
 from tests.conftest import shared
-from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +49,7 @@ def images(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
 
 
 def build(network: object, where: Strategy | None = None, dataset: Dataset | None = None, policy: str = "") -> Model:
-    given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy or "float32"), seed=1)
-    return model(dataset or images(), where or one_device(), given)
+    return built_of(network, dataset or images(), where or one_device(), policy or "float32")
 
 
 def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: int = 32, classes: int = 3) -> Any:

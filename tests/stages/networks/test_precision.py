@@ -7,13 +7,12 @@ import pytest
 
 from benchmarks.cases import real_digits
 from stages.evaluation.eval_step import Scorer
-from stages.model import model
 from stages.results import Dataset
-from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import CnnSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.train import TrainSettings
 from stages.train import train
-from tests.stages.experiments import mirrored
+from tests.stages.experiments import built_of, mirrored
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +22,7 @@ HALF = ("mixed_bfloat16", "mixed_float16")
 def accuracy(dataset: Dataset, network: object, policy: str, epochs: int, batch_size: int) -> float:
     """Returns the test accuracy of two replicas."""
     where = mirrored(2)
-    built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+    built = built_of(network, dataset, where, policy)
     settings = TrainSettings(
         epochs=epochs,
         batch_size=batch_size,
@@ -60,8 +59,7 @@ def test_mixed_precision_reaches_float32(policy: str) -> None:
 )
 def test_layers_compute_in_their_dtypes(policy: str, compute: str, variable: str, last: str) -> None:
     before = keras.config.dtype_policy().name
-    given = ModelSettings(network=CnnSettings(), precision=PrecisionSettings(policy=policy), seed=1)
-    network = model(real_digits(64), mirrored(2), given).network
+    network = built_of(CnnSettings(), real_digits(64), mirrored(2), policy).network
     assert keras.config.dtype_policy().name == before
     assert network.get_layer("scaling").compute_dtype == last
     convolution, dense = network.core.layers[0], network.core.layers[-1]

@@ -10,13 +10,11 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.fit import fit
-from stages.model import model
 from stages.results import Trained
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import CosineSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings
 from stages.train import train
-from tests.stages.experiments import flat, mirrored, one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
@@ -56,7 +54,7 @@ def run(
         built = small_cnn(DATASET, where, dropout=0.3)
     else:
         own = {"_target_": f"{__name__}.network", "kind": kind}
-        built = model(DATASET, where, ModelSettings(network=own, precision=PrecisionSettings(), seed=1))
+        built = built_of(own, DATASET, where)
     try:
         return fit(
             built, DATASET, where, FitSettings(**{"optimizer": SgdSettings(), **given}), reporter, folder
@@ -78,11 +76,7 @@ def test_a_step_of_the_network_s_own_is_taken(replicas: int) -> None:
     np.testing.assert_allclose(weights(own), weights(plain), atol=1e-6)
     assert all("train/doubled" in row and "val/accuracy" in row for row in told.rows.values())
     where = one_device()
-    built = model(
-        DATASET,
-        where,
-        ModelSettings(network={"_target_": f"{__name__}.network"}, precision=PrecisionSettings(), seed=1),
-    )
+    built = built_of({"_target_": f"{__name__}.network"}, DATASET, where)
     with pytest.raises(UserError, match=r"Doubled has a train_step of its own.*Try: train=fit"):
         train(built, DATASET, where, settings())
 

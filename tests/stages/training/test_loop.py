@@ -18,14 +18,13 @@ from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
-from stages.model import model
 from stages.results import Dataset, Model
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.train import train
 from tests.stages.experiments import (
     adam,
     after_steps,
+    built_of,
     flat,
     mirrored,
     one_device,
@@ -227,7 +226,7 @@ def test_a_network_may_branch_on_tensors() -> None:
     """The loop rewrites no Python; what a network's own `tf.function` rewrites stays as it is."""
     dataset, where = real_digits(64), mirrored(2)
     network = {"_target_": f"{__name__}.branching"}
-    built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
+    built = built_of(network, dataset, where)
     means = start(where, built, dataset, settings(batch_size=32, steps_per_call=20)).run(0, 20)
     assert 0 < means["loss"] < 2.4
     outputs = built.network(tf.cast(dataset.val.images, tf.float32)).numpy()

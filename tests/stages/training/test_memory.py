@@ -13,14 +13,12 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
-from stages.model import model
 from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
 from stages.results import Dataset, Model, Strategy, Trained
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.results import EvaluateSettings
 from stages.train import train
 from stages.training.memory import warn_of_memory
-from tests.stages.experiments import one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import built_of, one_device, real_digits, settings, small_cnn
 from tests.stages.images import Telling
 
 
@@ -58,7 +56,7 @@ def hungry(input_shape: tuple[int, int, int], num_classes: int, most: int, brigh
 
 def hungry_model(dataset: Dataset, where: Strategy, most: int, bright: float = 0.0) -> Model:
     network = {"_target_": f"{__name__}.hungry", "most": most, "bright": bright}
-    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+    return built_of(network, dataset, where)
 
 
 def test_a_step_that_does_not_fit_is_one_line() -> None:

@@ -11,14 +11,21 @@ from stages.callbacks.build import build_callbacks
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_result
 from stages.load.table import table
-from stages.model import model
 from stages.normalize import normalize
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings, WideAndDeepSettings
+from stages.settings.model import CnnSettings, MlpSettings, WideAndDeepSettings
 from stages.settings.table import TableSettings
-from tests.stages.experiments import adam, after_steps, assert_replicas_equal_one_device, flat, one_device, settings
+from tests.stages.experiments import (
+    adam,
+    after_steps,
+    assert_replicas_equal_one_device,
+    built_of,
+    flat,
+    one_device,
+    settings,
+)
 
 ROWS = 611
 STEPS = 25
@@ -59,7 +66,7 @@ def dataset(folder: Path, task: str, cache: Path | None = None, **given: Any) ->
 
 def build(data: Dataset, where: Strategy, network: Any = None, policy: str = "float32") -> Model:
     network = network or MlpSettings(hidden=[16], dropout=0.2)
-    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+    return built_of(network, data, where, policy)
 
 
 @pytest.mark.parametrize(("task", "replicas"), [("classification", 2), *((task, 3) for task in TARGETS)])

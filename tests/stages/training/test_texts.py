@@ -12,14 +12,13 @@ import pytest
 
 from stages.load.table import table
 from stages.load.text_folder import text_folder
-from stages.model import model
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import TextFolderSettings
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings, TextCnnSettings, TransformerSettings
+from stages.settings.model import MlpSettings, TextCnnSettings, TransformerSettings
 from stages.settings.table import TableSettings
-from tests.stages.experiments import adam, after_steps, assert_replicas_equal_one_device, one_device, settings
+from tests.stages.experiments import adam, after_steps, assert_replicas_equal_one_device, built_of, one_device, settings
 
 ROWS = 300
 STEPS = 20
@@ -44,7 +43,7 @@ def docstrings(folder: Path) -> None:
 
 def build(data: Dataset, where: Strategy, network: Any = None, policy: str = "float32") -> Model:
     network = network or TextCnnSettings(filters=16, dropout=0.2)
-    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+    return built_of(network, data, where, policy)
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,14 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 from stages.errors import UserError
 from stages.fit import fit
-from stages.model import model
 from stages.results import Strategy, Trained
-from stages.settings.model import CnnPhotoSettings, MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import CnnPhotoSettings, MlpSettings
 from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
-from tests.stages.experiments import flat, mirrored, one_device, real_digits, small_cnn, streamed
+from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, small_cnn, streamed
 from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
@@ -253,7 +252,7 @@ def test_jit_is_chosen_and_told() -> None:
 def test_jit_where_xla_can_compile_all() -> None:
     dataset, place = real_digits(300), mirrored(2)
     network = MlpSettings(hidden=[32])
-    built = model(dataset, place, ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1))
+    built = built_of(network, dataset, place)
     given = TrainSettings(jit="on", epochs=1, seed=1, schedule=ScheduleSettings(), optimizer=SgdSettings())
     params = train(built, dataset, place, given).record.params
     assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
@@ -292,7 +291,7 @@ def test_parts_of_a_batch_equal_the_whole_one_or_a_line_says_why_not(is_normaliz
     """BatchNorm normalizes a part by its own statistics: no other way has the memory of a part."""
     dataset, where, reporter = real_digits(120), one_device(), Telling()
     network = CnnPhotoSettings(filters=[4], convolutions=1) if is_normalized else MlpSettings(hidden=[4])
-    built = model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1))
+    built = built_of(network, dataset, where)
     given = SgdSettings(accumulation=parts)
     settings = TrainSettings(epochs=1, batch_size=60, seed=1, schedule=ScheduleSettings(), optimizer=given)
     train(built, dataset, where, settings, reporter)
