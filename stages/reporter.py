@@ -43,6 +43,9 @@ class Reporter(Protocol):
     def resumed(self, step: int) -> None:
         """Notes that training resumes after `step` steps."""
 
+    def is_secret(self, name: str, value: object) -> bool:
+        """Returns whether `value` holds a secret, by itself or by its `name`; if so, it is written to no file."""
+
     def stopping(self) -> AbstractContextManager[Stop]:
         """Defers the first signal until the stage has saved its state and calls `now()`."""
 
@@ -61,6 +64,9 @@ class Silent:
     def warn(self, line: str) -> None: ...
 
     def resumed(self, step: int) -> None: ...
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return False
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return nullcontext(Never())

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch
+from pipeline.redaction import redact
 from pipeline.run.after_training import PREPARE_SECONDS
 from pipeline.run_folder.summary import Summary, is_lower_better
 from pipeline.system import pulse, signals
@@ -92,6 +93,9 @@ class RunReporter:
             self._summary.resumed_from_step = step
             self._tracker.tags({"resumed_from_step": str(step)})
             self._console.log(f"resuming training after step {step}")
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return bool(redact({name: value}) != {name: value})
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return signals.stopping()

@@ -1,6 +1,6 @@
 """The state of a training, apart from settings and data: read for a checkpoint, and restored from one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
@@ -78,8 +78,14 @@ class State:
             "result": {"restore_best": settings.restore_best, "monitor": settings.monitor},
         }
 
-    def read(self, progress: Progress) -> Checkpoint:
-        """Return the current state. All workers must call it."""
+    def read(
+        self, progress: Progress, is_secret: Callable[[str, object], bool] = lambda name, value: False
+    ) -> Checkpoint:
+        """Return the current state. All workers must call it.
+
+        Args:
+            is_secret: tells by name and value which attribute of a callback is left out.
+        """
         arrays = {
             f"{name}.{index}": _value(variable)
             for name, part in self._parts.items()
@@ -89,7 +95,11 @@ class State:
         callbacks = []
         for index, (callback, initial) in enumerate(self._callbacks):
             state = state_of(callback, f"callbacks.{index}", arrays)[0]
-            changed = {key: value for key, value in state.items() if key not in initial or value != initial[key]}
+            changed = {
+                key: value
+                for key, value in state.items()
+                if not is_secret(key, value) and (key not in initial or value != initial[key])
+            }
             callbacks.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}
         return Checkpoint(facts, arrays)
