@@ -54,7 +54,8 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
     rows, primary = comparison.rows, comparison.primary
     metric = next((name for name in (f"val/best_{primary}",) if all(name in row.metrics for row in rows)), "")
     metric, scale = metric or f"test/{primary}", 100 if primary == "accuracy" else 1
-    found = [(row, row.speed or math.nan, row.mean(metric)) for row in rows]
+    rate = next((row.rate for row in rows if row.speed), "")  # images are not compared with features
+    found = [(row, row.mean(rate) or math.nan, row.mean(metric)) for row in rows]
     measured = [(row, speed, scale * value) for row, speed, value in found if value is not None]
     points = [point for point in measured if math.isfinite(point[1] + point[2])]
     if not points or comparison.search is not None:
@@ -67,7 +68,7 @@ def draw_speed(comparison: Comparison) -> "Figure | None":
     for row, speed, value in points:
         if row in styles:
             axes.errorbar(speed, value, scale * (row.std(metric) or 0), **styles[row], linestyle="", capsize=3)
-    axes.set(xlabel=points[0][0].rate, ylabel=f"{metric}{', %' if scale == 100 else ''}")
+    axes.set(xlabel=rate, ylabel=f"{metric}{', %' if scale == 100 else ''}")
     _add_legend(figure, axes)
     return figure
 

@@ -25,6 +25,7 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, leave
 from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
 from pipeline.run_folder.pending import LOST, end_lost
+from pipeline.run_folder.summary import one_line
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, become_independent, warm_up
@@ -109,7 +110,7 @@ def _connect(settings: RayCluster, console: Console) -> None:
             ray.init(log_to_driver=False, configure_logging=False, **options)
     except Exception as error:  # Exception itself, ConnectionError, RuntimeError, ValueError …
         failed = isinstance(error, subprocess.SubprocessError)
-        reason = "`ray health-check` fails" if failed else str(error).strip().splitlines()[0]
+        reason = "`ray health-check` fails" if failed else one_line(error)
         raise UserError(
             f"cluster=ray cluster.address={address}: there is no Ray to be used ({reason})",
             "host:port of a Ray cluster that this machine is a node of, as `ray start --head` prints it",

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -43,7 +43,7 @@ class Watch:
     """Prints a line where what is asked has moved from what the model was trained on, as columns are added to it."""
 
     def __init__(self, drift: Drift) -> None:
-        self._drift = drift
+        self.drift = drift
         self._lock = Lock()
         self._next = LEAST
         self._told: set[str] = set()
@@ -54,26 +54,23 @@ class Watch:
         def counted(data: Any, *others: Any, **named: Any) -> Any:
             is_frame = hasattr(data, "columns")
             given = {name: np.asarray(data[name]) for name in data.columns} if is_frame else {IMAGES_OF: data}
+            answered = predict(data, *others, **named)  # refuses what the model does not take, which counts nowhere
             if is_frame or getattr(data, "ndim", 0) == 4:
-                self.count(lambda: self._drift.add(given))
-            return predict(data, *others, **named)
+                self.count(lambda: self.drift.add(given))
+            return answered
 
         return counted
-
-    def count_encoded(self, images: Sequence[bytes]) -> None:
-        """Count encoded images."""
-        self.count(lambda: self._drift.add_encoded(images))
 
     def count(self, add: Callable[[], None]) -> None:
         """Count, and print a line where other columns have moved than before; rows double from one look to the next."""
         with self._lock:
             add()
-            if self._drift.rows < self._next:
+            if self.drift.rows < self._next:
                 return
-            self._next = 2 * self._drift.rows
-            moved = set(self._drift.moved())
+            self._next = 2 * self.drift.rows
+            moved = set(self.drift.moved())
             if moved - self._told:
-                print(*self._drift.sentences(f"the {self._drift.rows:,} examples asked about"), flush=True)
+                print(*self.drift.sentences(f"the {self.drift.rows:,} examples asked about"), flush=True)
                 self._told |= moved
 
 
@@ -90,9 +87,9 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
                 encoded = [base64.b64decode(image, validate=True) for image in json.loads(body)["images"]]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
-        await asyncio.to_thread(watch.count_encoded, encoded)
         answers = await asyncio.to_thread(scores, classify, encoded)
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
+        await asyncio.to_thread(watch.count, lambda: watch.drift.add_encoded(encoded))
         return {"predictions": answers}

@@ -65,8 +65,10 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
         if wrong:
             raise UserError(f"{wrong[0][1]}: {wrong[0][2]}", "values as the model was trained on")
         given = {name: _values(values[columns[name]], reading.texts.get(columns[name])) for name in arguments}
-        drift.add(given)
         parts = [_answer(loaded, given, start) for start in range(0, len(next(iter(given.values()))), BATCH)]
+        if not parts:
+            continue
+        drift.add(given)
         yield block, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

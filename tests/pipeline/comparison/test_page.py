@@ -11,6 +11,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.plots import COLORS, INK, draw_curves, draw_speed, pareto_front
 from pipeline.comparison.report import page, write
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare
 from tests.servers import browser
 
@@ -105,6 +106,18 @@ def test_a_metric_of_zero_is_a_point(tmp_path: Path) -> None:
     figure = draw_speed(compare(make_sweep(tmp_path / "s", runs)))
     assert figure is not None
     np.testing.assert_allclose(np.sort(np.asarray(figure.axes[0].lines[0].get_ydata(), float)), [0, 90])
+
+
+def test_rows_that_count_something_else_are_not_on_the_axis_of_images(tmp_path: Path) -> None:
+    counted = {"a": {}, "b": {}, "c": {"train/features_per_second": 9.0}}
+    sweep = make_sweep(tmp_path / "s", [MadeRun({"model": name}, None, metrics=own) for name, own in counted.items()])
+    [folder] = sweep.glob("3_*")
+    summary = Summary.read(folder)
+    del summary.metrics["train/images_per_second"]
+    summary.write(folder)
+    figure = draw_speed(compare(sweep))
+    assert figure is not None
+    assert np.asarray(figure.axes[0].lines[0].get_xdata(), float).tolist() == [1000.0, 1000.0]
 
 
 def test_nothing_to_draw(tmp_path: Path) -> None:

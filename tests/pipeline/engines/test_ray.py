@@ -11,12 +11,17 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
 import psutil
 import pytest
 
+from pipeline.config.cluster import RayCluster
+from pipeline.console import Console
+from pipeline.engines.ray import _connect as connect
+from stages.errors import UserError
 from tests import commands
 from tests.pipeline.engines.test_cluster import Running
 from tests.pipeline.experiments import BARE
@@ -218,3 +223,13 @@ def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: A
         ran = pipeline_command(*given, trains=False, timeout=60)
     assert ran.returncode == 2
     assert "there is no Ray to be used (`ray health-check` fails)" in ran.stderr.splitlines()[-1]
+
+
+def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(UserError, match=r"there is no Ray to be used \(ConnectionError"):
+        connect(RayCluster(), Console())

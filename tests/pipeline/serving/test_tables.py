@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
@@ -77,3 +78,12 @@ def test_tables_that_cannot_be_answered(
     assert predict.main([str(run), str(tmp_path / "new.csv"), "-o", str(output)]) == 2
     assert message in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_a_file_without_rows_has_no_answers(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pa.table({"color": ["red", "blue"], "size (m)": [1.5, 2.0], "grade": [1, 2]})
+    files = [tmp_path / "full.parquet", tmp_path / "empty.parquet"]
+    for file, part in zip(files, (rows, rows[:0]), strict=True):
+        pq.write_table(part, file)
+    assert predict.main([str(run), *map(str, files), "--json"]) == 0
+    assert [json.loads(line)["doubled"] for line in capsys.readouterr().out.splitlines()] == [3.0, 4.0]

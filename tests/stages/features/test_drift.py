@@ -174,8 +174,17 @@ def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_server_tells_once_what_has_moved(capsys: pytest.CaptureFixture[str]) -> None:
-    predict = Watch(Drift(KNOWN)).counting(lambda data, params=None: len(data))
+    def answer(data: pd.DataFrame, params: None = None) -> int:
+        if "wrong" in data:
+            raise ValueError("no column of the model")
+        return len(data)
+
+    predict = Watch(Drift(KNOWN)).counting(answer)
     frame = pd.DataFrame({"size": columns(1, 50)["size"] * 10, "other": 0})
+    for _ in range(20):
+        with pytest.raises(ValueError, match="no column"):
+            predict(frame.assign(wrong=0))
+    assert capsys.readouterr().out == ""  # what is refused counts nowhere
     answers = [predict(frame, params=None) for _ in range(20)]
     assert answers == [50] * 20
     [line] = capsys.readouterr().out.splitlines()
