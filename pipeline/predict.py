@@ -15,7 +15,7 @@ from pipeline.serving.tables import ARRAYS, answers, takes_columns, write_answer
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
-from stages.errors import UserError
+from stages.errors import UserError, printable
 from stages.features.drift import Drift
 from stages.settings.places import regular_file
 
@@ -83,7 +83,7 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
             print(json.dumps({"file": str(file), **answer, key: dict(zip(names, numbers, strict=True))}), flush=True)
         else:
             best = _best(numbers, names, options.top if key == "probabilities" else len(names))
-            print(_shown(str(file)), *best, sep="\t", flush=True)
+            print(printable(str(file)), *best, sep="\t", flush=True)
     return 1 if failed else 0
 
 
@@ -144,12 +144,7 @@ def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tup
 def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:
     """Returns the likeliest classes, each followed by its probability."""
     order = sorted(range(len(row)), key=lambda index: -row[index])[:count]
-    return [text for index in order for text in (_shown(names[index]), f"{row[index]:.4f}")]
-
-
-def _shown(text: str) -> str:
-    """Returns `text` in one line: tabs, line breaks and what else cannot be printed are escaped."""
-    return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in text)
+    return [text for index in order for text in (printable(names[index]), f"{row[index]:.4f}")]
 
 
 if __name__ == "__main__":

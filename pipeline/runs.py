@@ -21,9 +21,6 @@ LONGEST_LINE = 10_000
 WIDE = 160
 """Columns from which on the folders are shown, too."""
 
-TESTED = ("test/accuracy", "test/rmse", "test/macro_f1", "test/loss")
-"""Metrics of the test split, the first of which that a run has stands in the table."""
-
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
 
@@ -95,7 +92,8 @@ def _result(entry: Entry) -> dict[str, float]:
             rows = [row for row in csv.DictReader(file) if row.get("best") == "true"]
         metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
     validation = entry.validation or next((name for name in metrics if name.startswith("val/best_")), "")
-    tested = next((name for name in (f"test/{entry.summary.primary}", *TESTED) if name in metrics), "")
+    tests = [name for name in metrics if name.startswith("test/")]  # of a sweep in the order of its columns
+    tested = min(tests, key=lambda name: name != f"test/{entry.summary.primary}", default="")
     return {name: metrics[name] for name in (validation, tested) if name in metrics}
 
 

@@ -45,8 +45,6 @@ def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> 
         keys: the dotted names that exist, of which the nearest is suggested.
         typed: the override that caused it, such as `train.epochs=x`; empty: a file did.
     """
-    if isinstance(error, UserError):
-        return error
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = str(error.missing_cfg_file).partition("/")
         return unknown_option(group, option, error.options)

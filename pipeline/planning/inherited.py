@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from omegaconf import OmegaConf
 
-from pipeline.command_line.arguments import Arguments, names_run
+from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.names import split_override
 from pipeline.config.schemas import SCHEMAS, TrackingSettings
@@ -37,8 +37,6 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         UserError: where there is no such run, it names code that the configuration does not, or a setting must be
             typed again because its secret was not kept.
     """
-    if not names_run(arguments):
-        return arguments
     typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments.overrides}
     is_sweep = arguments.sweep or "sweep" in typed
     outputs, config_dirs = outputs_folder(typed.get("outputs")), arguments.folders[1:]

@@ -1,6 +1,7 @@
 """Versions of Python, of this project and of the packages of a run, and its machine."""
 
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
@@ -10,13 +11,9 @@ from pipeline.system import machine
 VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf", "tensorflow-datasets", "scikit-learn")
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of Python, this project and the packages that decide a run's numbers."""
-    return dict(_versions())
-
-
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
+    """Returns the versions of Python, this project and the packages that decide a run's numbers."""
     numbers = {"python": sys.version.split()[0], "pipeline": __version__}
     for name in VERSIONED:
         try:

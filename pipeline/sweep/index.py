@@ -170,12 +170,6 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     Raises:
         UserError: where it holds no sweep, or an argument fits no job.
     """
-    if not is_sweep(folder):
-        raise UserError(
-            f"{folder} holds no sweep",
-            "a folder under outputs/sweeps",
-            "python -m pipeline -m strategy=one_device,mirrored",
-        )
     index = read_index(folder)
     runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]
     if (found := index.facts.get("search")) is None:

@@ -33,11 +33,8 @@ def process_context() -> BaseContext:
     In any other, a server forks them that imports TensorFlow once: of one that has used it, as that of a notebook,
     forks would have its devices, and hang.
     """
-    methods = multiprocessing.get_all_start_methods()
-    if "tensorflow" in sys.modules and "fork" in methods and not has_used_tensorflow():
+    if "tensorflow" in sys.modules and not has_used_tensorflow():
         return multiprocessing.get_context("fork")
-    if "forkserver" not in methods:
-        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.run.preload"])
     return context

@@ -61,11 +61,6 @@ def adopt(pulse: Pulse | None) -> None:
     beat()
 
 
-def is_watched() -> bool:
-    """Returns whether anybody watches for this process's heartbeats."""
-    return _pulse is not None
-
-
 def beat() -> None:
     """Sends a heartbeat; no-op in a process that is not watched."""
     if _pulse is not None:
@@ -137,7 +132,7 @@ def watching_itself(limit: float | None) -> Iterator[None]:
     Args:
         limit: seconds without a sign of life; None: it may hang.
     """
-    if limit is None or is_watched():
+    if limit is None or _pulse is not None:
         yield
         return
     own = Pulse(multiprocessing.get_context())
