@@ -1,8 +1,9 @@
 """`python -m benchmarks.scaling [PAGE] [--only PART…]`: what training costs on up to 1,024 replicas.
 
 Parts, each a table between marks of its own in PAGE (docs/how-it-works/scaling.md): `efficiency` by the model of
-`benchmarks/scaling_model.py`, `processes`: the model against processes on this machine, `bytes` of networks' gradients,
-`checkpoints`, `order` of examples.
+`benchmarks/scaling_model.py`, `processes`: the model against processes on this machine, `overlap` of reductions with
+the backward pass (hosts as network namespaces, as root), `bytes` of networks' gradients, `checkpoints`, `order` of
+examples.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from benchmarks.page import markdown, put
 from benchmarks.processes import in_fresh_process
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
 from stages.tasks.classification import Classification
+from tests.pipeline.engines.hosts import linked_hosts
 
 LINKS = {
     "10 Gbit/s, 50 µs": Link.gigabits(10, 50),
@@ -33,15 +35,21 @@ STEPS_OF_COMPUTE = (0.01, 0.1, 1.0)
 """Seconds that a replica computes in a step."""
 
 MIB = 2**20
+PACK_BYTES = 4 * MIB
+"""As `stages.distribution.cluster_strategies` has it, which needs TensorFlow."""
+
+HOST_NETWORKS = {"5 million": ([512] * 20, 512), "25 million": ([2048] * 7, 256)}
+"""Widths of dense layers and examples of each replica, by parameters."""
 
 
 def efficiencies() -> str:
-    """Returns the table `efficiency`, for gradients of 14 and 210 MiB."""
+    """Returns the table `efficiency`, for gradients of 14, 25 and 210 MiB."""
     rows = []
-    for size in (14, 210):
+    for size in (14, 25, 210):
         for compute in STEPS_OF_COMPUTE:
             for name, link in LINKS.items():
-                cells = [f"{efficiency(compute, size * MIB, count, link):.2f}" for count in REPLICAS]
+                packs = max(1, size * MIB // PACK_BYTES)
+                cells = [f"{efficiency(compute, size * MIB, count, link, packs):.2f}" for count in REPLICAS]
                 rows.append([f"{size} MiB, {compute:g} s", name, *cells])
     return markdown(["gradients, compute", "link", *(f"{count:,}" for count in REPLICAS)], rows)
 
@@ -57,7 +65,8 @@ def processes() -> str:
     link = Link(sent_by_each(size, 2) / (pair["many"] - pair["one"]), pair["one"] / 2)
     rows = []
     for count, found in measured.items():
-        computed = step_seconds(measured[1]["step"], size, count, link, cores=os.cpu_count())
+        packs = max(1, int(size) // PACK_BYTES)
+        computed = step_seconds(measured[1]["step"], size, count, link, packs, cores=os.cpu_count())
         seconds = [found["step"], computed, found["many"], reduction_seconds(size, count, link)]
         rows.append([str(count), *(f"{1e3 * second:.1f}" for second in seconds), f"{computed / found['step']:.2f}"])
     heads = ["processes", "step, ms", "by the model, ms", "reduction, ms", "by the model, ms", "model over measured"]
@@ -71,6 +80,51 @@ def _workers(count: int) -> dict[str, float]:
         codes, printed = run_workers(count, "benchmarks.scaling_worker", str(path))
         if any(codes):
             raise RuntimeError(printed[-3000:])
+        measured: dict[str, float] = json.loads(path.read_text())
+        return measured
+
+
+def overlap() -> str:
+    """Returns the table `overlap`: steps on hosts of one core each, with gradients summed at once and in packs."""
+    rows = []
+    for name, (widths, batch) in HOST_NETWORKS.items():
+        alone = _on_hosts(1, None, widths, batch, 0)
+        for count, rate in ((2, "1gbit"), (2, "10gbit"), (4, "10gbit")):
+            at_once, packed = (_on_hosts(count, rate, widths, batch, pack)["step"] for pack in (0, PACK_BYTES))
+            fair = alone["step"] * max(1.0, count / (os.cpu_count() or 1))
+            cells = [f"{1e3 * seconds:.0f}" for seconds in (fair, at_once, packed)]
+            rows.append([name, f"{count}, {rate}", *cells, f"{fair / at_once:.2f}", f"{fair / packed:.2f}"])
+    heads = ["parameters", "hosts, link", "computing, ms", "at once, ms", "in packs, ms", "efficiency", "in packs"]
+    return markdown(heads, rows)
+
+
+def _on_hosts(count: int, rate: str | None, widths: list[int], batch: int, pack_bytes: int) -> dict[str, float]:
+    """Returns what workers on `count` hosts measure, which have links of `rate`."""
+    names = [f"host{index}" for index in range(count)]
+    with tempfile.TemporaryDirectory() as folder, linked_hosts(*names, rate=rate) as hosts:
+        path = Path(folder) / "measured.json"
+        members = []
+        for index, host in enumerate(hosts):
+            task = {
+                "cluster": {"worker": [f"{name}:2222" for name in names]},
+                "task": {"type": "worker", "index": index},
+            }
+            members.append(
+                host.start(
+                    *(str(path), ",".join(map(str, widths)), str(batch), str(pack_bytes)),
+                    module="benchmarks.scaling_worker",
+                    core=index % (os.cpu_count() or 1),
+                    log=Path(folder) / f"{index}.log",
+                    environment={"TF_CONFIG": json.dumps(task), "CUDA_VISIBLE_DEVICES": "-1"},
+                )
+            )
+        try:
+            codes = [member.wait(300) for member in members]
+        finally:
+            for member in members:
+                member.kill()
+        if any(codes):
+            raise RuntimeError((Path(folder) / "0.log").read_text()[-3000:])
         measured: dict[str, float] = json.loads(path.read_text())
         return measured
 
@@ -151,6 +205,7 @@ def _seconds(function: Callable[..., object], *arguments: object) -> float:
 PARTS: dict[str, Callable[[], str]] = {
     "efficiency": efficiencies,
     "processes": processes,
+    "overlap": overlap,
     "bytes": bytes_of_networks,
     "checkpoints": checkpoints,
     "order": orders,

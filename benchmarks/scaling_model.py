@@ -28,17 +28,24 @@ def reduction_seconds(size: float, replicas: int, link: Link) -> float:
     return 2 * (replicas - 1) * link.latency + sent_by_each(size, replicas) / link.bandwidth
 
 
-def step_seconds(compute: float, size: float, replicas: int, link: Link, cores: int | None = None) -> float:
-    """Returns the seconds of a step: every replica computes, and only then all reduce `size` bytes of gradients.
+def step_seconds(
+    compute: float, size: float, replicas: int, link: Link, packs: int = 1, cores: int | None = None
+) -> float:
+    """Returns the seconds of a step: replicas compute, and reduce `size` bytes of gradients in `packs`, one by one.
+
+    The backward pass takes two thirds of the computing, and gradients appear evenly in it. A pack is reduced as soon as
+    it is there and the pack before is done.
 
     Args:
         compute: seconds of a replica's part of the step on a core, or a device, of its own.
         cores: that all replicas share; None: each has its own.
     """
-    sharing = 1.0 if cores is None else max(1.0, replicas / cores)
-    return compute * sharing + reduction_seconds(size, replicas, link)
+    compute *= 1.0 if cores is None else max(1.0, replicas / cores)
+    pack = reduction_seconds(size / packs, replicas, link)
+    first = compute / 3 + 2 / 3 * compute / packs
+    return max(compute + pack, first + packs * pack)
 
 
-def efficiency(compute: float, size: float, replicas: int, link: Link) -> float:
+def efficiency(compute: float, size: float, replicas: int, link: Link, packs: int = 1) -> float:
     """Returns the throughput per replica as a fraction of that of one, where each has the same batch."""
-    return compute / step_seconds(compute, size, replicas, link)
+    return compute / step_seconds(compute, size, replicas, link, packs)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.scaling_worker FILE`: a worker of the cluster in `TF_CONFIG` that times steps and reductions.
+"""`python -m benchmarks.scaling_worker FILE [WIDTHS [BATCH [PACK_BYTES]]]`: a worker of the cluster in `TF_CONFIG`.
 
-Each process computes on one core. Worker 0 writes seconds of a step, of a reduction of one number, and of one of the
-gradients' size.
+It times steps of dense layers of WIDTHS ("1024,1024"), and reductions. Each process computes on one core. Worker 0
+writes seconds of a step, of a reduction of one number, and of one of the gradients' size.
 """
 
 import json
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cases import Case, build, real_digits, step_of
+from stages.distribution import cluster_strategies
 from stages.distribution.collectives import sum_over_workers
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
@@ -26,30 +27,33 @@ from stages.settings.train import TrainSettings
 from stages.strategy import strategy
 from stages.training.loop import Loop
 
-BATCH, STEPS, CALLS = 256, 8, 5
-"""Examples of each replica; steps of a call; calls, the first of which traces."""
+STEPS, CALLS = 8, 5
+"""Steps of a call; calls, the first of which traces."""
 
 
 def main() -> None:
     """Measures, and writes what was measured."""
+    defaults = ["1024,1024", "256", str(cluster_strategies.PACK_BYTES)]
+    path, widths, batch, pack_bytes = [*sys.argv[1:], *defaults[len(sys.argv) - 2 :]]
+    cluster_strategies.PACK_BYTES = int(pack_bytes)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     where = strategy(MultiWorkerSettings(deterministic=False))
     task = json.loads(os.environ["TF_CONFIG"])
     workers = len(task["cluster"]["worker"])
-    measured = measure(where, workers)
+    measured = measure(where, workers, [int(width) for width in widths.split(",")], int(batch))
     if where.record.on_exit:
         where.record.on_exit()
     if task["task"]["index"] == 0:
-        Path(sys.argv[1]).write_text(json.dumps(measured))
+        Path(path).write_text(json.dumps(measured))
 
 
-def measure(where: Strategy, workers: int) -> dict[str, float]:
-    """Returns the bytes of the gradients and the medians of seconds."""
-    dataset = real_digits(BATCH * workers * STEPS)
-    built = build(Case(network=MlpSettings(hidden=[1024, 1024])), where, dataset)
+def measure(where: Strategy, workers: int, widths: list[int], batch: int) -> dict[str, float]:
+    """Returns the bytes of the gradients and the medians of seconds. batch: examples of each replica."""
+    dataset = real_digits(batch * workers * STEPS)
+    built = build(Case(network=MlpSettings(hidden=widths)), where, dataset)
     settings = TrainSettings(
-        epochs=100, seed=1, steps_per_call=STEPS, batch_size=BATCH * workers, optimizer=SgdSettings()
+        epochs=100, seed=1, steps_per_call=STEPS, batch_size=batch * workers, optimizer=SgdSettings()
     )
     with where.distribution.scope():
         optimizer = build_optimizer(settings.optimizer, 0.01, built.policy)

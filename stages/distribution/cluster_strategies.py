@@ -15,6 +15,11 @@ from stages.errors import UserError
 from stages.results import Record, Strategy
 from stages.settings.strategy import MultiWorkerSettings, TpuSettings
 
+PACK_BYTES = 4 * 2**20
+"""At least so many bytes of gradients are summed at once. The last layers' are there first: their sum overlaps the
+backward pass of the others.
+"""
+
 LOOK_SECONDS = 2.0
 LOST = 3
 """Failed connections in a row after which a chief that has answered before counts as lost."""
@@ -28,7 +33,7 @@ def multi_worker(settings: MultiWorkerSettings) -> Strategy:
     gpus = len(tf.config.list_physical_devices("GPU"))
     communication = {"auto": "NCCL" if gpus else "RING", "ring": "RING", "nccl": "NCCL"}[settings.communication]
     implementation = tf.distribute.experimental.CommunicationImplementation[communication]
-    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES, implementation=implementation)
     distribution = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     replicas_per_worker = distribution.num_replicas_in_sync // _tasks("chief", "worker")
     kind = "GPU" if gpus else "CPU"

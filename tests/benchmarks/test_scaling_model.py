@@ -44,3 +44,17 @@ def test_efficiency_falls_with_replicas_and_rises_with_the_batch() -> None:
 def test_processes_that_share_cores_take_turns() -> None:
     assert step_seconds(0.1, 0, 4, Link(1e9, 0), cores=2) == pytest.approx(0.2)
     assert step_seconds(0.1, 0, 2, Link(1e9, 0), cores=4) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("packs", [1, 2, 7])
+@pytest.mark.parametrize("compute", [0.001, 0.01, 1.0])
+def test_packs_overlap_the_backward_pass(packs: int, compute: float) -> None:
+    """Simulates the link, pack by pack."""
+    size, replicas = 1e7, 4
+    free = 0.0
+    for pack in range(packs):
+        ready = compute / 3 + 2 / 3 * compute * (pack + 1) / packs
+        free = max(free, ready) + reduction_seconds(size / packs, replicas, LINK)
+    assert step_seconds(compute, size, replicas, LINK, packs) == pytest.approx(free)
+    at_once = compute + reduction_seconds(size, replicas, LINK)
+    assert step_seconds(compute, size, replicas, LINK) == pytest.approx(at_once)

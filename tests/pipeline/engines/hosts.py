@@ -22,10 +22,16 @@ class Host:
     address: str
 
     def start(
-        self, *arguments: str, log: Path, environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        module: str = "pipeline",
+        core: int | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Starts `python -m pipeline` on this host; what it prints goes to the file `log`."""
-        command = ["ip", "netns", "exec", self.namespace, sys.executable, "-m", "pipeline", *arguments]
+        """Starts `python -m module` on this host, on `core` alone or on all; what it prints goes to the file `log`."""
+        pinned = ["taskset", "--cpu-list", str(core)] if core is not None else []
+        command = ["ip", "netns", "exec", self.namespace, *pinned, sys.executable, "-m", module, *arguments]
         settings = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -38,15 +44,25 @@ class Host:
 
 
 @contextmanager
-def two_hosts(names: tuple[str, str] = ("a", "b")) -> Iterator[list[Host]]:
-    """Two hosts with a link between them, known to each other by `names`; skips the test where it may not be."""
-    with _namespaces(names) as hosts:
-        first, second = hosts
-        ends = ("veth0", "type", "veth", "peer", "name", "veth0", "netns", second.namespace)
-        _ip("-n", first.namespace, "link", "add", *ends)
-        for host in hosts:
+def linked_hosts(*names: str, rate: str | None = None) -> Iterator[list[Host]]:
+    """Hosts with links to one switch, known to each other by `names`; skips the test where they may not be.
+
+    rate: of what each sends, in the words of `tc`: 10gbit.
+    """
+    switch = f"switch{os.getpid()}"
+    with _namespaces(names) as hosts, ExitStack() as held:
+        _ip("link", "add", switch, "type", "bridge")
+        held.callback(_ip, "link", "delete", switch)
+        _ip("link", "set", switch, "up")
+        for index, host in enumerate(hosts):
+            port = f"port{index}-{os.getpid()}"
+            _ip("link", "add", port, "type", "veth", "peer", "name", "veth0", "netns", host.namespace)
+            _ip("link", "set", port, "master", switch, "up")
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
             host.link("up")
+            if rate is not None:
+                shape = ("root", "tbf", "rate", rate, "burst", "4mb", "latency", "100ms")
+                subprocess.run(["tc", "-n", host.namespace, "qdisc", "add", "dev", "veth0", *shape], check=True)
         yield hosts
 
 

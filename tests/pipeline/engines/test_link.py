@@ -8,7 +8,7 @@ from subprocess import Popen
 import pytest
 
 from tests import commands
-from tests.pipeline.engines.hosts import Host, two_hosts
+from tests.pipeline.engines.hosts import Host, linked_hosts
 from tests.pipeline.experiments import BARE, losses
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
@@ -42,7 +42,7 @@ def start(hosts: list[Host], folder: Path) -> list["Popen[bytes]"]:
 def test_hosts_whose_link_is_cut_end_and_resume_when_it_is_back(tmp_path: Path) -> None:
     whole = commands.run(*SETTINGS, f"outputs={tmp_path / 'whole'}", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    with two_hosts() as hosts:
+    with linked_hosts("a", "b") as hosts:
         members = start(hosts, tmp_path)
         try:
             deadline = time.monotonic() + 120
