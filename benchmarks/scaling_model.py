@@ -31,19 +31,19 @@ def reduction_seconds(size: float, replicas: int, link: Link) -> float:
 def step_seconds(
     compute: float, size: float, replicas: int, link: Link, packs: int = 1, cores: int | None = None
 ) -> float:
-    """Returns the seconds of a step: replicas compute, and reduce `size` bytes of gradients in `packs`, one by one.
+    """Returns the seconds of a step: replicas compute, and reduce `size` bytes of gradients in `packs`.
 
-    The backward pass takes two thirds of the computing, and gradients appear evenly in it. A pack is reduced as soon as
-    it is there and the pack before is done.
+    The backward pass takes two thirds of the computing, and gradients appear evenly in it. A pack is sent as soon as it
+    is there and the link is free; as packs are reductions of their own, they wait for latencies at once.
 
     Args:
         compute: seconds of a replica's part of the step on a core, or a device, of its own.
         cores: that all replicas share; None: each has its own.
     """
     compute *= 1.0 if cores is None else max(1.0, replicas / cores)
-    pack = reduction_seconds(size / packs, replicas, link)
+    sent = sent_by_each(size / packs, replicas) / link.bandwidth
     first = compute / 3 + 2 / 3 * compute / packs
-    return max(compute + pack, first + packs * pack)
+    return max(compute + sent, first + packs * sent) + reduction_seconds(0, replicas, link)
 
 
 def efficiency(compute: float, size: float, replicas: int, link: Link, packs: int = 1) -> float:

@@ -51,10 +51,11 @@ def test_processes_that_share_cores_take_turns() -> None:
 def test_packs_overlap_the_backward_pass(packs: int, compute: float) -> None:
     """Simulates the link, pack by pack."""
     size, replicas = 1e7, 4
-    free = 0.0
+    free = end = 0.0
     for pack in range(packs):
         ready = compute / 3 + 2 / 3 * compute * (pack + 1) / packs
-        free = max(free, ready) + reduction_seconds(size / packs, replicas, LINK)
-    assert step_seconds(compute, size, replicas, LINK, packs) == pytest.approx(free)
+        free = max(free, ready) + sent_by_each(size / packs, replicas) / LINK.bandwidth
+        end = free + 2 * (replicas - 1) * LINK.latency
+    assert step_seconds(compute, size, replicas, LINK, packs) == pytest.approx(end)
     at_once = compute + reduction_seconds(size, replicas, LINK)
     assert step_seconds(compute, size, replicas, LINK) == pytest.approx(at_once)
