@@ -100,7 +100,7 @@ def _show(doing: str, run: Summary, console: Console) -> None:
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     """Return the last run of the same settings and code, unless it is complete and sent."""
     run = Runs(experiment.outputs, console.warn).latest(experiment.name, identity(experiment))
-    if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment)):
+    if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment.tracking)):
         return None
     now = sources(experiment)
     if run.code == now.digest:
@@ -119,7 +119,7 @@ def _named_by_resume(experiment: Experiment) -> Summary:
     """Return the run of `resume=<run>`."""
     text = experiment.resume
     run = Runs(experiment.outputs).find(text, "resume")
-    if run.status == "FINISHED" and not is_unsent(run, experiment):
+    if run.status == "FINISHED" and not is_unsent(run, experiment.tracking):
         raise UserError(f"resume={text} has finished", "a run that has not", f"fork={text} train.epochs=<more>")
     if run.status != "FINISHED" and run.identity != identity(experiment):
         before, now = _both(run, experiment, RESUMED_WITH)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import new_folder_name, shorter
@@ -46,6 +47,7 @@ class Job:
     on_epoch: of a search's trial.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
+    lock: of the folder, in the process that has claimed it.
     """
 
     experiment: Experiment
@@ -60,6 +62,7 @@ class Job:
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False
     only_trains: bool = False
+    lock: IO[str] | None = None
 
     def resuming(self, run: Summary | None) -> "Job":
         """Returns this job, resuming `run` in its folder; unchanged for None."""
@@ -101,7 +104,9 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
             if run is not None and run.status == "FINISHED":
                 raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
             is_supervised = supervises or job.is_supervised
-            yield replace(job, folder=folder, resumed=None, is_supervised=is_supervised).resuming(run)
+            yield replace(
+                job, folder=folder, resumed=None, is_supervised=is_supervised, lock=None if supervises else lock
+            ).resuming(run)
     finally:
         if is_new:
             remove_if_unused(folder)

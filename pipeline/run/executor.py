@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -29,23 +29,24 @@ from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, run_description, run_name, show_summary, show_times
 from pipeline.run.runner import StageRunner, bind
+from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
+from pipeline.run_folder.store_process import StoreProcess
 from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from pipeline.tracking.params import configuration_params, model_name
-from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.store import Store
+from pipeline.tracking.stored_run import RunSpec, open_run
+from pipeline.tracking.system_metrics import SystemMetrics, sampler
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
-
-if TYPE_CHECKING:
-    from pipeline.tracking.system_metrics import SystemMetrics
 
 LINGER_SECONDS = 7.0
 """Grace period, in seconds, of a server that is asked to end, as its chief may be saving."""
@@ -63,7 +64,7 @@ class Run:
     summary: Summary
     tracker: Tracker
     code: CodeState | None
-    sampled: "SystemMetrics | None" = None
+    sampled: SystemMetrics | None = None
 
 
 def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
@@ -82,14 +83,18 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         try:
             job = resources.enter_context(claimed(job))
             folder = job.folder or Path()  # of a claimed job never None
+            store = Store(job.experiment.tracking, job.experiment.outputs)
+            assert job.lock is not None
+            if (process := store_process.start(store, folder, job.lock)) is not None:
+                resources.callback(process.close)
             resources.enter_context(
-                signals.on_forced_exit(lambda request: mark_killed(folder, job.experiment, request, console))
+                signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, process is None))
             )
             with console.working("starting TensorFlow and MLflow"), _importing():
                 with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                     stages = bind(plan, job.experiment, other_run(job.experiment))
                 pulse.beat()
-                run = begin(job, console)
+                run = begin(job, console, process)
             signals.check()  # raised here, where there is a run to end
             console.open_log(folder / "pipeline.log")
             describe(run)
@@ -177,10 +182,13 @@ def _serve(servers: Any, task: Task) -> int:
     return DONE
 
 
-def begin(job: Job, console: Console) -> Run:
+def begin(job: Job, console: Console, process: StoreProcess | None = None) -> Run:
     """Write the first files to the run's folder, which is claimed, and begin the tracked run.
 
     The files come first, so that the same command finds the run whenever the process dies.
+
+    Args:
+        process: that talks to the store, if another one does.
 
     Raises:
         UserError: where the folder or the store cannot be used; nothing of a new run is left.
@@ -199,7 +207,7 @@ def begin(job: Job, console: Console) -> Run:
             checkpoints.start_from(before / "checkpoints", folder / "checkpoints", experiment.fork_weights, name)
         code.write(folder)
         summary.write(folder)
-        tracker = open_tracker(_spec(job, folder, state), console.warn)
+        tracker = open_tracker(_spec(job, folder, state), console.warn, process.open if process else open_run)
     except (UserError, OSError):  # after a signal the store may have the run, which is kept
         with suppress(OSError):
             if job.resumed is not None:
@@ -212,9 +220,7 @@ def begin(job: Job, console: Console) -> Run:
         summary.write(folder)
     run = Run(job, folder, summary, tracker, state)
     if experiment.tracking.system_metrics and tracker.is_on:
-        from pipeline.tracking.system_metrics import SystemMetrics  # with MLflow, which is imported by now
-
-        run.sampled = SystemMetrics(tracker)
+        run.sampled = SystemMetrics(tracker, process.sample if process else sampler())
     return run
 
 

@@ -98,14 +98,14 @@ def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
     tracker.status(summary.status)
 
 
-def is_unsent(summary: Summary, experiment: Experiment) -> bool:
+def is_unsent(summary: Summary, tracking: TrackingSettings) -> bool:
     """Return whether the store misses records of a tracked run: its process died, or the store did not answer.
 
     False under `tracking=off`.
     """
     journal = Journal(Path(summary.folder))
     is_tracked = summary.run_id is not None or journal.run_id is not None
-    return experiment.tracking.kind != "off" and is_tracked and not journal.is_closed
+    return tracking.kind != "off" and is_tracked and not journal.is_closed
 
 
 def end_lost(
@@ -118,21 +118,25 @@ def end_lost(
     """
     try:
         with locked(folder, shared=shared):
-            _end(folder, experiment, status, reason, console)
+            end_run(folder, Store(experiment.tracking, experiment.outputs), status, reason, console)
     except OSError:
         return
     except UserError as error:
         console.error(f"recording: {one_line(error)}")
 
 
-def mark_killed(folder: Path, experiment: Experiment, request: Request, console: Console) -> None:
-    """Mark this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish."""
+def mark_killed(folder: Path, store: Store, request: Request, console: Console, sends: bool) -> None:
+    """Mark this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish.
+
+    Args:
+        sends: whether its end is sent here; else the store's process does so.
+    """
     status = "FAILED" if request.exit_code == FAILED else "KILLED"
     with suppress(OSError, UserError):
-        _end(folder, experiment, status, f"stopped by {request.reason}, by force", console)
+        end_run(folder, store, status, f"stopped by {request.reason}, by force", console, sends)
 
 
-def _end(folder: Path, experiment: Experiment, status: str, reason: str, console: Console) -> None:
+def end_run(folder: Path, store: Store, status: str, reason: str, console: Console, sends: bool = True) -> None:
     """End the run in `folder`, which the caller has locked, if it has not ended; send what the store misses."""
     summary = read_run(folder, console.warn)
     if summary is None:
@@ -140,6 +144,5 @@ def _end(folder: Path, experiment: Experiment, status: str, reason: str, console
     if is_running := summary.status == "RUNNING":
         replace(summary, status=status, error=reason).write(folder)
         console.error(f"the run is {status}: {reason}")  # after it is written: it may wait for the terminal
-    if experiment.tracking.kind != "off" and (is_running or is_unsent(summary, experiment)):
-        store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
-        send_pending(folder, store, console.warn)
+    if sends and store.settings.kind != "off" and (is_running or is_unsent(summary, store.settings)):
+        send_pending(folder, replace(store, settings=settings_for(folder, store.settings)), console.warn)

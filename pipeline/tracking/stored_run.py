@@ -1,12 +1,17 @@
 """One run in a store: the target of a journal, and the interface that a custom store implements."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
-from pipeline.config.schemas import TrackingSettings
+from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
+from pipeline.redaction import redact
+from pipeline.system.streams import no_room
 from pipeline.tracking.journal import Entry
+from stages.errors import UserError
+from stages.targets import class_at
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,36 @@ class RunSpec:
         """Identifies the run in its store, wherever `outputs` is moved."""
         inside = self.folder.is_relative_to(self.outputs)
         return str(self.folder.relative_to(self.outputs) if inside else self.folder)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of sending an entry.
+
+    refused: it, or values of it, that the store will never take, and why.
+    trouble: why it has to be sent again; None where it is done with. is_full: the store's disk has no room.
+    notes: see `StoredRun`.
+    """
+
+    refused: Sequence[str] = ()
+    trouble: str | None = None
+    is_full: bool = False
+    notes: Sequence[str] = ()
+
+
+class Target(Protocol):
+    """The receiver of a journal: a run in its store, or the process that has it open."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    @property
+    def open_with(self) -> str: ...
+
+    def deliver(self, entry: Entry) -> Answer: ...
 
 
 class StoredRun:
@@ -70,6 +105,29 @@ class StoredRun:
         """Send an entry; a journal holds none but the calls that it allows."""
         getattr(self, entry.call)(**entry.arguments)
 
+    def deliver(self, entry: Entry) -> Answer:
+        """Send an entry; whatever is raised, training continues."""
+        refused: list[str] = []
+        try:
+            self._try(entry, refused)
+        except Exception as error:
+            return failed(error, refused)
+        return Answer(refused, notes=self.notes)
+
+    def _try(self, entry: Entry, refused: list[str]) -> None:
+        """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
+        try:
+            self.send(entry)
+        except Exception as error:
+            if not self.refuses(error):
+                raise
+            values = entry.arguments.get("values", {})
+            if len(values) > 1:
+                for name, value in values.items():
+                    self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}), refused)
+                return
+            refused.append(f"{entry} ({_reason(error)})")
+
     def params(self, values: Mapping[str, str]) -> None:
         """Record parameters; each name comes once."""
 
@@ -108,3 +166,39 @@ class StoredRun:
 
     def status(self, status: str, time: int) -> None:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
+
+
+def failed(error: Exception, refused: Sequence[str] = ()) -> Answer:
+    """Return the answer for an entry that has to be sent again, because of `error`."""
+    full = no_room(error)
+    return Answer(refused, full.problem if full else _reason(error), full is not None)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
+
+
+def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
+    """Open the run of `spec` in its store.
+
+    Raises:
+        UserError: where the store cannot be used.
+    """
+    store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
+    try:
+        return store(spec, run_id)
+    except store.errors as error:
+        raise unusable(spec.settings, " ".join(str(error).split())[:200]) from error
+
+
+def unusable(settings: TrackingSettings, reason: str) -> UserError:
+    """Return the user's error for a store that cannot be used."""
+    return UserError(
+        f"tracking={settings.kind} cannot be used ({reason})",
+        "a store that can be opened, and that no other program keeps locked",
+        "tracking=off" if settings.kind == "local" else "tracking=local",
+    )
+
+
+Opener = Callable[[RunSpec, str | None], Target]
+"""Opens a run in its store, by the id that its journal holds; see `open_run`."""

@@ -1,6 +1,8 @@
 """Use of the machine while a run works, as MLflow measures it: processors, memory, disk, network and GPUs."""
 
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 from pipeline.tracking.tracker import SYSTEM, Tracker
 
@@ -10,37 +12,51 @@ EVERY_SECONDS = 10.0
 END_SECONDS = 5.0
 """Limit of the wait for the last sample."""
 
+Sampler = Callable[[], dict[str, float]]
+"""Returns the use of the processors since its last call, and that of everything else now."""
 
-class SystemMetrics(SystemMetricsMonitor):
-    """MLflow's monitor, whose samples go to the run's tracker: each a step, and those of a resumed run continue.
+
+def sampler() -> Sampler:
+    """Return a sampler that measures what MLflow's monitor does."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor("", tracking_uri="sqlite://")  # never asked, as it is never started
+
+    def sample() -> dict[str, float]:
+        monitor.collect_metrics()
+        values = {f"{SYSTEM}{name}": float(value) for name, value in monitor.aggregate_metrics().items()}
+        for part in monitor.monitors:
+            part.clear_metrics()
+        return values
+
+    return sample
+
+
+class SystemMetrics:
+    """Samples for a run's tracker: each is a step, and those of a resumed run continue.
 
     Only the process that tracks the run samples, so of a cluster the chief's machine alone is measured.
     """
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: Tracker, sample: Sampler) -> None:
         """Begin to sample for `tracker`."""
-        super().__init__(tracker.run_id, tracking_uri="sqlite://")  # never asked: `monitor` is this class' own
         self._tracker = tracker
-        self.start()
+        self._sample = sample
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="system metrics")
+        self._thread.start()
 
     def finish(self) -> None:
         """Take the last sample; none is recorded afterwards."""
-        self._shutdown_event.set()
-        self._process.join(END_SECONDS)
+        self._is_over.set()
+        self._thread.join(END_SECONDS)
 
-    def monitor(self) -> None:
-        """Sample until the end. Use of the processors is counted from one sample to the next."""
-        self._sample()
-        step = 1 + max((step for name, step in self._tracker.steps() if name.startswith(SYSTEM)), default=-1)
-        is_last = False
-        while not is_last:
-            is_last = self._shutdown_event.wait(EVERY_SECONDS)
-            self._tracker.metrics(self._sample(), step)
-            step += 1
-
-    def _sample(self) -> dict[str, float]:
-        self.collect_metrics()
-        values = {f"{SYSTEM}{name}": float(value) for name, value in self.aggregate_metrics().items()}
-        for monitor in self.monitors:
-            monitor.clear_metrics()
-        return values
+    def _work(self) -> None:
+        with suppress(ConnectionError):  # the store's process has ended, as the sender says
+            self._sample()
+            step = 1 + max((step for name, step in self._tracker.steps() if name.startswith(SYSTEM)), default=-1)
+            is_last = False
+            while not is_last:
+                is_last = self._is_over.wait(EVERY_SECONDS)
+                self._tracker.metrics(self._sample(), step)
+                step += 1

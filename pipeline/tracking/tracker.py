@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,9 @@ from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.system.pulse import beat
 from pipeline.system.signals import Interrupted, stopping
-from pipeline.system.streams import no_room
-from pipeline.tracking.journal import NAME, Entry, Journal
+from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import param_texts
-from pipeline.tracking.stored_run import RunSpec, StoredRun
-from stages.errors import UserError
-from stages.targets import class_at
+from pipeline.tracking.stored_run import Opener, RunSpec, Target, failed, open_run
 
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
@@ -50,7 +46,7 @@ class Sender:
         refused: entries, and values of entries, that the store will never take, and why.
     """
 
-    def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
+    def __init__(self, run: Target, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
         self.refused: list[str] = []
         self._is_full = False
@@ -110,42 +106,29 @@ class Sender:
 
     def _send(self) -> bool:
         """Send the next entry; return whether it is done with."""
-        try:
-            self._journal.flush()
-            self._try(self._journal.entries[self._journal.sent])
-            self._journal.mark_sent(self._journal.sent + 1)
-        except Exception as error:  # whatever it is, training continues
-            full = no_room(error)
-            self._is_full = full is not None
-            reason = full.problem if full else _reason(error)
-            if self.trouble is None:
-                self._warn(f"tracking: the store does not take what is sent ({reason}); it is kept and sent again")
-            self.trouble = reason
+        self._journal.flush()
+        answer = self._run.deliver(self._journal.entries[self._journal.sent])
+        for refused in answer.refused:
+            self.refused.append(refused)
+            self._warn(f"tracking: the store refuses {refused}")
+        if answer.trouble is None:
+            try:
+                self._journal.mark_sent(self._journal.sent + 1)
+            except OSError as error:
+                answer = failed(error)
+        self._is_full = answer.is_full
+        if answer.trouble is not None:
+            if self.trouble is None and not self._closed:
+                self._warn(
+                    f"tracking: the store does not take what is sent ({answer.trouble}); it is kept and sent again"
+                )
+            self.trouble = answer.trouble
             return False
         if self.trouble is not None:
             self.trouble = None
             self._warn("tracking: the store is back")
         self._last_answer = time.monotonic()
         return True
-
-    def _try(self, entry: Entry) -> None:
-        """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
-        try:
-            self._run.send(entry)
-        except Exception as error:
-            if not self._run.refuses(error):
-                raise
-            values = entry.arguments.get("values", {})
-            if len(values) > 1:
-                for name, value in values.items():
-                    self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}))
-                return
-            self.refused.append(f"{entry} ({_reason(error)})")
-            self._warn(f"tracking: the store refuses {self.refused[-1]}")
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
 
 
 SYSTEM = "system/"
@@ -160,8 +143,13 @@ def _now() -> int:
 class Tracker:
     """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded."""
 
-    def __init__(self, spec: RunSpec | None = None, warn: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, spec: RunSpec | None = None, warn: Callable[[str], None] = print, opener: Opener = open_run
+    ) -> None:
         """Open the run of `spec`; one that the store does not know gets all that the journal has, as a new run.
+
+        Args:
+            opener: opens it in the store; one of a `StoreProcess` does so in another process.
 
         Raises:
             UserError: where the store cannot be used.
@@ -172,17 +160,9 @@ class Tracker:
         self._datasets: set[str] = set()
         if spec is None:
             return
+        self._spec = spec
         self._journal = Journal(spec.folder)
-        store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
-        try:
-            self._run = store(spec, self._journal.run_id)
-        except store.errors as error:
-            reason, kind = " ".join(str(error).split())[:200], spec.settings.kind
-            raise UserError(
-                f"tracking={kind} cannot be used ({reason})",
-                "a store that can be opened, and that no other program keeps locked",
-                "tracking=off" if kind == "local" else "tracking=local",
-            ) from error
+        self._run = opener(spec, self._journal.run_id)
         if self._journal.damaged:
             name = shorter(self._journal.folder / NAME)
             warn(f"tracking: {self._journal.damaged} damaged lines of {name} were skipped")
@@ -317,15 +297,15 @@ class Tracker:
         return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
     def _sending_command(self) -> str:
-        if self._run.spec.settings._target_ != MLFLOW_RUN:
+        if self._spec.settings._target_ != MLFLOW_RUN:
             return "the same command"
-        uri = str(redact(self._run.spec.settings.uri or ""))
+        uri = str(redact(self._spec.settings.uri or ""))
         address = " --uri=<the address, with its password>" if "***" in uri else ""
         return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
 
     def _agree(self) -> None:
         """Have the journal and the store agree on which run this is."""
-        journal, run, spec = self._journal, self._run, self._run.spec
+        journal, run, spec = self._journal, self._run, self._spec
         if (lost := journal.run_id) == run.run_id:
             return
         if lost is not None:
@@ -358,7 +338,7 @@ class Tracker:
                 self._datasets.add(arguments["digest"])
 
 
-def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
+def open_tracker(spec: RunSpec, warn: Callable[[str], None], opener: Opener = open_run) -> Tracker:
     """Begin the tracked run of `spec`, or resume it: it is RUNNING then. With `tracking=off` it records nothing.
 
     Raises:
@@ -366,7 +346,7 @@ def open_tracker(spec: RunSpec, warn: Callable[[str], None]) -> Tracker:
     """
     if spec.settings.kind == "off":
         return Tracker()
-    tracker = Tracker(spec, warn)
+    tracker = Tracker(spec, warn, opener)
     before = {} if tracker.recorded_status is None else {"failed_stage": "", "error": ""}
     tracker.status("RUNNING")
     tracker.tags({**before, **spec.tags})

@@ -1,0 +1,194 @@
+"""The process that talks to a run's store: it outlives a killed run, has its lock, and never stays for long."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import redaction, sync
+from pipeline.config.schemas import TrackingSettings
+from pipeline.run_folder import store_process
+from pipeline.run_folder.lock import is_locked, locked
+from pipeline.run_folder.runs import read_run
+from pipeline.run_folder.store_process import OUTLIVES_SECONDS, StoreProcess
+from pipeline.system.signals import until
+from pipeline.tracking.store import Store
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import open_tracker
+from stages.errors import UserError
+from tests.conftest import ROOT
+from tests.pipeline.experiments import SMALL, TRAINED
+from tests.pipeline.tracking.journals import LOCAL, client, only_run
+
+pytestmark = pytest.mark.slow
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.config.schemas import TrackingSettings
+from pipeline.run_folder.lock import locked
+from pipeline.run_folder.store_process import StoreProcess
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.store import Store
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import open_tracker
+
+outputs, folder = map(Path, sys.argv[1:3])
+settings = TrackingSettings(kind="local")
+with locked(folder, shared=bool(sys.argv[3])) as lock:
+    Summary(None, "RUNNING", "tried", str(folder), {}).write(folder)
+    process = StoreProcess(Store(settings, outputs), folder, lock)
+    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", "run"), print, process.open)
+    tracker.flush(seconds=60)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    tracker.metrics({"train/loss": 0.5}, 1)
+    print(process._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def folder(outputs: Path) -> Path:
+    folder = outputs / "runs" / "tried" / "run"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@contextmanager
+def started(outputs: Path, folder: Path, settings: TrackingSettings = LOCAL) -> Iterator[StoreProcess]:
+    with locked(folder) as lock:
+        process = StoreProcess(Store(settings, outputs), folder, lock)
+        try:
+            yield process
+        finally:
+            process.close()
+
+
+def left_by_a_killed_run(outputs: Path, folder: Path, shared: str = "") -> psutil.Process:
+    """Return the process of a run that was killed, stopped before it could send a metric."""
+    command = [sys.executable, "-c", KILLED, str(outputs), str(folder), shared]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    return psutil.Process(int(killed.stdout))
+
+
+def test_a_killed_run_gets_its_end_and_what_its_journal_holds(
+    outputs: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other command sends meanwhile, and none does it twice afterwards."""
+    process = left_by_a_killed_run(outputs, folder)
+    assert is_locked(folder)
+    assert sync.main([str(folder)]) == 0
+    assert "a process works on it, and sends its records itself" in capsys.readouterr().out
+    process.resume()
+    assert until(lambda: not is_locked(folder), 60)
+    run = only_run(outputs)
+    assert run.info.status == "FAILED"
+    assert [point.value for point in client(outputs).get_metric_history(run.info.run_id, "train/loss")] == [0.5]
+    assert run.data.tags["error"] == "its process was killed or did not answer"
+    summary = read_run(folder)
+    assert summary is not None
+    assert (summary.status, summary.run_id) == ("FAILED", run.info.run_id)
+
+
+def test_it_ends_soon_where_its_run_was_killed_and_the_store_takes_nothing(outputs: Path, folder: Path) -> None:
+    process = left_by_a_killed_run(outputs, folder)
+    with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        process.resume()
+        assert until(lambda: not is_locked(folder), OUTLIVES_SECONDS + 3)
+    assert sync.main([str(folder)]) == 0
+    assert only_run(outputs).info.status == "FAILED"
+
+
+def test_a_supervisor_that_shares_the_lock_ends_the_run_itself(outputs: Path, folder: Path) -> None:
+    with locked(folder, shared=True):
+        process = left_by_a_killed_run(outputs, folder, "shared")
+        process.resume()
+        process.wait(60)
+    summary = read_run(folder)
+    assert summary is not None
+    assert summary.status == "RUNNING"
+    assert only_run(outputs).info.status == "RUNNING"
+
+
+def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Path) -> None:
+    (outputs / "mlflow.db").write_text("no database")
+    with (
+        started(outputs, folder) as process,
+        pytest.raises(UserError, match=r"tracking=local cannot be used \(.*file is not a database.*Try: tracking=off"),
+    ):
+        open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open)
+
+
+def test_what_was_learned_to_be_secret_is_masked_there_too(
+    outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "learned", {"swordfish-12"})
+    spec = RunSpec(LOCAL, outputs, folder, "tried", "run", tags={"note": "by swordfish-12"})
+    with started(outputs, folder) as process:
+        process.open(spec, None)
+        command = psutil.Process(process._process.pid).cmdline()
+    assert only_run(outputs).data.tags["note"] == "by ***"
+    assert "swordfish-12" not in " ".join(command)
+
+
+def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> None:
+    """Training goes on without it, and the same command sends what is missing."""
+    lines: list[str] = []
+    with started(outputs, folder) as process:
+        tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), lines.append, process.open)
+        tracker.metrics({"loss": 1.0, "bad\nname": 1.0}, 1)
+        assert until(lambda: not tracker.unsent, 30)
+        assert only_run(outputs).data.metrics == {"loss": 1.0}
+        assert "the store refuses metrics 'bad\\nname'" in lines[0]
+        assert process.sample()["system/cpu_utilization_percentage"] >= 0
+        os.kill(process._process.pid, signal.SIGKILL)
+        tracker.metrics({"loss": 0.5}, 2)
+        tracker.status("FINISHED")
+        began = time.monotonic()
+        assert tracker.close(1) == 2
+        assert time.monotonic() - began < 3
+        assert "the process that talks to it has ended" in lines[1]
+    assert not is_locked(folder)
+    assert sync.main([str(folder)]) == 0
+    assert [point.value for point in client(outputs).get_metric_history(str(tracker.run_id), "loss")] == [1.0, 0.5]
+
+
+def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `tracking=off`, for a store of one's own, and where MLflow is imported already."""
+    begun: list[Store] = []
+    monkeypatch.setattr(store_process, "StoreProcess", lambda store, folder, lock: begun.append(store))
+    with locked(folder) as lock:
+        store_process.start(Store(LOCAL, outputs), folder, lock)
+        monkeypatch.delitem(sys.modules, "mlflow")
+        for settings in (TrackingSettings(kind="off"), TrackingSettings(_target_="mine.Run"), LOCAL):
+            store_process.start(Store(settings, outputs), folder, lock)
+    assert [store.settings for store in begun] == [LOCAL]
+
+
+ALONE = """
+import sys
+from pipeline.api import run_experiment
+run_experiment(sys.argv[1:])
+sys.exit("mlflow" in sys.modules or "sqlalchemy" in sys.modules)
+"""
+
+
+def test_a_process_that_trains_never_imports_mlflow(outputs: Path) -> None:
+    command = [sys.executable, "-c", ALONE, *SMALL, *TRAINED, f"outputs={outputs}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    store = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [run] = store.search_runs([own.experiment_id for own in store.search_experiments()])
+    assert run.info.status == "FINISHED"
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(outputs) in str(process.info["cmdline"])]
