@@ -38,7 +38,7 @@ MIB = 2**20
 PACK_BYTES = 4 * MIB
 """As `stages.distribution.cluster_strategies` has it, which needs TensorFlow."""
 
-HOST_NETWORKS = {"5 million": ([512] * 20, 512), "25 million": ([2048] * 7, 256)}
+HOST_NETWORKS = {"5 million": ([512] * 20, 512)}
 """Widths of dense layers and examples of each replica, by parameters."""
 
 
