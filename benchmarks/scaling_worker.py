@@ -37,7 +37,8 @@ def main() -> None:
     path, widths, batch, pack_bytes = [*sys.argv[1:], *defaults[len(sys.argv) - 2 :]]
     cluster_strategies.PACK_BYTES = int(pack_bytes)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    # A host's thread that sends shares its one core with the one that computes; without hosts there is one thread.
+    tf.config.threading.set_inter_op_parallelism_threads(2 if len(os.sched_getaffinity(0)) == 1 else 1)
     where = strategy(MultiWorkerSettings(deterministic=False))
     task = json.loads(os.environ["TF_CONFIG"])
     workers = len(task["cluster"]["worker"])

@@ -57,6 +57,7 @@ def linked_hosts(*names: str, rate: str | None = None) -> Iterator[list[Host]]:
         for index, host in enumerate(hosts):
             port = f"port{index}-{os.getpid()}"
             _ip("link", "add", port, "type", "veth", "peer", "name", "veth0", "netns", host.namespace)
+            held.callback(_ip, "link", "delete", port)  # the kernel would do it later than the next link needs
             _ip("link", "set", port, "master", switch, "up")
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
             host.link("up")
