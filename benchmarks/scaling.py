@@ -35,11 +35,6 @@ STEPS_OF_COMPUTE = (0.01, 0.1, 1.0)
 """Seconds that a replica computes in a step."""
 
 MIB = 2**20
-PACK_BYTES = 4 * MIB
-"""As `stages.distribution.cluster_strategies` has it, which needs TensorFlow."""
-
-HOST_NETWORKS = {"5 million": ([512] * 20, 512)}
-"""Widths of dense layers and examples of each replica, by parameters."""
 
 
 def efficiencies() -> str:
@@ -48,8 +43,9 @@ def efficiencies() -> str:
     for size in (14, 25, 210):
         for compute in STEPS_OF_COMPUTE:
             for name, link in LINKS.items():
-                packs = max(1, size * MIB // PACK_BYTES)
-                cells = [f"{efficiency(compute, size * MIB, count, link, packs):.2f}" for count in REPLICAS]
+                cells = [
+                    f"{efficiency(compute, size * MIB, count, link, _packs(size * MIB)):.2f}" for count in REPLICAS
+                ]
                 rows.append([f"{size} MiB, {compute:g} s", name, *cells])
     return markdown(["gradients, compute", "link", *(f"{count:,}" for count in REPLICAS)], rows)
 
@@ -65,8 +61,7 @@ def processes() -> str:
     link = Link(sent_by_each(size, 2) / (pair["many"] - pair["one"]), pair["one"] / 2)
     rows = []
     for count, found in measured.items():
-        packs = max(1, int(size) // PACK_BYTES)
-        computed = step_seconds(measured[1]["step"], size, count, link, packs, cores=os.cpu_count())
+        computed = step_seconds(measured[1]["step"], size, count, link, _packs(size), cores=os.cpu_count())
         seconds = [found["step"], computed, found["many"], reduction_seconds(size, count, link)]
         rows.append([str(count), *(f"{1e3 * second:.1f}" for second in seconds), f"{computed / found['step']:.2f}"])
     heads = ["processes", "step, ms", "by the model, ms", "reduction, ms", "by the model, ms", "model over measured"]
@@ -84,22 +79,28 @@ def _workers(count: int) -> dict[str, float]:
         return measured
 
 
+def _packs(size: float) -> int:
+    from stages.distribution.cluster_strategies import PACK_BYTES
+
+    return max(1, int(size) // PACK_BYTES)
+
+
 def overlap() -> str:
     """Returns the table `overlap`: steps on hosts of one core each, with gradients summed at once and in packs."""
+    alone = _on_hosts(1, None)["step"]
+    cores = os.cpu_count() or 1
     rows = []
-    for name, (widths, batch) in HOST_NETWORKS.items():
-        alone = _on_hosts(1, None, widths, batch, 0)
-        for count, rate in ((2, "1gbit"), (2, "10gbit"), (4, "10gbit")):
-            at_once, packed = (_on_hosts(count, rate, widths, batch, pack)["step"] for pack in (0, PACK_BYTES))
-            fair = alone["step"] * max(1.0, count / (os.cpu_count() or 1))
-            cells = [f"{1e3 * seconds:.0f}" for seconds in (fair, at_once, packed)]
-            rows.append([name, f"{count}, {rate}", *cells, f"{fair / at_once:.2f}", f"{fair / packed:.2f}"])
-    heads = ["parameters", "hosts, link", "computing, ms", "at once, ms", "in packs, ms", "efficiency", "in packs"]
+    for count, rate in ((2, "1gbit"), (2, "10gbit"), (4, "10gbit")):
+        compute = alone * max(1.0, count / cores)
+        seconds = [compute, _on_hosts(count, rate, "--at-once")["step"], _on_hosts(count, rate)["step"]]
+        cells = [f"{1e3 * second:.0f}" for second in seconds]
+        rows.append([f"{count}, {rate}", *cells, *(f"{compute / second:.2f}" for second in seconds[1:])])
+    heads = ["hosts, link", "computing, ms", "at once, ms", "in packs, ms", "efficiency at once", "in packs"]
     return markdown(heads, rows)
 
 
-def _on_hosts(count: int, rate: str | None, widths: list[int], batch: int, pack_bytes: int) -> dict[str, float]:
-    """Returns what workers on `count` hosts measure, which have links of `rate`."""
+def _on_hosts(count: int, rate: str | None, *options: str) -> dict[str, float]:
+    """Returns what workers on `count` hosts with links of `rate` measure, for a network of 5 million parameters."""
     names = [f"host{index}" for index in range(count)]
     with tempfile.TemporaryDirectory() as folder, linked_hosts(*names, rate=rate) as hosts:
         path = Path(folder) / "measured.json"
@@ -111,7 +112,7 @@ def _on_hosts(count: int, rate: str | None, widths: list[int], batch: int, pack_
             }
             members.append(
                 host.start(
-                    *(str(path), ",".join(map(str, widths)), str(batch), str(pack_bytes)),
+                    *(str(path), "--batch", "512", *options, "--widths", *["512"] * 20),
                     module="benchmarks.scaling_worker",
                     core=index % (os.cpu_count() or 1),
                     log=Path(folder) / f"{index}.log",

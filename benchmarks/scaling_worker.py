@@ -1,13 +1,13 @@
-"""`python -m benchmarks.scaling_worker FILE [WIDTHS [BATCH [PACK_BYTES]]]`: a worker of the cluster in `TF_CONFIG`.
+"""`python -m benchmarks.scaling_worker FILE`: a worker of the cluster in `TF_CONFIG` that times steps and reductions.
 
-It times steps of dense layers of WIDTHS ("1024,1024"), and reductions. Each process computes on one core. Worker 0
-writes seconds of a step, of a reduction of one number, and of one of the gradients' size.
+Each process computes on one core. Worker 0 writes seconds of a step, of a reduction of one number, and of one of the
+gradients' size.
 """
 
+import argparse
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,20 +33,25 @@ STEPS, CALLS = 8, 5
 
 def main() -> None:
     """Measures, and writes what was measured."""
-    defaults = ["1024,1024", "256", str(cluster_strategies.PACK_BYTES)]
-    path, widths, batch, pack_bytes = [*sys.argv[1:], *defaults[len(sys.argv) - 2 :]]
-    cluster_strategies.PACK_BYTES = int(pack_bytes)
+    parser = argparse.ArgumentParser("python -m benchmarks.scaling_worker", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--widths", type=int, nargs="+", default=[1024, 1024], help="of the dense layers")
+    parser.add_argument("--batch", type=int, default=256, help="examples of each replica")
+    parser.add_argument("--at-once", action="store_true", help="sums all gradients at once, not in packs")
+    options = parser.parse_args()
+    if options.at_once:
+        cluster_strategies.PACK_BYTES = 0
     tf.config.threading.set_intra_op_parallelism_threads(1)
     # A host's thread that sends shares its one core with the one that computes; without hosts there is one thread.
     tf.config.threading.set_inter_op_parallelism_threads(2 if len(os.sched_getaffinity(0)) == 1 else 1)
     where = strategy(MultiWorkerSettings(deterministic=False))
     task = json.loads(os.environ["TF_CONFIG"])
     workers = len(task["cluster"]["worker"])
-    measured = measure(where, workers, [int(width) for width in widths.split(",")], int(batch))
+    measured = measure(where, workers, options.widths, options.batch)
     if where.record.on_exit:
         where.record.on_exit()
     if task["task"]["index"] == 0:
-        Path(path).write_text(json.dumps(measured))
+        options.file.write_text(json.dumps(measured))
 
 
 def measure(where: Strategy, workers: int, widths: list[int], batch: int) -> dict[str, float]:
