@@ -59,7 +59,7 @@ def _properties(settings: type) -> dict[str, Json]:
         has_default = field.default is not dataclasses.MISSING and field.default != "???"
         texts += [f"Default: {json.dumps(field.default)}"] if has_default else []
         name = field.name if field.name == "_target_" else top_level_key(field.name)
-        found[name] = {"description": ". ".join(filter(None, texts)), **value}
+        found[name] = {"description": ". ".join(text.rstrip(".") for text in texts if text), **value}
     return found
 
 
