@@ -44,7 +44,7 @@ def is_lower_better(metric: str, task: Mapping[str, Any] | None = None) -> bool:
 def scored(metric: str, value: float) -> str:
     """Returns a score as a person reads it: four digits after the point where it is bounded, four in all of errors."""
     is_error = is_lower_better(metric) and not metric.endswith("loss")
-    return f"{value:.4g}" if is_error else f"{value:.4f}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}" if is_error else f"{value:.4f}"
 
 
 @dataclass
