@@ -1,8 +1,7 @@
 """`python -m pipeline.sync`: sends every run's unsent records to its store.
 
-These are records made while a store did not answer, or left when a process died. A store that has lost a run (its file
-deleted or replaced) gets it again from the run's journal. A run that was completely sent and then
-deleted in MLflow's pages stays deleted.
+These are records made while a store did not answer, or left when a process died. A run that was completely sent is sent
+again only where it is named, or all are (`--again`): so one that was deleted in MLflow's pages stays deleted.
 """
 
 import argparse
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("sync", __doc__)
     parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
-    parser.add_argument("--again", action="store_true", help="sends everything: the store is an older copy of itself")
+    parser.add_argument("--again", action="store_true", help="sends everything: the store is an older copy, or new")
     options = parser.parse_args(arguments)
     environment.prepare()
     outputs = options.outputs
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for folder in folders:
         try:
             unsent += _sync(folder, outputs, options)
-        except UserError as error:
+        except (UserError, OSError) as error:  # of one run: the others are sent
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
         except KeyboardInterrupt:
@@ -69,18 +68,15 @@ def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
 
 def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
-    if journal.is_closed and journal.store.get("target") not in (None, MLFLOW_RUN):
+    if journal.is_closed and (not is_named or journal.store.get("target") not in (None, MLFLOW_RUN)):
         return 0
     settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
     if "***" in (settings.uri or ""):
         if not journal.unsent and not is_named:
-            return 0  # the store has everything, and needs its password for a look
+            return 0
         raise UserError(f"the password of {settings.uri} was not kept", "the whole address", f"--uri={settings.uri}")
     store = Store(settings, outputs_of(folder) or outputs)
     count = journal.unsent
-    if journal.is_closed and not is_named and _deleted_by_hand(store, journal.run_id):
-        print(f"{shorter(folder)}: deleted in MLflow, and left so; name the folder to have it filled again")
-        return 0
     tracker = send_pending(folder, store, print_warning, print, status=sweep_status(folder))
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
@@ -88,18 +84,6 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     for line in tracker.notes:
         print(f"{shorter(folder)}: {line}")
     return tracker.unsent
-
-
-def _deleted_by_hand(store: Store, run_id: str | None) -> bool:
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from pipeline.tracking.mlflow_run import lifecycle
-
-    try:
-        return run_id is not None and lifecycle(store, store.client(), run_id) == "deleted"
-    except (MlflowException, SQLAlchemyError, ImportError):  # sending reports it in one line
-        return False
 
 
 def outputs_of(folder: Path) -> Path | None:

@@ -33,6 +33,9 @@ from stages.targets import import_target
 OUTLIVES_SECONDS = 10.0
 """Seconds after which it ends where the process that trains has: fewer than another command waits for the lock."""
 
+OPEN_SECONDS = 300.0
+"""Limit of the wait for the store to be opened, which takes a minute where a database is made on a slow disk."""
+
 
 class StoreProcess:
     """The process, as the one that trains sees it. Secrets reach it by a pipe alone.
@@ -64,7 +67,7 @@ class StoreProcess:
     def open(self, spec: RunSpec, run_id: str | None) -> Target:
         """Open the run of `spec`; see `open_run`."""
         try:
-            opened = self._ask("open", spec, run_id)
+            opened = self._ask("open", spec, run_id, seconds=OPEN_SECONDS)
         except ConnectionError as error:
             raise unusable(spec.settings, str(error)) from error
         if isinstance(opened[0], UserError):
@@ -91,13 +94,15 @@ class StoreProcess:
         self._process.kill()
         self._process.wait()
 
-    def _ask(self, *request: Any) -> Any:
+    def _ask(self, *request: Any, seconds: float | None = None) -> Any:
         with self._turn:
             try:
                 self._connection.send(request)
-                return self._connection.recv()
+                if self._connection.poll(seconds):
+                    return self._connection.recv()
             except (EOFError, OSError) as error:
                 raise ConnectionError("the process that talks to it has ended") from error
+            raise ConnectionError(f"no answer after {seconds:g} s")
 
 
 def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:

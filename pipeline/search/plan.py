@@ -16,6 +16,7 @@ from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.sweep import SearchSettings
+from pipeline.redaction import is_secret_name
 from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError
 
@@ -289,6 +290,8 @@ def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
                 "axes that leave the validation examples as they are, or a sweep, which chooses none",
                 f"python -m pipeline -m {axis.key}=<value>,<value>",
             )
+        if is_secret_name(axis.key):
+            raise UserError(f"a search over {axis.key}: Optuna's file of trials would hold secrets", "other settings")
 
 
 def refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.paths import shorter
 from pipeline.planning.job import PrunedError
-from pipeline.redaction import redact_overrides
+from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import Plan
 from stages.errors import UserError
 
@@ -84,7 +84,7 @@ class Study:
             values: one a goal; None for one that was pruned or has failed. reason: why it has failed.
         """
         if reason is not None:
-            self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
+            self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, redact(reason))
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
         self.optuna.sampler = RandomSampler()  # samplers learn from the file; that of a grid would stop Optuna's loop
         self.optuna.tell(trial.number, values, state=state)

@@ -56,7 +56,7 @@ class MlflowRun(StoredRun):
         self._store = Store(spec.settings, spec.outputs)
         self._client = client = self._store.client()
         experiment = self._store.experiment_id(client, spec.experiment)
-        run = client.get_run(run_id) if run_id and lifecycle(self._store, client, run_id) == "active" else None
+        run = _active(self._store, client, run_id) if run_id else None
         run = run or _by_folder(client, experiment, spec.key)
         if run is None:
             tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
@@ -186,15 +186,16 @@ def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
     ]
 
 
-def lifecycle(store: Store, client: Any, run_id: str) -> str:
-    """Return whether the store has the run: `active`, `deleted` (in MLflow's pages) or `missing`."""
+def _active(store: Store, client: Any, run_id: str) -> Any:
+    """Return the run, None where the store does not have it or it is deleted in MLflow's pages."""
     try:
-        return str(client.get_run(run_id).info.lifecycle_stage)
+        run = client.get_run(run_id)
     except MlflowException as error:
         is_mlflow = isinstance(error, RestException) or not store.uri.startswith(HTTP)  # a proxy may say 404, too
         if is_mlflow and error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return "missing"
+            return None
         raise
+    return run if run.info.lifecycle_stage == "active" else None
 
 
 def _by_folder(client: Any, experiment: str, key: str) -> Any:

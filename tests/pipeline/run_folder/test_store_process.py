@@ -130,6 +130,16 @@ def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Pa
         open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open)
 
 
+def test_a_store_that_does_not_answer_at_the_beginning_is_said_in_time(
+    outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_process, "OPEN_SECONDS", 0.3)
+    with started(outputs, folder) as process:
+        os.kill(process._process.pid, signal.SIGSTOP)
+        with pytest.raises(UserError, match=r"tracking=local cannot be used \(no answer after 0\.3 s\)"):
+            process.open(RunSpec(LOCAL, outputs, folder, "tried", "run"), None)
+
+
 def test_what_was_learned_to_be_secret_is_masked_there_too(
     outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from pipeline.search.plan import Axis, probes, read_axes
+from pipeline.config.sweep import SearchSettings
+from pipeline.search.plan import Axis, check_axes, probes, read_axes
 from stages.errors import UserError
 from tests.pipeline.experiments import compose
 
@@ -82,6 +83,11 @@ def test_one_value_is_no_axis() -> None:
 def test_what_nothing_can_be_drawn_from_is_refused(word: str) -> None:
     with pytest.raises(UserError, match="Try: 'a=interval"):
         axes(word)
+
+
+def test_values_under_a_secret_name_are_refused_as_the_file_of_trials_would_hold_them() -> None:
+    with pytest.raises(UserError, match=r"a search over \+my\.api_key: .* hold secrets"):
+        check_axes(SearchSettings(), axes("+my.api_key=swordfish-1,swordfish-2"))
 
 
 def test_probes_try_every_end() -> None:

@@ -217,3 +217,18 @@ def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for target in ("os.system", "no.such.Class", "pipeline.tracking.tracker.Tracker", "x"):
         with pytest.raises(UserError, match=rf"tracking\._target_={target} cannot be used"):
             begin(tmp_path, "other", settings=TrackingSettings(_target_=target))
+
+
+@pytest.mark.parametrize("name", [NAME, ".lock"])
+def test_a_run_whose_files_are_no_files_is_one_line_and_the_others_are_sent(
+    name: str, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupted(outputs)
+    wrong = outputs / "runs" / "a" / "wrong"
+    wrong.mkdir(parents=True)
+    (wrong / NAME).touch()
+    (wrong / name).unlink(missing_ok=True)
+    os.mkfifo(wrong / name)
+    assert sync.main([f"--outputs={outputs}"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {wrong}: ")

@@ -130,7 +130,7 @@ def test_sync_fills_a_store_that_was_lost_after_the_end(
     interrupted(outputs)
     finish(outputs)
     lose(outputs, migrated_store)
-    assert sync.main([f"--outputs={outputs}"]) == 0
+    assert sync.main([f"--outputs={outputs}", "--again"]) == 0
     assert_complete(outputs)
 
 
