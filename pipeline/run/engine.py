@@ -1,13 +1,11 @@
 """Contract between runs and cluster engines: an engine, a process's task in a cluster, a job that runs elsewhere."""
 
 import json
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,6 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
-from pipeline.run_folder.runs import epoch_metrics, read_run
-from pipeline.run_folder.summary import is_lower_better
 from pipeline.system.signals import Request
 from stages.targets import class_at
 
@@ -130,20 +126,6 @@ class RemoteJob(ABC):
         self._console = console
         self._shown = 0
 
-    @property
-    def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN.
-
-        As the run's journal has it, which a shared file system may show late.
-        """
-        assert self.job.folder is not None
-        rows = _rows(self.job.folder, int(time.monotonic() / LOOK_SECONDS))
-        run = read_run(self.job.folder)
-        score = f"val/{run.primary}" if run is not None else ""
-        values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
-        best = min if run is not None and is_lower_better(score, run.task) else max
-        return max(rows, default=0), best(values, default=math.nan)
-
     def show(self) -> None:
         """Print what the first process has printed since the last call."""
         with suppress(OSError), self.log.open("rb") as file:
@@ -165,12 +147,6 @@ class RemoteJob(ABC):
     @abstractmethod
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks the job to save and end, as by `count` signals; to be repeated until `poll` returns its exit code."""
-
-
-@lru_cache(maxsize=64)
-def _rows(folder: Path, period: int) -> Mapping[int, Mapping[str, float]]:
-    """Return the metrics of a run by epoch; asks again where `period` differs from the last call's."""
-    return epoch_metrics(folder)
 
 
 def engine_of(experiment: Experiment) -> Engine:

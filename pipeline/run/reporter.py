@@ -1,6 +1,5 @@
 """The reports of a running stage: to the console, the summary and MLflow."""
 
-import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +10,8 @@ from pipeline.console import Console
 from pipeline.planning.job import OnEpoch
 from pipeline.redaction import redact
 from pipeline.run.after_training import PREPARE_SECONDS
-from pipeline.run_folder.summary import Summary, is_lower_better
-from pipeline.system import pulse, signals
+from pipeline.run_folder.summary import Summary
+from pipeline.system import signals
 from pipeline.tracking.tracker import Tracker
 from stages.reporter import Stop
 from stages.results import as_number
@@ -54,9 +53,6 @@ class RunReporter:
             self._tracker.metrics(by_name, int(step))
         if self._on_epoch is not None and step > 0:
             self._on_epoch(by_name, int(step))
-        if step > 0:
-            score = f"val/{self._summary.primary}"
-            pulse.epoch(int(step), by_name.get(score, math.nan), is_lower_better(score, self._summary.task))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Records the epoch whose weights the run evaluates and exports."""

@@ -1,7 +1,9 @@
 """Runs on disk: all of them, the one that a user means, the last of an experiment, and the metrics of their epochs."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -9,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import age_order, shorter
-from pipeline.run_folder.summary import NAME, Summary
+from pipeline.run_folder.summary import NAME, Summary, is_lower_better
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.settings.places import regular_file, resolved
@@ -132,3 +134,19 @@ def epoch_metrics(folder: Path) -> dict[int, dict[str, float]]:
         if entry.call == "metrics" and "train/loss" in entry.arguments["values"] and entry.arguments["step"] > 0:
             rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
     return rows
+
+
+@lru_cache(maxsize=64)
+def progress(folder: Path, period: int) -> tuple[int, float]:
+    """Return the last epoch of a run that has ended, 0 for none, and its best score on validation so far, or NaN.
+
+    As the run's journal has it, which a shared file system may show late.
+
+    Args:
+        period: asks again where it differs from the last call's.
+    """
+    rows, run = epoch_metrics(folder), read_run(folder)
+    score = f"val/{run.primary}" if run is not None else ""
+    values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
+    best = min if run is not None and is_lower_better(score, run.task) else max
+    return max(rows, default=0), best(values, default=math.nan)

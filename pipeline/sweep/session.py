@@ -22,10 +22,11 @@ from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
+from pipeline.run.engine import LOOK_SECONDS
 from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, label, sweep_description
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
-from pipeline.run_folder.runs import has_finished, read_run
+from pipeline.run_folder.runs import has_finished, progress, read_run
 from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import Index, SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, Slot, deal_out, refusal_in
@@ -270,7 +271,7 @@ class Session(ABC):
         table = Table("running", "epoch", "best on validation", "seconds", box=None, pad_edge=False, header_style="dim")
         for process in self._running:
             assert process.job.folder is not None
-            epoch, best = process.progress
+            epoch, best = progress(process.job.folder, int(time.monotonic() / LOOK_SECONDS))
             epochs = getattr(process.job.experiment.settings.get("train"), "epochs", "?")
             score = "" if math.isnan(best) else f"{best:.4g}"
             seconds = f"{time.monotonic() - process.started:.0f}"

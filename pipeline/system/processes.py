@@ -154,11 +154,6 @@ class LocalProcess:
         """Time of its last heartbeat, in seconds of `time.monotonic()`."""
         return self._pulse.last_beat
 
-    @property
-    def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
-        return self._pulse.progress
-
     def cpu_seconds(self) -> float:
         """Returns the seconds of computing that it has used."""
         try:

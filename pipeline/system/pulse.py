@@ -1,6 +1,5 @@
 """Heartbeats: a process's main thread sends one at each safe place, and its parent, or itself, watches for them."""
 
-import math
 import multiprocessing
 import signal
 import threading
@@ -22,11 +21,10 @@ IDLE_SHARE = 0.005
 
 
 class Pulse:
-    """The time of the last heartbeat of one process, and the epoch it is in, in memory shared with its parent."""
+    """The time of the last heartbeat of one process, in memory shared with its parent."""
 
     def __init__(self, context: BaseContext) -> None:
         self._time: Any = context.RawValue("d", time.monotonic())
-        self._epoch: Any = context.RawArray("d", [0, math.nan])
 
     def beat(self) -> None:
         self._time.value = time.monotonic()
@@ -39,16 +37,6 @@ class Pulse:
     def cpu_seconds(self) -> float:
         """Returns the seconds of computing that this process has used."""
         return time.process_time()
-
-    def epoch(self, number: int, score: float, is_lower_better: bool) -> None:
-        """Notes the end of an epoch, counted from 1, and its metric of the validation split."""
-        best, better = self._epoch[1], min if is_lower_better else max
-        self._epoch[:] = [number, score if math.isnan(best) else better(score, best)]
-
-    @property
-    def progress(self) -> tuple[int, float]:
-        """The last epoch that has ended, 0 for none, and the best score on validation so far, or NaN."""
-        return int(self._epoch[0]), float(self._epoch[1])
 
 
 _pulse: Pulse | None = None
@@ -65,12 +53,6 @@ def beat() -> None:
     """Sends a heartbeat; no-op in a process that is not watched."""
     if _pulse is not None:
         _pulse.beat()
-
-
-def epoch(number: int, score: float, is_lower_better: bool) -> None:
-    """Shows the parent the end of an epoch; no-op in a process that is not watched."""
-    if _pulse is not None:
-        _pulse.epoch(number, score, is_lower_better)
 
 
 class Watch:
