@@ -21,6 +21,8 @@ from stages.settings.places import regular_file
 from stages.tables import aligned
 
 PACKAGES = "environment/packages.txt"
+COMMIT = "mlflow.source.git.commit"
+PATCH = "code/diff.patch"
 
 MEASURED = re.compile(r"(seconds|_per_second|milliseconds|_mib|_fraction)$")
 """Ends of the names of metrics that no two runs have in common."""
@@ -33,9 +35,9 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
     """Return the names that differ with their values in both runs, by section, by the files in their folders.
 
     Returns:
-        sections `settings` (each once, though other groups may refer to it), `code` (digests of files), `packages`
-        (versions), `data` (the data set's fingerprint), `metrics` (the last value of each) and `measurements` (of time,
-        speed and memory), but those that one of the runs has not recorded.
+        sections `settings` (each once, though other groups may refer to it), `code` (digests of files, the commit),
+        `packages` (versions), `data` (the data set's fingerprint), `metrics` (the last value of each) and
+        `measurements` (of time, speed and memory), but those that one of the runs has not recorded.
     """
     facts = [_facts(summary) for summary in (first, second)]
     if not all(fact["packages"] for fact in facts):  # only a tracked run has the whole list
@@ -54,17 +56,22 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
 
 def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     folder = Path(summary.folder)
-    journal = Journal(folder)
+    code = _read(folder / CODE)
     packages: dict[str, str] = {}
     data: dict[str, str] = {}
-    for entry in journal.entries:
-        if entry.call == "text" and entry.arguments["name"] == PACKAGES:
-            packages |= dict(line.split("==", 1) for line in entry.arguments["content"].splitlines() if "==" in line)
+    for entry in Journal(folder).entries:
+        given = entry.arguments
+        if entry.call == "text" and given["name"] == PACKAGES:
+            packages |= dict(line.split("==", 1) for line in given["content"].splitlines() if "==" in line)
+        elif entry.call == "text" and given["name"] == PATCH:
+            code["uncommitted changes"] = f"artifact {PATCH}"
+        elif entry.call == "tags" and COMMIT in given["values"]:
+            code["commit"] = given["values"][COMMIT]
         elif entry.call == "dataset":
-            data[entry.arguments["name"]] = entry.arguments["digest"]
+            data[given["name"]] = given["digest"]
     return {
         "settings": _read(folder / "config.yaml"),
-        "code": _read(folder / CODE),
+        "code": code,
         "packages": packages,
         "data": data,
         "metrics": {name: value for name, value in summary.metrics.items() if not MEASURED.search(name)},
@@ -80,39 +87,11 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-COMMIT = "mlflow.source.git.commit"
-PATCH = "code/diff.patch"
-
-
-def code_of(run: Path) -> tuple[str | None, bool]:
-    """Return the commit that a run was made with, and whether there were uncommitted changes, by its journal."""
-    commit, is_changed = None, False
-    for entry in Journal(run).entries:
-        if entry.call == "tags":
-            commit = entry.arguments["values"].get(COMMIT, commit)
-        elif entry.call == "text" and entry.arguments["name"] == PATCH:
-            is_changed = True
-    return commit, is_changed
-
-
-def code_lines(first: Path, second: Path) -> list[str]:
-    """Return the commits of two runs, and the command that shows the lines in which they differ."""
-    runs = [(run.name, *code_of(run)) for run in (first, second)]
-    changes = "with uncommitted changes, the artifact {} of its tracked run"
-    lines = [
-        f"{name}: commit {commit or 'not recorded'}{f', {changes.format(PATCH)}' if is_changed else ''}"
-        for name, commit, is_changed in runs
-    ]
-    commits = [commit for _, commit, _ in runs if commit]
-    return [*lines, shlex.join(["git", "diff", *commits])] if len(set(commits)) == 2 else lines
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the differences; returns 0 if there are none, 1 if there are any, 2 if a run does not exist."""
     parser = command_parser("diff", __doc__)
     parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
     parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")
-    parser.add_argument("--code", action="store_true", help="prints also the commits and the `git diff` to type")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
@@ -120,16 +99,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare(options: argparse.Namespace) -> int:
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     sections = difference(first, second)
-    folders = Path(first.folder), Path(second.folder)
-    lines = code_lines(*folders) if options.code else []
     if options.json:
-        print(json.dumps({**sections, **({"lines": lines} if lines else {})}, indent=2, default=str))
+        print(json.dumps(sections, indent=2, default=str))
     else:
-        print(*(f"{letter}  {shorter(folder)}" for letter, folder in zip("AB", folders, strict=True)), sep="\n")
+        print(
+            *(f"{letter}  {shorter(Path(run.folder))}" for letter, run in zip("AB", (first, second), strict=True)),
+            sep="\n",
+        )
         for section, pairs in sections.items():
             rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
             print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")
-        print(*lines, sep="\n", end="\n" if lines else "")
+        if all(commits := sections.get("code", {}).get("commit", (None, None))):
+            print(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
     return 1 if any(sections.values()) else 0
 
 

@@ -140,12 +140,11 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     """Return what a row changes; empty where nothing is known."""
     parts, primary = [], comparison.primary
     if difference := comparison.differences.get(row):
-        parts.append(_changes(primary, difference, comparison.left_out[row]))
+        parts.append(_changes(primary, difference))
     elif base.values(f"test/{primary}") and row.values(f"test/{primary}"):
         both = pair(base, row, lambda run: run.metrics.get(f"test/{primary}"))
         change = changed(primary, float(np.mean(both.second) - np.mean(both.first)))
-        who = f"the baseline's{_without(both.left_out)}"
-        parts.append(f"has a test {primary} {change}{unit_of(primary)} from {who}, with no interval,")
+        parts.append(f"has a test {primary} {change}{unit_of(primary)} from the baseline's, with no interval,")
     if (speed := comparison.speeds.get(row)) is not None:
         interval = " in one run each, with no interval"
         if speed.low is not None:
@@ -157,9 +156,8 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
 
 
-def _changes(metric: str, difference: MetricDifference, left_out: int) -> str:
+def _changes(metric: str, difference: MetricDifference) -> str:
     count = f"n = {_plural(difference.seeds, 'seed')}"
-    count += _without(left_out)
     if not difference.of_settings:
         count += ": two trained models, not two settings"
     if difference.is_same:
@@ -169,10 +167,6 @@ def _changes(metric: str, difference: MetricDifference, left_out: int) -> str:
     change = f"{changed(metric, difference.difference)}{unit_of(metric)}"
     what = f"changes test {metric} by {change} (95 %: {low} to {high}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
-
-
-def _without(left_out: int) -> str:
-    return f", {_plural(left_out, 'run')} without a partner left out" if left_out else ""
 
 
 def _joined(texts: Sequence[str]) -> str:

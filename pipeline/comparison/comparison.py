@@ -70,7 +70,6 @@ class Comparison:
     baseline: Row | None  # what speed and test metrics are compared with
     choice: Choice
     differences: Mapping[Row, MetricDifference]  # from the baseline, in the first metric of the test split
-    left_out: Mapping[Row, int]  # runs of both rows that these do not count
     speeds: Mapping[Row, SpeedUp]  # against the baseline's
     warnings: Sequence[str] = ()
     own_columns: Sequence[str] = ()  # metrics that the user wants to see
@@ -127,14 +126,14 @@ def compare_runs(
         base: Row | None = _baseline(rows, baseline)
     else:
         base = rows[0] if rows and search is None else None
-    differences, left_out, warnings = _differences(rows, base)
+    differences, warnings = _differences(rows, base)
     speeds = speed_ups(rows, base) if base else {}
     if search is not None:
         best = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
         choice = Choice(search.metrics[0], rows=best)
     else:
         choice = choose([row for row in rows if not row.is_debug], base)
-    return Comparison(title, runs, rows, names, base, choice, differences, left_out, speeds, warnings, columns, search)
+    return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
 def primary_of(rows: Sequence[Row]) -> str:
@@ -152,10 +151,8 @@ def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
     return found[0]
 
 
-def _differences(
-    rows: Sequence[Row], base: Row | None
-) -> tuple[dict[Row, MetricDifference], dict[Row, int], list[str]]:
-    """Return each row's difference from the baseline, the runs that it does not count, and what forbids one."""
+def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, MetricDifference], list[str]]:
+    """Return each row's difference from the baseline, of the seeds that both have, and what forbids one."""
     warnings = []
     tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     if not all(run.is_tested_as(tested[0]) for run in tested):
@@ -164,7 +161,7 @@ def _differences(
             "other examples than the baseline's have no interval and no p"
         )
     if base is None or len(rows) < 2:
-        return {}, {}, warnings
+        return {}, warnings
     values, tested_metric = _by_example(rows, base), f"test/{primary_of([base])}"
     alike = [row for row in rows if tested_metric in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
     known = [row for row in alike if row.by_seed(values)]
@@ -172,14 +169,14 @@ def _differences(
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
         warnings.append(f"no interval and no p, as predictions are missing: {labels}")
     if base not in known:
-        return {}, {}, warnings
+        return {}, warnings
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
     pairs = {row: pair(base, row, values) for row in known if row is not base}
     differences = {
         row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled)
         for row, both in pairs.items()
     }
-    return differences, {row: both.left_out for row, both in pairs.items()}, warnings
+    return differences, warnings
 
 
 def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:

@@ -245,12 +245,11 @@ def _shortened(values: set[Any]) -> dict[str, str]:
 
 
 class Paired(NamedTuple):
-    """Values of two rows, in the order of the seeds that both have; all of it, unpaired, where they share no seed."""
+    """Values of two rows, in the order of the seeds that both have; all of them, unpaired, where they share none."""
 
     first: list[Any]
     second: list[Any]
     is_paired: bool
-    left_out: int  # runs of both rows that are not among these
 
 
 def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
@@ -258,5 +257,4 @@ def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
     first, second = row.by_seed(value), other.by_seed(value)
     shared = [seed for seed in first if seed in second]
     one, two = shared or list(first), shared or list(second)
-    left_out = len(row.runs) + len(other.runs) - len(one) - len(two)
-    return Paired([first[seed] for seed in one], [second[seed] for seed in two], bool(shared), left_out)
+    return Paired([first[seed] for seed in one], [second[seed] for seed in two], bool(shared))

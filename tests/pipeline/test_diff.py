@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.diff import COMMIT, PATCH, code_lines
+from pipeline import diff
+from pipeline.diff import COMMIT, PATCH, difference
 from pipeline.provenance import code_state
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from tests.pipeline.provenance.test_code_state import git
 
@@ -31,6 +33,7 @@ def record(repository: Path, run: Path) -> Path:
     state = code_state.code_state(repository)
     assert state is not None
     run.mkdir()
+    Summary(None, "FINISHED", "tried", str(run), {}).write(run)
     journal = Journal(run)
     journal.begin({})
     journal.add("tags", {"values": {COMMIT: state.commit}})
@@ -40,26 +43,26 @@ def record(repository: Path, run: Path) -> Path:
     return run
 
 
-def test_the_command_shows_the_lines_that_differ(repository: Path, tmp_path: Path) -> None:
+def test_the_command_shows_the_lines_that_differ(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = record(repository, tmp_path / "first")
     commit(repository, "layers = 1\nunits = 16\n")
     second = record(repository, tmp_path / "second")
-    *commits, command = code_lines(first, second)
-    assert [line.partition(":")[0] for line in commits] == ["first", "second"]
-    typed, *words = shlex.split(command)
+    assert diff.main([str(first), str(second)]) == 1
+    typed, *words = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("lines: "))
     assert typed == "git"
     lines = git(repository, *words).splitlines()
     assert [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")] == [
         "-units = 8",
         "+units = 16",
     ]
-    assert len(code_lines(first, first)) == 2
+    assert diff.main([str(first), str(first)]) == 0
 
 
 def test_uncommitted_changes_and_unknown_commits_are_said(repository: Path, tmp_path: Path) -> None:
+    clean = record(repository, tmp_path / "clean")
     (repository / "net.py").write_text("layers = 2\nunits = 8\n")
     run = record(repository, tmp_path / "run")
-    (tmp_path / "bare").mkdir()
-    said = code_lines(run, tmp_path / "bare")
-    assert "with uncommitted changes, the artifact code/diff.patch of its tracked run" in said[0]
-    assert said[1:] == ["bare: commit not recorded"]
+    pairs = difference(*map(Summary.read, (clean, run)))["code"]
+    assert pairs == {"uncommitted changes": (None, "artifact code/diff.patch")}
