@@ -4,6 +4,7 @@ TensorFlow must be imported and never used here: its first operation fixes devic
 whole process, and then for every process forked from it.
 """
 
+import sys
 from importlib import import_module
 
 from pipeline.provenance import versions
@@ -18,7 +19,11 @@ with quiet_stderr(), imports_kept():
         "mlflow.store.tracking.sqlalchemy_store",
         "mlflow.store.tracking.sqlalchemy_workspace_store",
         "mlflow.store.model_registry.sqlalchemy_store",
+        "mlflow.system_metrics.system_metrics_monitor",
+        "mlflow.utils.search_logged_model_utils",
+        "jinja2",
         "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
         "pyarrow.pandas_compat",
         "pyarrow.parquet",
         "sqlalchemy.dialects.sqlite",
@@ -39,6 +44,8 @@ with quiet_stderr(), imports_kept():
         "stages.exporters.saved_model",
     ):
         import_module(_module)
+    for _loaded in [*sys.modules.values()]:
+        hasattr(_loaded, "__file__")  # as AutoGraph asks in each job, which imports the parts of Keras that come late
 
 versions.packages()
 versions.versions()

@@ -17,8 +17,11 @@ from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
 from stages.errors import UserError
 from stages.settings.places import regular_file
+from stages.storage.atomic import fsync
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
+    from sqlite3 import Connection
+
     from mlflow import MlflowClient
 
 SERVER_TIMEOUT_SECONDS = 5
@@ -157,15 +160,25 @@ def _make_store(file: Path) -> None:
     """Make an SQLite store, whole or not at all.
 
     MLflow makes it in some fifty migrations. Whatever ends the process between two of them would leave the schema of
-    an older MLflow, and other commands would read one meanwhile; both are refused.
+    an older MLflow, and other commands would read one meanwhile; both are refused. It is flushed to disk once, at the
+    end: each migration by itself takes five seconds on a slow disk.
     """
     from mlflow import MlflowClient
+    from sqlalchemy import Engine, event
+
+    def unsynced(connection: "Connection", _: object) -> None:
+        connection.execute("PRAGMA synchronous=OFF")
 
     draft = file.with_name(f"{file.name}.new")
     for leftover in (draft, draft.with_name(f"{draft.name}-journal")):
         leftover.unlink(missing_ok=True)
-    MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
+    event.listen(Engine, "connect", unsynced)
+    try:
+        MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
+    finally:
+        event.remove(Engine, "connect", unsynced)
     _disconnect(f"{SQLITE}{draft}")
+    fsync(draft)
     draft.replace(file)
 
 

@@ -20,7 +20,8 @@ def sampler() -> Sampler:
     """Return a sampler that measures what MLflow's monitor does."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    monitor = SystemMetricsMonitor("", tracking_uri="sqlite://")  # never asked, as it is never started
+    # It is never started, so its store is never asked; to open one of SQLite, MLflow would make all its tables.
+    monitor = SystemMetricsMonitor("", tracking_uri="http://127.0.0.1")
 
     def sample() -> dict[str, float]:
         monitor.collect_metrics()

@@ -38,8 +38,11 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
 
 @pytest.mark.slow
 def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> None:
-    code = "import pipeline.run.preload, gc; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()))"
+    code = (
+        "import pipeline.run.preload, gc, sys; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()), "
+        "{'matplotlib.figure', 'keras.src.wrappers.sklearn_wrapper'} <= set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    frozen, enabled, seen = done.stdout.split()
-    assert enabled == "True"
+    frozen, enabled, seen, has_all = done.stdout.split()
+    assert (enabled, has_all) == ("True", "True")
     assert int(frozen) > 20 * int(seen) > 0
