@@ -41,8 +41,7 @@ COLUMNS = (
 def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
 
-    Raises:
-        UserError: where `saturation` or `hue` are set and the images do not have three channels.
+    Images without three channels have neither saturation nor hue: the two are skipped, and recorded as such.
     """
     images = dataset.images
     if images is None:
@@ -53,12 +52,6 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
     params = {}
     if channels != 3 and color_settings:
-        if settings.without_color == "refuse":
-            raise UserError(
-                f"augment.{color_settings[0]} with images of {channels} channel(s)",
-                "images of 3, or augment.without_color=skip",
-                f"augment.{color_settings[0]}=0",
-            )
         params = {"skipped": f"{', '.join(color_settings)}: images have {channels} channel(s)"}
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(

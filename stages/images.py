@@ -37,6 +37,12 @@ class Described:
     def of(self, rows: np.ndarray | slice) -> "Described":
         return Described(self.digests[rows], self.moments[rows])
 
+    @property
+    def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and std of all pixels by channel, float64 [C] each; images are all of one size."""
+        mean, square = self.moments.mean(axis=0)
+        return mean, np.sqrt(np.maximum(square - np.square(mean), 0.0))
+
 
 def count_repeated(digests: np.ndarray) -> int:
     """Returns how many digests are equal to another one before them. Sorting is ten times as fast as `np.unique`."""

@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from stages.data import column_statistics, split_statistics, step_input
+from stages.data import step_input
 from stages.data.columns import evenly_spread
+from stages.data.statistics import log, statistics, write
 from stages.distribution.collectives import is_chief
 from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
@@ -41,22 +41,18 @@ def inspect(
     Args:
         strategy: of several workers only the chief logs and draws. None: this process does.
         reporter: logs a table of the splits, and warns of images that are in two of them.
-        folder: the run's; takes `data/statistics.csv`, and of images `data/classes.csv`, `plots/classes.png`,
+        folder: the run's; takes `data/statistics.csv`, `data/classes.csv`, and of images `plots/classes.png`,
             `plots/batch.png` and, where they are augmented, `plots/augmentation.png`. None: no files.
     """
-    kind: Any = column_statistics if dataset.images is None else split_statistics
-    result = kind.statistics(dataset)
+    found = statistics(dataset)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
-        kind.log(result, dataset, reporter or Silent())
+        log(found, dataset, reporter or Silent())
         if folder is not None:
-            files["data"] = kind.write(result, dataset, folder / "data")
+            files["data"] = write(found, dataset, folder / "data")
             if dataset.images is not None:
                 files["plots"] = draw(dataset, settings, folder / "plots")
-    counts = {f"data/duplicates_{name}": count for name, count in result.duplicates.repeated.items()}
-    shared = result.duplicates.shared.items()
-    counts |= {f"data/duplicates_{earlier}_{later}": count for (earlier, later), count in shared}
-    return Record({**counts, **result.params(dataset)}, files=files)
+    return Record(found.params, files=files)
 
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:

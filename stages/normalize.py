@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.normalization import after, facts, restore_scaling, save_scaling
-from stages.data.split_statistics import mean_and_std
 from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.encoded import learn_encoder, restore_encoder, save_encoder
@@ -43,7 +42,7 @@ def normalize(
     if settings.method in ("auto", "rescale"):
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
     elif settings.method == "standardize":
-        mean, std = mean_and_std(dataset.train.described.moments)
+        mean, std = dataset.train.described.mean_and_std
         std = np.where(std < 1e-6, 1.0, std)  # a constant channel is not scaled
         scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
     elif settings.method == "imagenet":

@@ -155,7 +155,7 @@ _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|sco
 
 OF_VALIDATION = (
     "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
-    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes", "data.min_side",
+    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes",
 )  # fmt: skip
 """Settings that decide which examples the metric of a trial is of."""
 

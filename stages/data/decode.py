@@ -7,7 +7,6 @@ pixels of a file are the same to the bit wherever it is decoded.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import PIL
@@ -36,48 +35,32 @@ class Decoder:
     """Decodes to `image_shape`, (H, W, C) with C 1 or 3, uint8.
 
     resize: `stretch` both sides, `crop` the middle to the aspect, or `pad` with black around the whole image.
-    min_side: pixels; an image with a smaller side cannot be used.
     """
 
     image_shape: tuple[int, int, int]
     resize: str
-    min_side: int = 1
 
     @property
     def key(self) -> str:
         """Part of a cache's name: differs where the same bytes decode to other pixels."""
-        return repr((VERSION, tf.__version__, PIL.__version__, self.image_shape, self.resize, self.min_side))
+        return repr((VERSION, tf.__version__, PIL.__version__, self.image_shape, self.resize))
 
     def __call__(self, contents: Sequence[bytes]) -> list[np.ndarray | InvalidImageError]:
         """Return each image, uint8 [H, W, C], or why it cannot be used."""
-        images = decode_each(contents, self._decoded, tf.errors.OpError)
-        return [
-            image if isinstance(image, InvalidImageError) or min(sides) >= self.min_side else self._small(sides)
-            for image, sides in (pair if isinstance(pair, tuple) else (pair, ()) for pair in images)
-        ]
-
-    def _decoded(self, contents: list[bytes]) -> list[tuple[np.ndarray, list[int]]]:
-        images, sides = _batch_decoder(self.image_shape, self.resize)(tf.constant(contents, tf.string))
-        return list(zip(images.numpy(), sides.numpy().tolist(), strict=True))
-
-    def _small(self, sides: Sequence[int]) -> InvalidImageError:
-        height, width = sides
-        return InvalidImageError(f"{width}×{height} pixels, a side under {self.min_side}")
-
-
-Batch: TypeAlias = tuple[tf.Tensor, tf.Tensor]
+        decoder = _batch_decoder(self.image_shape, self.resize)
+        return decode_each(contents, lambda part: decoder(tf.constant(part, tf.string)).numpy(), tf.errors.OpError)
 
 
 @functools.cache
-def _batch_decoder(image_shape: tuple[int, int, int], resize: str) -> Callable[[tf.Tensor], Batch]:
-    function: Callable[[tf.Tensor], Batch] = tf.function(
+def _batch_decoder(image_shape: tuple[int, int, int], resize: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    function: Callable[[tf.Tensor], tf.Tensor] = tf.function(
         lambda contents: decode(contents, image_shape, resize), [tf.TensorSpec([None], tf.string)], autograph=False
     )
     return function
 
 
-def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -> Batch:
-    """Return images, uint8 [n, H, W, C], of JPEGs and PNGs, string [n], and their own heights and widths, int32 [n, 2].
+def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) -> tf.Tensor:
+    """Return images, uint8 [n, H, W, C], of JPEGs and PNGs, string [n].
 
     A JPEG is put upright by its EXIF tag, transparency is left out, of 16 bits the upper 8 are taken. Resizing is
     bilinear over all pixels that fall into one, within 1 of 255 of Pillow's. To be traced; the graph raises
@@ -88,19 +71,13 @@ def decode(contents: tf.Tensor, image_shape: tuple[int, int, int], resize: str) 
         resize: see `Decoder`.
     """
 
-    def one(content: tf.Tensor) -> Batch:
+    def one(content: tf.Tensor) -> tf.Tensor:
         pixels = _upright(tf.io.decode_jpeg(content, 3, dct_method="INTEGER_ACCURATE"), content)  # also reads PNG
-        sides = tf.shape(pixels)[:2]
-        return _resized(_gray(pixels) if image_shape[-1] == 1 else pixels, image_shape, resize), sides
+        return _resized(_gray(pixels) if image_shape[-1] == 1 else pixels, image_shape, resize)
 
     with tf.device("/cpu:0"):
-        batch: Batch = tf.map_fn(
-            one,
-            contents,
-            fn_output_signature=(tf.TensorSpec(image_shape, tf.uint8), tf.TensorSpec([2], tf.int32)),
-            parallel_iterations=AT_ONCE,
-        )
-    return batch
+        signature = tf.TensorSpec(image_shape, tf.uint8)
+        return tf.map_fn(one, contents, fn_output_signature=signature, parallel_iterations=AT_ONCE)
 
 
 def _upright(pixels: tf.Tensor, content: tf.Tensor) -> tf.Tensor:

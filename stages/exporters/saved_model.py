@@ -95,7 +95,7 @@ class Serving(tf.Module):
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         images = self.dataset.features[IMAGES]
         low, high = images.facts["range"]
-        pixels, _ = decode(encoded, images.shape, images.facts["resize"])
+        pixels = decode(encoded, images.shape, images.facts["resize"])
         if (low, high) != (0.0, 255.0):
             pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
         return self._serve({IMAGES: pixels})

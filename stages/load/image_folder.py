@@ -40,7 +40,7 @@ class ImageFolderSource(FileSource):
 
     def __init__(self, settings: ImageFolderSettings) -> None:
         splits, class_names = split_folders(settings.folder)
-        decode = Decoder(settings.shape((None, None, 3)), settings.resize, settings.min_side)
+        decode = Decoder(settings.shape((None, None, 3)), settings.resize)
         super().__init__(settings.folder, decode, class_names)
         self.name = self.root.name
         self.parts = {}

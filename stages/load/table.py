@@ -70,7 +70,7 @@ class PathSource(FileSource):
     """Images whose paths are a column of a table; a row is an example."""
 
     def __init__(self, table: TableSource, settings: TableSettings, column: str) -> None:
-        decode = Decoder(settings.shape((None, None, 3)), settings.resize, settings.min_side)
+        decode = Decoder(settings.shape((None, None, 3)), settings.resize)
         super().__init__(settings.image_root.resolve(), decode, ["a row"])
         self.name, self._table, self._column = table.name, table, column
         self.paths = [self.root / path for path in table.of(column)]

@@ -141,9 +141,7 @@ class Records:
     def _pixels(self, first: int, values: Mapping[str, Any], name: str, settings: TfdsSettings) -> np.ndarray:
         shape = settings.shape(self.features[name].shape)
         images = []
-        for number, image in enumerate(
-            Decoder(shape, settings.resize, settings.min_side)(values[name].numpy().tolist()), first
-        ):
+        for number, image in enumerate(Decoder(shape, settings.resize)(values[name].numpy().tolist()), first):
             if isinstance(image, InvalidImageError):
                 raise UserError(f"{self.where(number)}: {image}", "images that can be used")
             images.append(image)
@@ -164,7 +162,7 @@ class TfdsSource(EncodedSource):
         self.parts, self.name = records.parts, records.builder.info.full_name
         self.class_names = tuple(records.features[label].names)
         self.image_shape = settings.shape(records.features[image].shape)
-        self.decode = Decoder(self.image_shape, settings.resize, settings.min_side)
+        self.decode = Decoder(self.image_shape, settings.resize)
         splits = {name: records.splits.get(name) for name in ("train", "val", "test")}
         content = hashlib.sha256(repr((self.name, splits, self.decode.key, (image, label))).encode())
         for path in sorted(Path(records.builder.data_dir).iterdir()):

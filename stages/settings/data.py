@@ -93,7 +93,6 @@ class ImagesSettings(SourceSettings):
     """`crop` keeps the middle, `pad` the whole image on black; both keep the aspect."""
     channels: int | None = None
     """1: gray, 3: color; null: those of the source."""
-    min_side: int = number(2, at_least=1, unit="pixels; an image with a smaller side cannot be used")
 
     def shape(self, of_source: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
         """Returns (H, W, C) of the images in training.

@@ -44,8 +44,7 @@ class AugmentSettings:
     contrast: float = number(0.0, at_least=0, at_most=1, unit="more or less difference from the mean, at most")
     saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less color, as a fraction of it, at most")
     hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the color circle, to either side")
-    without_color: str = choice("refuse", "refuse", "skip")
-    """For `saturation` and `hue` where images do not have three channels: refuse the run, or skip the two."""
+    """Images that do not have three channels have neither saturation nor hue: the two are skipped."""
     rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each image")
     magnitude: float = number(9.0, at_least=0, at_most=10, unit="of 10, the strength of those operations")
     mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's weight; 0: off")

@@ -133,7 +133,6 @@ def strong(**changes: object) -> AugmentSettings:
         contrast=0.3,
         saturation=0.3,
         hue=0.1,
-        without_color="skip",
         rand_augment=3,
         mixup=0.4,
         cutmix=1.0,

@@ -15,7 +15,6 @@ from stages.augmentations.mixing import Mixing, beta
 from stages.augmentations.rand_augment import STRONGEST, Drawn
 from stages.data.batches import training_input
 from stages.data.split import Split
-from stages.errors import UserError
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import assemble, elements, real_digits, strong
@@ -259,10 +258,8 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
     assert mixed.mixing == Mixing(0.0, 1.0)
 
 
-def test_color_is_refused_or_left_out_where_there_is_none() -> None:
+def test_color_is_left_out_where_there_is_none() -> None:
     dataset = real_digits(20)
-    with pytest.raises(UserError, match=r"augment.hue with images of 1 channel.*Try: augment.hue=0"):
-        augment(dataset, AugmentSettings(hue=0.1))
     found = augment(dataset, strong())
     assert found.record.params == {"skipped": "saturation, hue: images have 1 channel(s)"}
     assert isinstance(found.augmentation, Changes)

@@ -1,6 +1,7 @@
 """What the `inspect` stage tells of a data set, and draws of it, is what training sees."""
 
 import csv
+import itertools
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.data.split import Split
-from stages.data.split_statistics import Duplicates
+from stages.data.statistics import statistics
 from stages.images import count_repeated, count_shared, describe
 from stages.inspect import BATCH, EXAMPLES, augmented, examples, first_batch, inspect
 from stages.plots import charts
@@ -70,12 +71,12 @@ def test_statistics_are_those_of_numpy(tmp_path: Path) -> None:
     dataset = three(noise(50), noise(20, seed=1), noise(30, seed=2))
     record = inspect(dataset, SETTINGS, folder=tmp_path)
     rows = read_table(tmp_path / "data" / "statistics.csv")
-    for row, (name, split) in zip(rows, dataset.splits.items(), strict=True):
-        assert (row["split"], int(row["examples"])) == (name, len(split))
-        for channel in range(3):
-            pixels = np.asarray(split.images[...])[..., channel].astype(np.float64)
-            assert float(row[f"mean_{channel}"]) == pytest.approx(pixels.mean(), rel=1e-12)
-            assert float(row[f"std_{channel}"]) == pytest.approx(pixels.std(), rel=1e-9)
+    for row, (name, channel) in zip(rows, itertools.product(dataset.splits, range(3)), strict=True):
+        split = dataset.splits[name]
+        assert (row["split"], int(row["examples"]), row["feature"]) == (name, len(split), f"images[{channel}]")
+        pixels = np.asarray(split.images[...])[..., channel].astype(np.float64)
+        assert float(row["mean"]) == pytest.approx(pixels.mean(), rel=1e-12)
+        assert float(row["std"]) == pytest.approx(pixels.std(), rel=1e-9)
     classes = read_table(tmp_path / "data" / "classes.csv")
     assert [list(row.values()) for row in classes] == [
         ["a", "13", "5", "8"], ["b", "13", "5", "8"], ["c", "12", "5", "7"], ["d", "12", "5", "7"],
@@ -97,7 +98,7 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     test.images[:][8] = test.images[29]
     test.images[:][0, 0, 0, 0] ^= 1  # of one pixel's difference nothing is said
     dataset, heard = three(train, val, test), Telling()
-    found = Duplicates.of(dataset)
+    found = statistics(dataset)
     assert found.repeated == {"train": 2, "val": 0, "test": 2}
     assert found.shared == {("train", "val"): 2, ("train", "test"): 2, ("val", "test"): 2}
     params = inspect(dataset, SETTINGS, reporter=heard).params

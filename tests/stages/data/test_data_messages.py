@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets
 
-from stages.data.split_statistics import log, statistics
+from stages.data.statistics import log, statistics
 from stages.errors import UserError
 from stages.load.image_folder import image_folder
 from stages.load.tfds import tfds
@@ -220,7 +220,10 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "detection": ({"image": IMAGE, "boxes": BOXES}, r"has boxes \(Sequence\), image \(Image\)"),
     "labels": ({"image": IMAGE, "labels": tensorflow_datasets.features.Sequence(LABEL)}, "has no target that differs"),
     "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
-    "deep": ({"image": tensorflow_datasets.features.Image(dtype=np.uint16), "label": LABEL}, "Expected one Image of uint8"),
+    "deep": (
+        {"image": tensorflow_datasets.features.Image(dtype=np.uint16), "label": LABEL},
+        "Expected one Image of uint8",
+    ),
     "single": (
         {"image": IMAGE, "label": tensorflow_datasets.features.ClassLabel(num_classes=1)},
         "two classes or more",

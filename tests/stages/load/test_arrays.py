@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.data.column_statistics import statistics
+from stages.data.statistics import statistics
 from stages.errors import UserError
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
@@ -93,7 +93,7 @@ def test_missing_elements_of_vectors_are_imputed() -> None:
     vectors = np.where(RANDOM.random(VECTORS.shape) < 0.1, np.nan, VECTORS)
     vectors[:, 3] = np.nan
     dataset = normalize(cut(vectors, CLASSES % 3), NormalizeSettings())
-    assert statistics(dataset).rows[1][2] == "vector"
+    assert statistics(dataset).rows[0][3] == "vector"
     tensor, rows = np.asarray(dataset.train.inputs["numbers"]), dataset.train.numbers
     assert tensor.shape[1] == 14
     assert np.isfinite(tensor).all()
