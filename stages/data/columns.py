@@ -42,11 +42,6 @@ class Streamed:
     dtype: Any = np.dtype(np.uint8)
     failed: list[UserError] = field(default_factory=list, compare=False)
 
-    @classmethod
-    def all(cls, shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> "Streamed":
-        """Returns all values of a source, uint8 [N, ...] = `shape`."""
-        return cls(read, np.arange(shape[0]), shape[1:])
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.rows), *self.example_shape)

@@ -16,7 +16,7 @@ from stages.data.convert import InvalidImageError, decode_each
 
 VERSION = 4
 """Of the decoding, and part of a cache's name: raise it with every change of the pixels that
-`Decoder` returns, and of the arrays that `stages.data.prepared` keeps."""
+`Decoder` returns, and of the arrays that `stages.data.loading` keeps."""
 
 AT_ONCE = 2
 """Images of a batch that are decoded at the same time, each whole."""

@@ -1,30 +1,49 @@
-"""From a source to a data set: prepared, divided into splits, held in memory or read from the cache."""
+"""Images of a source: decoded once, divided into splits, held in memory or read from the cache.
+
+The cache keeps a folder of arrays that every later run, and every job of a sweep, reads at memory speed. Any row of
+`images.npy` is one read at a known place, so an epoch can be a true permutation of what memory cannot hold. When an
+entry is opened, everything but the pixels is compared with its checksum; an image is compared with its digest when it
+is first read.
+"""
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.prepared import Prepared, hold, prepare, read_into_memory, read_rows
-from stages.data.source import Invalid, Source
+from stages.data.source import Example, Invalid, Source
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
+from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.storage.atomic import write_csv
+from stages.storage.cache import Contents, array_by_parts, cached, discard
 from stages.tasks.classification import Classification
+
+_IMAGES = "images"
+
+AT_ONCE = 8
+"""Blocks for each thread that are read before the next ones are asked for."""
+
+_Block = tuple[list[Example | Invalid], np.ndarray, Described]
+"""Examples, the images of those that can be used, uint8 [n, H, W, C], and what is known of these."""
 
 
 def load(
     source: Source, settings: SourceSettings, reporter: Reporter | None, folder: Path | None, cache: Path | None
 ) -> Dataset:
-    """Returns the images of `source` in three splits.
+    """Returns the images of `source` in three splits; what it does not have is cut from its training examples.
 
     Args:
         folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
@@ -36,49 +55,97 @@ def load(
     reporter = reporter or Silent()
     if source.passed_over:
         reporter.log(f"{source.name}: {source.passed_over:,} files that are no images are passed over")
-    prepared, fits = read_images(source, settings, reporter, cache)
-    rows = splits_of(source, prepared, settings)
-    images = columns_of(source, prepared, rows, fits, reporter)
+    prepared = read_images(source, settings, reporter, cache)
+    place = np.full(len(source), -1)
+    place[prepared.numbers] = np.arange(len(prepared.numbers))
+    rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
+    rows = cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
+    images = prepared.columns(rows, reporter)
     splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
     features = {IMAGES: feature_of(source, settings)}
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
-    params = {"held_in": "memory" if fits else "disk", "data/skipped": len(prepared.invalid)}
+    params = {"held_in": "memory" if prepared.fits else "disk", "data/skipped": len(prepared.invalid)}
     params |= {"data/passed_over": source.passed_over}
     files = _report_invalid(prepared.invalid, source.name, reporter, folder)
     record = dataclasses.replace(dataset.record, params={**dataset.record.params, **params}, files=files)
     return dataclasses.replace(dataset, record=record)
 
 
-def read_images(
-    source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None
-) -> tuple[Prepared, bool]:
-    """Returns the images of `source`, prepared, and whether they fit into memory.
+class Prepared:
+    """Images of a source, in its order, without the invalid ones.
+
+    images: uint8 [N, H, W, C]; labels: int32 [N]; numbers: of the examples in the source, int64 [N]; fits: whether the
+    images fit into memory. Those of an entry of the cache are mapped.
+    """
+
+    def __init__(self, contents: Contents, is_compared: bool, fits: bool) -> None:
+        arrays = contents.arrays
+        self.labels, self.numbers = arrays["labels"], arrays["numbers"]
+        self.described = Described(arrays["digests"], arrays["moments"])
+        self.invalid = [Invalid(*example) for example in contents.facts["invalid"]]
+        self.images, self.fits = arrays[_IMAGES][: len(self.labels)], fits
+        self._place, self._is_compared = contents.path, np.full(len(self.labels), is_compared)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Returns rows, int64 [n], uint8 [n, H, W, C], each compared with its digest at first use.
+
+        Raises:
+            UserError: where one is not what was written.
+        """
+        images = self.images[rows]
+        for index in np.flatnonzero(~self._is_compared[rows]):
+            if digest(images[index]) != self.described.digests[rows[index]]:
+                assert self._place is not None
+                discard(self._place)
+                raise UserError(
+                    f"{self._place} is not what was written (image {rows[index]} is another one)",
+                    "the images as they were prepared; the next run prepares them again",
+                )
+        self._is_compared[rows] = True
+        return images
+
+    def columns(self, rows: Mapping[str, np.ndarray], reporter: Reporter) -> Mapping[str, Column]:
+        """Returns the images of each split's rows: in memory where they fit, else read at each use."""
+        shape = self.images.shape[1:]
+        if not self.fits:
+            reporter.log("images are read from the disk during training")
+            return {name: Streamed(self.read, part, shape) for name, part in rows.items()}
+        arrays = {name: empty((len(part), *shape)) for name, part in rows.items()}
+        chunk = chunk_of(shape)
+
+        def fill(name: str, start: int) -> None:
+            arrays[name][start : start + chunk] = self.read(rows[name][start : start + chunk])
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            parts = [(name, start) for name, part in rows.items() for start in range(0, len(part), chunk)]
+            list(pool.map(fill, *zip(*parts, strict=True)))
+        return arrays
+
+
+def read_images(source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None) -> Prepared:
+    """Returns the images of `source`; the cache's are made if no run has made them.
 
     Raises:
         UserError: where images cannot be used and are not to be skipped, or there is no room for them.
     """
     allowed = memory_for_data(settings.memory_gib)
     fits = len(source) * int(np.prod(source.image_shape)) <= allowed
-    if settings.cache == "disk" and cache is not None:
-        return prepare(source, cache, settings.on_error, reporter), fits
-    if fits:
-        return read_into_memory(source, settings.on_error, reporter), fits
-    raise UserError(
-        f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
-        f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
-        "data.cache=disk",
-    )
-
-
-def columns_of(
-    source: Source, prepared: Prepared, rows: Mapping[str, np.ndarray], fits: bool, reporter: Reporter
-) -> Mapping[str, Column]:
-    """Returns the images of each split's rows: in memory where they fit, else read at each use."""
-    if fits:
-        return hold(prepared, rows)
-    reporter.log(f"{source.name} is read from its disk during training")
-    every = Streamed.all(prepared.images.shape, read_rows(prepared))
-    return {name: dataclasses.replace(every, rows=part) for name, part in rows.items()}
+    make = partial(_contents, source, settings.on_error, reporter)
+    if settings.cache != "disk" or cache is None:
+        if fits:
+            return Prepared(make(None), is_compared=True, fits=True)
+        raise UserError(
+            f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
+            f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
+            "data.cache=disk",
+        )
+    place = cache / f"images-{source.fingerprint}"
+    entry, is_new = cached(place, make, reporter)
+    prepared = Prepared(entry, is_new, fits)
+    _refuse(prepared.invalid, settings.on_error)
+    size = "×".join(map(str, source.image_shape))
+    reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.images):,} images of {size} in {place}")
+    return prepared
 
 
 def feature_of(source: Source, settings: SourceSettings) -> Feature:
@@ -87,12 +154,51 @@ def feature_of(source: Source, settings: SourceSettings) -> Feature:
     return image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)
 
 
-def splits_of(source: Source, prepared: Prepared, settings: SourceSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each split, in order; what the source does not have is cut from its training examples."""
-    place = np.full(len(source), -1)
-    place[prepared.numbers] = np.arange(len(prepared.numbers))
-    rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
-    return cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
+def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | None) -> Contents:
+    """Reads all of a source; its images into a file in `folder`, or into memory."""
+    path = folder / f"{_IMAGES}.npy" if folder is not None else None
+    images = array_by_parts(path, np.dtype(np.uint8), (len(source), *source.image_shape))
+    results: list[int | Invalid] = []
+    described: list[Described] = []
+    for block, pixels, part in _in_order(partial(_read_block, source), source.blocks()):
+        _refuse([result for result in block if isinstance(result, Invalid)], on_error)
+        images.add(pixels)
+        results += [result if isinstance(result, Invalid) else result[1] for result in block]
+        described.append(part)
+        reporter.progress(len(results), len(source), f"{'reads' if folder is None else 'prepares'} {source.name}")
+    labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
+    arrays: dict[str, np.ndarray] = {
+        "labels": np.array(list(labels.values()), np.int32),
+        "numbers": np.array(list(labels), np.int64),
+    }
+    for name in ("digests", "moments"):
+        arrays[name] = np.concatenate([getattr(part, name) for part in described])
+    facts = {"invalid": [[result.where, result.why] for result in results if isinstance(result, Invalid)]}
+    whole = images.close()
+    return Contents(facts, {**arrays, _IMAGES: whole}) if folder is None else Contents(facts, arrays, [_IMAGES])
+
+
+def _read_block(source: Source, block: Any) -> _Block:
+    results = source.read(block)
+    usable = [result[0] for result in results if not isinstance(result, Invalid)]
+    images = np.array(usable, np.uint8).reshape(-1, *source.image_shape)
+    return results, images, describe_block(images)
+
+
+def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterator[_Block]:
+    """Yields the results of threads in the order of `items`, of which a group is in work at a time."""
+    remaining = iter(items)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        while group := list(itertools.islice(remaining, AT_ONCE * WORKERS)):
+            yield from pool.map(function, group)
+
+
+def _refuse(invalid: Sequence[Invalid], on_error: str) -> None:
+    if invalid and on_error == "fail":
+        more = f", and {len(invalid) - 1:,} more" if len(invalid) > 1 else ""
+        raise UserError(
+            f"{invalid[0].where}: {invalid[0].why}{more}", "examples that can be used", "data.on_error=skip"
+        )
 
 
 def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:
@@ -103,9 +209,7 @@ def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray,
     return Split.of_images(images, labels, cached=described, numbers=numbers, files=named or None)
 
 
-def _report_invalid(
-    invalid: tuple[Invalid, ...], name: str, reporter: Reporter, folder: Path | None
-) -> dict[str, Path]:
+def _report_invalid(invalid: Sequence[Invalid], name: str, reporter: Reporter, folder: Path | None) -> dict[str, Path]:
     """Warns of the examples that were left out, and lists them; returns the file to record."""
     if not invalid:
         return {}

@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
 from stages.data.tables import FileRows, Profile, Rows, argument_names, scan
-from stages.data.typed_columns import NUMBERS, Coded, Typed, read
+from stages.data.typed_columns import NUMBERS, Typed, read
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
@@ -92,8 +91,9 @@ class TableSource:
         values = self.arrays[name]
         if not self.is_mapped:
             return values[rows] if texts is None else texts[values[rows]]
-        column: Column = values if texts is None else Coded(values, texts)
-        return Streamed(column.__getitem__, rows, (), column.dtype)
+        if texts is None:
+            return Streamed(values.__getitem__, rows, (), values.dtype)
+        return Streamed(lambda chosen: texts[values[chosen]], rows, (), texts.dtype)
 
 
 def feature_of_column(column: ColumnFacts) -> Feature:
@@ -134,14 +134,11 @@ def _source(rows: Rows, contents: Contents, is_mapped: bool) -> TableSource:
 
 
 def _bytes_of(header: Header) -> float:
-    """Returns about how many bytes the columns take in memory."""
-    formats = [format_of(path) for path in header.files]
-    rows = sum(
-        pq.read_metadata(path).num_rows for path, kind in zip(header.files, formats, strict=True) if kind == "parquet"
-    )
-    sizes = [path.stat().st_size * (8 if path.suffix == ".gz" else 1.5) for path in header.files]
-    return rows * len(header.columns) * 8 + sum(
-        size for size, kind in zip(sizes, formats, strict=True) if kind != "parquet"
+    """Returns about how many bytes the columns take in memory; compressed files grow about eightfold."""
+    are_packed = [path.suffix == ".gz" or format_of(path) == "parquet" for path in header.files]
+    return sum(
+        path.stat().st_size * (8 if is_packed else 1.5)
+        for path, is_packed in zip(header.files, are_packed, strict=True)
     )
 
 
@@ -212,15 +209,10 @@ def _refuse_target(profile: Profile, kind: str, note: str, is_declared: bool) ->
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:
-    """Returns how a column is read, by what it is for."""
-    if column.kind == "target":
-        return Typed(column.name, column.note, required=True, most=float(np.finfo(np.float32).max))
-    if column.kind == "weight":
-        return Typed(column.name, "number", required=True, least=0.0)
-    if column.kind == "time":
-        return Typed(column.name, "number" if profile.is_number else "date", required=True)
-    if column.kind in ("group", "split_column"):
-        return Typed(column.name, "category", required=True)
-    if column.kind == "image":
-        return Typed(column.name, "category", required=True)
-    return Typed(column.name, "category" if column.kind == "text" else column.kind)
+    """Returns how a column is read, by what it is for; only features may have missing values."""
+    kinds = {"target": column.note, "weight": "number", "time": "number" if profile.is_number else "date"}
+    is_plain = column.kind in ("number", "whole")
+    kind = kinds.get(column.kind, column.kind if is_plain else "category")
+    least = 0.0 if column.kind == "weight" else None
+    most = float(np.finfo(np.float32).max) if column.kind == "target" else None
+    return Typed(column.name, kind, column.kind not in DTYPES, least, most)

@@ -1,19 +1,18 @@
 """Typed columns of tables: values of blocks as numbers, rows that cannot be used told, digests of rows."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import BLOCK, DATE, NUMBER, Block, Rows, cast
+from stages.data.tables import BLOCK, NUMBER, Block, Rows, cast
 from stages.errors import UserError
-from stages.storage.cache import ArrayFile
+from stages.storage.cache import array_by_parts
 
 NUMBERS = ""
 """Name of the column that has the numbers of the rows; none in a file has it."""
@@ -78,7 +77,9 @@ class Reading:
         kind = pa.int64() if column.kind == "whole" else pa.float64()
         why = "is no number"
         if column.kind == "date":
-            array, why = _seconds(array), "is no date (such as 2024-12-31)"
+            instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
+            seconds, why = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), "is no date (such as 2024-12-31)"
+            array = pa.array(seconds, from_pandas=True)
         numbers = cast(array, kind)
         if numbers is None:
             is_number = pc.match_substring_regex(array, r"^\s*[+-]?\d{1,18}\s*$" if column.kind == "whole" else NUMBER)
@@ -102,18 +103,6 @@ class Reading:
         return np.array(numbers, np.int32)[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
-def _seconds(array: pa.Array) -> pa.Array:
-    """Returns dates as seconds since 1970, float64; null where a text is no date."""
-    if not pa.types.is_string(array.type):
-        return array
-    is_date = pc.match_substring_regex(array, DATE)
-    texts = pc.utf8_slice_codeunits(pc.if_else(is_date, array, pa.scalar(None, pa.string())), 0, 19)
-    instants = cast(texts, pa.timestamp("s"))
-    if instants is None:  # such as 2024-02-30
-        instants = pa.array([_instant(text) for text in texts.to_pylist()], pa.timestamp("s"))
-    return instants.cast(pa.int64()).cast(pa.float64())
-
-
 def read(
     rows: Rows, columns: Sequence[Typed], count: int, on_error: str, folder: Path | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
@@ -131,7 +120,7 @@ def read(
     reading = Reading(columns)
     dtypes = {**{column.name: column.dtype for column in columns}, NUMBERS: np.dtype(np.int64)}
     sinks = {
-        name: _Memory(dtype, count) if folder is None else ArrayFile(folder / f"column_{place}.npy", dtype, (count,))
+        name: array_by_parts(None if folder is None else folder / f"column_{place}.npy", dtype, (count,))
         for place, (name, dtype) in enumerate(dtypes.items())
     }
     skipped: list[tuple[str, str]] = []
@@ -157,27 +146,6 @@ def read(
     return {name: sink.close() for name, sink in sinks.items()}, texts, skipped
 
 
-class _Memory:
-    """An array that grows by parts, to `rows` rows at most."""
-
-    def __init__(self, dtype: np.dtype, rows: int) -> None:
-        self._array, self._count = np.empty(rows, dtype), 0
-
-    def add(self, part: np.ndarray) -> None:
-        self._array[self._count : self._count + len(part)] = part
-        self._count += len(part)
-
-    def close(self) -> np.ndarray:
-        return self._array[: self._count]
-
-
-def _instant(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text is not None else None
-    except ValueError:
-        return None
-
-
 def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]) -> np.ndarray:
     """Returns 64 bits of each row, uint64 [N], equal where all values are.
 
@@ -185,38 +153,12 @@ def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]
         columns: [N], or vectors [N, d].
         texts: of each column, those that its numbers stand for; None: it has numbers of its own.
     """
-    total = np.zeros(len(columns[0]), np.uint64)
-    elements = [(part, words) for column, words in zip(columns, texts, strict=True) for part in np.atleast_2d(column.T)]
-    for column, words in elements:
-        hashes = [int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest()) for word in words or ()]
-        for start in range(0, len(total), BLOCK):
-            rows = slice(start, start + BLOCK)
-            part = column[rows]
-            values = np.array(hashes, np.uint64)[part] if hashes else (part + 0).astype(column.dtype).view(np.uint64)
-            total[rows] = _mixed(total[rows] + values)
-    return total
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """Returns the output of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-@dataclass(frozen=True)
-class Coded:
-    """A column of texts, object [N], as numbers of the texts that occur in it."""
-
-    codes: np.ndarray
-    texts: np.ndarray
-
-    dtype = np.dtype(object)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.codes.shape
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.texts[self.codes[rows]]
+    parts = []
+    for start in range(0, len(columns[0]), BLOCK):
+        values: list[Any] = []
+        for column, words in zip(columns, texts, strict=True):
+            part = column[start : start + BLOCK]
+            # Of numbers -0.0 is 0.0.
+            values += [*np.atleast_2d(part.T + 0)] if words is None else [pd.Categorical.from_codes(part, words)]
+        parts.append(pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(values))), index=False).to_numpy())
+    return np.concatenate(parts)

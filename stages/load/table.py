@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.data.columns import Column, Streamed
 from stages.data.decode import Decoder
-from stages.data.loading import columns_of, feature_of, read_images
+from stages.data.loading import feature_of, read_images
 from stages.data.source import Encoded, FileSource, Invalid
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
@@ -54,10 +54,10 @@ def table(
     if settings.image is None:
         return dataset_of_rows(source, settings, reporter, folder)
     paths = PathSource(source, settings, settings.image)
-    prepared, fits = read_images(paths, settings, reporter, cache)
+    prepared = read_images(paths, settings, reporter, cache)
 
     def columns(rows: Mapping[str, np.ndarray]) -> dict[str, Mapping[str, Column]]:
-        images = columns_of(paths, prepared, rows, fits, reporter)
+        images = prepared.columns(rows, reporter)
         return {name: {IMAGES: column} for name, column in images.items()}
 
     images = Wide(lambda _: {IMAGES: feature_of(paths, settings)}, columns, prepared.described)
@@ -134,8 +134,6 @@ def dataset_of_rows(
     for name, feature in wide_features.items():
         if feature.kind == "vector":
             reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
-    if isinstance(task, MultiLabel):
-        _warn_of_constants(task.names, targets[rows["train"]], reporter)
     weights = source.arrays[settings.weight] if settings.weight else None
     described = wide.described if wide is not None else described_rows(source)
     splits = {
@@ -151,16 +149,12 @@ def dataset_of_rows(
     }
     features = {**{column.feature: feature_of_column(column) for column in source.used}, **wide_features}
     dataset = dataset_of(source.name, splits, task, features)
-    used = [column.kind for column in source.used]
     is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
     params = {
         **dataset.record.params,
         "held_in": "disk" if is_read else "memory",
         "data/skipped": source.skipped,
         "task": why,
-        "numbers": used.count("number"),
-        "categories": used.count("category") + used.count("whole"),
-        "texts": used.count("text"),
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
     return replace(dataset, record=Record(params, files=_write(source, reporter, folder)))
@@ -234,13 +228,6 @@ def _of_two_kinds(source: TableSource, names: Sequence[str]) -> UserError:
         "one target, several numbers, or several columns of 0 and 1",
         f"'data.features={{{other}: number}}'",
     )
-
-
-def _warn_of_constants(names: Sequence[str], targets: np.ndarray, reporter: Reporter) -> None:
-    """Tells of labels that training cannot learn."""
-    for name, values in zip(names, targets.T, strict=True):
-        if (values == values[0]).all():
-            reporter.warn(f"the label {name} is {values[0]} in all {len(values):,} training rows: nothing can learn it")
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:

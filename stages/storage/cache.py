@@ -126,6 +126,27 @@ class ArrayFile:
         return array[: self._rows]
 
 
+class ArrayMemory:
+    """An array of `shape`, filled by parts."""
+
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self._array, self._rows = np.empty(shape, dtype), 0
+
+    def add(self, part: np.ndarray) -> None:
+        """Appends rows."""
+        self._array[self._rows : self._rows + len(part)] = part
+        self._rows += len(part)
+
+    def close(self) -> np.ndarray:
+        """Returns the rows that were added."""
+        return self._array[: self._rows]
+
+
+def array_by_parts(path: Path | None, dtype: np.dtype, shape: tuple[int, ...]) -> ArrayFile | ArrayMemory:
+    """Returns what takes an array of at most as many rows as `shape` has: a file, or memory where there is no path."""
+    return ArrayMemory(dtype, shape) if path is None else ArrayFile(path, dtype, shape)
+
+
 POLL_SECONDS = 0.2
 
 KEY = "entry"

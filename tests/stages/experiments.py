@@ -55,7 +55,10 @@ def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
 def streamed(dataset: Dataset) -> Dataset:
     """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
     splits = {
-        name: replace(split, features={"images": Streamed.all(split.images.shape, split.images.__getitem__)})
+        name: replace(
+            split,
+            features={"images": Streamed(split.images.__getitem__, np.arange(len(split)), split.images.shape[1:])},
+        )
         for name, split in dataset.splits.items()
     }
     return replace(dataset, **splits)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Datas
 
 def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
     images = np.asarray(digits.train.images)
-    streamed = Streamed.all(images.shape, lambda rows: images[rows])
+    streamed = Streamed(images.__getitem__, np.arange(len(images)), images.shape[1:])
     whole = replace(digits, train=Split.of_images(streamed, digits.train.targets))
     short = shorten(whole, ShortenSettings(steps=2, batch_size=64)).train
     assert isinstance(short.images, Streamed)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.data.tables import FileRows, scan
-from stages.data.typed_columns import NUMBERS, Coded, Typed, digests, read
+from stages.data.typed_columns import NUMBERS, Typed, digests, read
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 
@@ -52,10 +52,7 @@ def columns(settings: TableSettings, **read_as: str) -> dict[str, np.ndarray]:
     arrays, texts, skipped = read(
         rows_of(settings), [Typed(*item) for item in read_as.items()], 1000, settings.on_error
     )
-    values = {
-        name: Coded(array, np.array(texts[name], object))[:] if name in texts else array
-        for name, array in arrays.items()
-    }
+    values = {name: np.array(texts[name], object)[array] if name in texts else array for name, array in arrays.items()}
     return {**values, "skipped": np.array(skipped)}
 
 

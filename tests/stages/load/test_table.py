@@ -112,7 +112,7 @@ def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -
     assert not set(names) & set(dataset.features)
 
 
-def test_several_columns_of_0_and_1_are_labels(load: Load, tmp_path: Path) -> None:
+def test_several_columns_of_0_and_1_are_labels(load: Load) -> None:
     hot = RANDOM.integers(0, 2, ROWS)
     wet = RANDOM.choice(["True", "False"], ROWS)
     labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float)}
@@ -125,11 +125,6 @@ def test_several_columns_of_0_and_1_are_labels(load: Load, tmp_path: Path) -> No
     assert dataset.train.targets.dtype == np.int32
     declared = {"hot": "number", "old": "number"}
     assert isinstance(load(["hot", "old"], labels, features=declared).task, Regression)
-    rare = {**labels, "rare": [1, *[0] * (ROWS - 1)]}
-    (tmp_path / "table.csv").unlink()
-    part = ["test", *["train"] * (ROWS - 1)]
-    load([*rare], {**rare, "part": part}, reporter=told, split_column="part")
-    assert any(line.startswith("the label rare is 0 in all") for line in told.lines)
 
 
 def test_kinds_can_be_declared(load: Load) -> None:
