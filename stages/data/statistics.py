@@ -27,7 +27,7 @@ LEAVES = 32
 HEADER = ("split", "examples", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
 
 BLANK = [""] * 4
-"""What an image has none of: from `min` on."""
+"""Cells of an image from `min` on."""
 
 
 @dataclass(frozen=True)

@@ -72,12 +72,10 @@ def _spoil(root: Path, kind: str) -> Path:
         path.write_text("no image at all")
     elif kind == "nothing":
         path.write_bytes(b"")
-    elif kind == "1×1":
-        Image.fromarray(np.zeros((1, 1, 3), np.uint8)).save(path)
     return path
 
 
-@pytest.mark.parametrize("kind", ["truncated", "text", "nothing", "1×1"])
+@pytest.mark.parametrize("kind", ["truncated", "text", "nothing"])
 def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind: str) -> None:
     root = folder_of(tmp_path / "images", suffix=".jpg")
     without = folder_of(tmp_path / "without", suffix=".jpg")
