@@ -44,7 +44,7 @@ class Job:
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
     resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
     started: when the user began to wait for it, in seconds of `time.monotonic()`.
-    on_epoch: of a search's trial.
+    on_epoch: of a search's trial. on_finished: called when a finished run has but to be sent to its store.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
     lock: of the folder, in the process that has claimed it.
@@ -58,6 +58,7 @@ class Job:
     forked: Summary | None = None
     started: float = field(default_factory=time.monotonic)
     on_epoch: OnEpoch | None = None
+    on_finished: Callable[[], object] | None = None
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False

@@ -347,6 +347,8 @@ def end(run: Run, code: int, console: Console) -> int:
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
     record_end(tracker, run.folder, summary)
+    if run.job.on_finished is not None and code == DONE:
+        run.job.on_finished()
     tracker.flush(console.log if summary.status == "FINISHED" else None)
     for line in tracker.notes:
         console.log(line)

@@ -4,10 +4,13 @@ import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from functools import partial
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from signal import SIGTERM
+from typing import Any
 
 from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
@@ -122,11 +125,14 @@ class JobProcess(LocalProcess):
     Attributes:
         job: what it runs.
         exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped.
+        end: has the exit code of a finished job as soon as another may begin.
     """
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
-        arguments = (job, slot.environment(job.experiment), _reloads_afresh(job))
+        self.end, end = Pipe(duplex=False)
+        arguments = (job, slot.environment(job.experiment), _reloads_afresh(job), end)
         super().__init__(_work, arguments, job.experiment.hang_seconds)
+        end.close()
         self.job = job
         self.started = time.monotonic()
         self.exit_code: int | None = None
@@ -140,20 +146,28 @@ class JobProcess(LocalProcess):
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs; to be called every POLL_SECONDS.
 
-        Of a process that has ended without ending its run, the run is ended here.
+        A finished job may still send to its store then, until `has_left`.
         """
-        if self.exit_code is None and (code := super().poll()) is not None:
-            request = self._stopped_by
-            if request is not None and code != DONE:
-                code = request.exit_code
-            assert self.job.folder is not None
-            with signals.ending(code if request is not None else None):
-                status = "FAILED" if request is None else "KILLED"
-                end_lost(
-                    self.job.folder, self.job.experiment, status, self._console, f"it {self.why}" if self.why else LOST
-                )
-            self.exit_code = code
+        if self.exit_code is None and not self.has_left():
+            with suppress(EOFError):
+                self.exit_code = self.end.recv() if self.end.poll() else None
         return self.exit_code
+
+    def has_left(self) -> bool:
+        """Return whether the process has ended; where it has not ended its run, that is done here."""
+        if (code := super().poll()) is None:
+            return False
+        request = self._stopped_by
+        if request is not None and code != DONE:
+            code = request.exit_code
+        assert self.job.folder is not None
+        with signals.ending(code if request is not None else None):
+            status = "FAILED" if request is None else "KILLED"
+            end_lost(
+                self.job.folder, self.job.experiment, status, self._console, f"it {self.why}" if self.why else LOST
+            )
+        self.exit_code = code if self.exit_code is None else self.exit_code
+        return True
 
 
 _reloaded: set[tuple[Path, str]] = set()
@@ -171,7 +185,7 @@ def _reloads_afresh(job: Job) -> bool:
     return is_first
 
 
-def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool) -> None:
+def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, end: Connection) -> None:
     assert job.folder is not None
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
@@ -180,6 +194,8 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bo
     job.folder.mkdir(parents=True, exist_ok=True)
     streams.append_to(job.folder / OUTPUT)
     own_job = replace(job, started=time.monotonic())
+    if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
+        own_job = replace(own_job, on_finished=partial(end.send, DONE))
     enter(job, own)
     console = Console(log=job.folder / LOG)
     leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
@@ -215,6 +231,7 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         self._running: dict[Running, Slot] = {}
+        self._sending: list[JobProcess] = []  # their jobs have finished, and another may train in their slots
         self._again = deque[Job]()
         self._left: defaultdict[Path | None, int] = defaultdict(lambda: self.retries)
 
@@ -225,7 +242,7 @@ class Scheduler:
             Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
         """
         try:
-            while self._fill():
+            while self._fill() or self._sending:
                 signals.check()
                 self._wait()
                 self.on_poll(list(self._running))
@@ -261,12 +278,17 @@ class Scheduler:
 
     def _wait(self) -> None:
         """Wait for the end of a process, POLL_SECONDS at most, and tell of those that have ended."""
-        wait([process.sentinel for process in self._running if isinstance(process, JobProcess)], POLL_SECONDS)
+        own = [process for process in self._running if isinstance(process, JobProcess)]
+        ends: list[Any] = [end for process in own for end in (process.sentinel, process.end)]
+        wait([*ends, *(process.sentinel for process in self._sending)], POLL_SECONDS)
         pulse.beat()
+        self._sending = [process for process in self._sending if not process.has_left()]
         for process in list(self._running):
             code = process.poll()
             if code is not None:
                 self.free.append(self._running.pop(process))
+                if isinstance(process, JobProcess) and process.exitcode is None:
+                    self._sending.append(process)
                 again = code not in FINAL and self._left[process.job.folder] > 0
                 if again:
                     self._left[process.job.folder] -= 1
@@ -276,8 +298,8 @@ class Scheduler:
     def _stop_all(self, request: Request) -> None:
         """Have all processes save and end, and wait for them."""
         with signals.supervising():
-            while self._running:
-                for process in self._running:
+            while self._running or self._sending:
+                for process in (*self._running, *self._sending):
                     process.stop(request, max(signals.times_requested(), 1))
                 self._wait()
 
