@@ -47,6 +47,7 @@ HEAVY = (
     *LIGHT,
     "pipeline.run.preload",
     "pipeline.sync",
+    "pipeline.tracking.mlflow_run",
     "mlflow.store.tracking.sqlalchemy_store",
     "mlflow.store.model_registry.sqlalchemy_store",
 )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
@@ -47,7 +48,7 @@ class Job:
     on_epoch: of a search's trial. on_finished: called when a finished run has but to be sent to its store.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
-    lock: of the folder, in the process that has claimed it.
+    lock: of the folder, in the process that has claimed it. store: the connection to one that talks to its store.
     """
 
     experiment: Experiment
@@ -64,6 +65,7 @@ class Job:
     is_supervised: bool = False
     only_trains: bool = False
     lock: IO[str] | None = None
+    store: Connection | None = None
 
     def resuming(self, run: Summary | None) -> "Job":
         """Returns this job, resuming `run` in its folder; unchanged for None."""

@@ -31,7 +31,7 @@ from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, run_description,
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
-from pipeline.run_folder.store_process import StoreProcess
+from pipeline.run_folder.store_process import StoreClient
 from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept, light_imports
@@ -85,16 +85,17 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             folder = job.folder or Path()  # of a claimed job never None
             store = Store(job.experiment.tracking, job.experiment.outputs)
             assert job.lock is not None
-            if (process := store_process.start(store, folder, job.lock)) is not None:
-                resources.callback(process.close)
+            served = StoreClient(job.store) if job.store else store_process.start(store, folder, job.lock)
+            if served is not None:
+                resources.callback(served.close)
             resources.enter_context(
-                signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, process is None))
+                signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, served is None))
             )
             with console.working("starting TensorFlow and MLflow"), _importing():
                 with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                     stages = bind(plan, job.experiment, other_run(job.experiment))
                 pulse.beat()
-                run = begin(job, console, process)
+                run = begin(job, console, served)
             signals.check()  # raised here, where there is a run to end
             console.open_log(folder / "pipeline.log")
             describe(run)
@@ -182,13 +183,13 @@ def _serve(servers: Any, task: Task) -> int:
     return DONE
 
 
-def begin(job: Job, console: Console, process: StoreProcess | None = None) -> Run:
+def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     """Write the first files to the run's folder, which is claimed, and begin the tracked run.
 
     The files come first, so that the same command finds the run whenever the process dies.
 
     Args:
-        process: that talks to the store, if another one does.
+        served: the store, where another process talks to it.
 
     Raises:
         UserError: where the folder or the store cannot be used; nothing of a new run is left.
@@ -207,7 +208,7 @@ def begin(job: Job, console: Console, process: StoreProcess | None = None) -> Ru
             checkpoints.start_from(before / "checkpoints", folder / "checkpoints", experiment.fork_weights, name)
         code.write(folder)
         summary.write(folder)
-        tracker = open_tracker(_spec(job, folder, state), console.warn, process.open if process else open_run)
+        tracker = open_tracker(_spec(job, folder, state), console.warn, served.open if served else open_run)
     except (UserError, OSError):  # after a signal the store may have the run, which is kept
         with suppress(OSError):
             if job.resumed is not None:
@@ -220,7 +221,7 @@ def begin(job: Job, console: Console, process: StoreProcess | None = None) -> Ru
         summary.write(folder)
     run = Run(job, folder, summary, tracker, state)
     if experiment.tracking.system_metrics and tracker.is_on:
-        run.sampled = SystemMetrics(tracker, process.sample if process else sampler())
+        run.sampled = SystemMetrics(tracker, served.sample if served else sampler())
     return run
 
 

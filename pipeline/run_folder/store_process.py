@@ -1,7 +1,8 @@
-"""A process of a run that talks to its store: MLflow is imported, and its database opened, beside TensorFlow's import.
+"""Processes that talk to a run's store for it, so that MLflow is imported, and its database opened, beside TensorFlow.
 
-It holds the lock of the run's folder with the process that trains, and outlives that one for seconds: where it was
-killed, it marks the run, sends what the journal holds, and ends. Until then no other command works on the run.
+A job of a sweep asks the sweep's own process. A run by itself starts one, which holds the lock of the run's folder,
+too, and outlives it for seconds: where the run was killed, it marks the run, sends what the journal holds, and ends.
+Until then no other command works on the run.
 """
 
 import fcntl
@@ -37,8 +38,8 @@ OPEN_SECONDS = 300.0
 """Limit of the wait for the store to be opened, which takes a minute where a database is made on a slow disk."""
 
 
-class StoreProcess:
-    """The process, as the one that trains sees it. Secrets reach it by a pipe alone.
+class StoreClient:
+    """The store of a run, as its process sees it: the one at the other end of `connection` talks to MLflow.
 
     Attributes:
         run_id, open_with, notes: see `StoredRun`; once it has opened the run.
@@ -48,21 +49,9 @@ class StoreProcess:
     open_with = ""
     notes: Sequence[str] = ()
 
-    def __init__(self, store: Store, folder: Path, lock: IO[str]) -> None:
-        """Start it. `lock`: of `folder`, which this process holds."""
+    def __init__(self, connection: Connection) -> None:
         self._turn = threading.Lock()
-        self._connection, other = Pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(lock.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(other.fileno(), lock.fileno()),
-            start_new_session=True,  # no signal of the terminal reaches it
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        other.close()
-        self._connection.send((os.getpid(), store, folder, redaction.learned))
+        self._connection = connection
 
     def open(self, spec: RunSpec, run_id: str | None) -> Target:
         """Open the run of `spec`; see `open_run`."""
@@ -90,9 +79,8 @@ class StoreProcess:
         return values
 
     def close(self) -> None:
-        """End the process, whatever it does; what it has not sent is sent later."""
-        self._process.kill()
-        self._process.wait()
+        """End the connection; what has not been sent is sent later."""
+        self._connection.close()
 
     def _ask(self, *request: Any, seconds: float | None = None) -> Any:
         with self._turn:
@@ -105,23 +93,66 @@ class StoreProcess:
             raise ConnectionError(f"no answer after {seconds:g} s")
 
 
-def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
-    """Start the process of a run that is to be tracked by MLflow; None where it is not, or MLflow is imported already.
+class StoreProcess(StoreClient):
+    """A process that serves one run. Secrets reach it by a pipe alone."""
 
-    That it is in a sweep's jobs, which are forked from a process that has imported it.
+    def __init__(self, store: Store, folder: Path, lock: IO[str]) -> None:
+        """Start it. `lock`: of `folder`, which this process holds."""
+        connection, other = Pipe()
+        super().__init__(connection)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(lock.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(other.fileno(), lock.fileno()),
+            start_new_session=True,  # no signal of the terminal reaches it
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        other.close()
+        connection.send((os.getpid(), store, folder, redaction.learned))
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        super().close()
+
+
+def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
+    """Start the process of a run that MLflow is to track; None where it is not, or MLflow is imported already."""
+    return StoreProcess(store, folder, lock) if _is_served(store) and "mlflow" not in sys.modules else None
+
+
+def serve(store: Store) -> Connection | None:
+    """Return a connection for the `StoreClient` of a job, which a thread of this process, the sweep's, serves.
+
+    MLflow and its database are open here already. None where the job is not to be tracked by MLflow.
     """
-    is_needed = store.settings.kind != "off" and store.settings._target_ == MLFLOW_RUN and "mlflow" not in sys.modules
-    return StoreProcess(store, folder, lock) if is_needed else None
+    if not _is_served(store):
+        return None
+    own, other = Pipe()
+    threading.Thread(target=_answer, args=(own,), daemon=True, name="store").start()
+    return other
+
+
+def _is_served(store: Store) -> bool:
+    return store.settings.kind != "off" and store.settings._target_ == MLFLOW_RUN
+
+
+def _answer(connection: Connection) -> None:
+    """Answer until the other end is closed."""
+    served = _Served()
+    with connection, suppress(EOFError, OSError):
+        while True:
+            name, *arguments = connection.recv()
+            connection.send(getattr(served, name)(*arguments))
 
 
 class _Served:
-    """Answers to the process that trains, by the names of `StoreProcess`."""
+    """Answers to the process that trains, by the names of `StoreClient`."""
 
-    def __init__(self, store: Store) -> None:
-        self._sampler: Sampler | None = None
-        with suppress(Exception), imports_kept():  # `open` says what is wrong
-            import_target(store.settings._target_)
-            store.client()
+    _sampler: Sampler | None = None
 
     def open(self, spec: RunSpec, run_id: str | None) -> tuple[UserError] | tuple[str, str]:
         try:
@@ -145,11 +176,10 @@ def main(connection: Connection, lock: int) -> None:
     parent, store, folder, secrets = connection.recv()
     redaction.learned.update(secrets)
     threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
-    served = _Served(store)
-    with suppress(EOFError, OSError):
-        while True:
-            name, *arguments = connection.recv()
-            connection.send(getattr(served, name)(*arguments))
+    with suppress(Exception), imports_kept():  # `open` says what is wrong
+        import_target(store.settings._target_)
+        store.client()
+    _answer(connection)
     with suppress(OSError, UserError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else it is shared with a supervisor, which does the same
         end_run(folder, store, "FAILED", LOST, Console())

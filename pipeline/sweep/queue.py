@@ -22,12 +22,13 @@ from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.run.launch import run_job
 from pipeline.run_folder.pending import LOST, end_lost
+from pipeline.run_folder.store_process import serve
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Request, signal_request
-from pipeline.tracking.store import server_answers
+from pipeline.tracking.store import Store, server_answers
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings
@@ -130,9 +131,12 @@ class JobProcess(LocalProcess):
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
         self.end, end = Pipe(duplex=False)
-        arguments = (job, slot.environment(job.experiment), _reloads_afresh(job), end)
+        store = serve(Store(job.experiment.tracking, job.experiment.outputs))
+        own = replace(job, store=store)
+        arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), end)
         super().__init__(_work, arguments, job.experiment.hang_seconds)
-        end.close()
+        for given in filter(None, (end, store)):
+            given.close()  # the process has it
         self.job = job
         self.started = time.monotonic()
         self.exit_code: int | None = None
