@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +70,7 @@ class StoreClient:
         try:
             answer: Answer = self._ask("deliver", entry)
         except ConnectionError as error:
-            return failed(error)
+            return self._without(entry, error)
         self.notes = answer.notes or self.notes
         return answer
 
@@ -77,6 +78,10 @@ class StoreClient:
         """Return the use of the machine; see `sampler`."""
         values: dict[str, float] = self._ask("sample")
         return values
+
+    def _without(self, entry: Entry, error: ConnectionError) -> Answer:
+        """Return the answer for an entry that the other process cannot take any more."""
+        return failed(error)
 
     def close(self) -> None:
         """End the connection; what has not been sent is sent later."""
@@ -124,14 +129,32 @@ def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
     return StoreProcess(store, folder, lock) if _is_served(store) and "mlflow" not in sys.modules else None
 
 
+class JobStore(StoreClient):
+    """The store of a sweep's job, served by the sweep's process. Where that was killed, the job ends its run itself."""
+
+    _own: Target | None = None
+
+    def open(self, spec: RunSpec, run_id: str | None) -> Target:
+        self._spec = spec
+        return super().open(spec, run_id)
+
+    def _without(self, entry: Entry, error: ConnectionError) -> Answer:
+        try:
+            self._own = self._own or open_run(self._spec, self.run_id)
+            return self._own.deliver(entry)
+        except UserError as unusable:
+            return failed(unusable)
+
+
 def serve(store: Store) -> Connection | None:
-    """Return a connection for the `StoreClient` of a job, which a thread of this process, the sweep's, serves.
+    """Return a connection for the `JobStore` of a job, which a thread of this process, the sweep's, serves.
 
     MLflow and its database are open here already. None where the job is not to be tracked by MLflow.
     """
     if not _is_served(store):
         return None
     own, other = Pipe()
+    register_after_fork(own, Connection.close)  # a job that is forked from this process would keep it open
     threading.Thread(target=_answer, args=(own,), daemon=True, name="store").start()
     return other
 

@@ -3,7 +3,9 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
+from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
@@ -116,3 +119,34 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]
+
+
+def lingers(own: Pulse, job: Job, variables: object, reloads_afresh: bool, end: Connection) -> None:
+    """Stands for a job that has finished and still sends to its store; the second of them dies of it."""
+    assert job.folder is not None
+    end.send(0)
+    time.sleep(1)
+    os._exit(int(job.folder.name))
+
+
+def test_the_next_job_begins_while_a_finished_one_still_sends(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[JobProcess] = []
+    others: list[int] = []
+
+    class Noted(JobProcess):
+        def __init__(self, *arguments: Any) -> None:
+            others.append(sum(process.exitcode is None for process in processes))
+            super().__init__(*arguments)
+            processes.append(self)
+
+    codes: list[int] = []
+
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
+        codes.append(code)
+
+    monkeypatch.setattr("pipeline.sweep.queue.JobProcess", Noted)
+    monkeypatch.setattr("pipeline.sweep.queue._work", lingers)
+    Scheduler(iter(jobs(outputs, 2)), Console(), [Slot()], on_end=ended).run()
+    assert codes == [0, 0]
+    assert others == [0, 1]
+    assert [process.exitcode for process in processes] == [0, 1]
