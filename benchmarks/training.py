@@ -39,7 +39,7 @@ def frozen_features(rounds: int) -> Samples:
     from benchmarks.models import built, device, images, trained_by_adam
     from stages.reporter import Silent
     from stages.settings.model import ApplicationSettings
-    from stages.transfer.feature_cache import IMAGES, on_features
+    from stages.transfer.feature_cache import BATCH, on_features
 
     class Watched(Silent):
         """Notes when each batch of features is there."""
@@ -50,12 +50,12 @@ def frozen_features(rounds: int) -> Samples:
         def progress(self, *_: object) -> None:
             self.times.append(time.perf_counter())
 
-    dataset = images(IMAGES * 12, 160, classes=5)
+    dataset = images(BATCH * 12, 160, classes=5)
     where = device()
     network = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35})
     model = built(dataset, where, network, frozen=True)
     settings = trained_by_adam(64, epochs=1)
-    bare = Bare(model.network, 1, IMAGES)
+    bare = Bare(model.network, 1, BATCH)
 
     def features() -> Figures:
         watched = Watched()

@@ -24,6 +24,7 @@ from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
+from stages.exporters.reload import load_saved_model
 from stages.settings.places import regular_file, regular_folder
 from stages.settings.strategy import StrategySettings
 
@@ -109,7 +110,7 @@ class Run:
             )
         if kind == "keras":
             return import_module("keras").models.load_model(regular_file(path))  # the framework imports no TensorFlow
-        return import_module("tensorflow").saved_model.load(str(regular_folder(path)))
+        return load_saved_model(str(regular_folder(path)))
 
 
 def compose(overrides: Iterable[str] = ()) -> Experiment:

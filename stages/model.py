@@ -26,7 +26,8 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
-from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
+from stages.settings.places import content_digest
 from stages.settings.task import TaskSettings
 from stages.targets import import_target
 from stages.tasks.chosen import chosen_task
@@ -101,6 +102,7 @@ def model(
         "outputs": settings.outputs,
         "policy": own,
         **({"layer_policies": _listed(policies)} if policies else {}),
+        **({"preset": content_digest(arguments["preset"])} if isinstance(settings.network, KerasHubSettings) else {}),
         **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
     }
     record = _record(network, params, folder, _known(dataset, settings.weights, reporter or Silent()))

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import flatten
 from pipeline.redaction import redact
+from stages.settings.model import KerasHubSettings, ModelSettings
+from stages.settings.places import content_digest
 
 WITHOUT_EFFECT = (
     "resume", "trust", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
@@ -27,9 +29,16 @@ def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFEC
 
 
 def identity(experiment: Experiment) -> str:
-    """Return 32 hexadecimal digits that are equal for settings with the same result; secrets count as nothing."""
-    settings = json.dumps(settings_of(experiment), sort_keys=True, default=str)
-    return hashlib.sha256(settings.encode()).hexdigest()[:32]
+    """Return 32 hexadecimal digits that are equal for settings with the same result; secrets count as nothing.
+
+    A preset of KerasHub counts by its content.
+    """
+    settings = settings_of(experiment)
+    model = experiment.of("model", ModelSettings)
+    if model is not None and isinstance(model.network, KerasHubSettings):
+        digest = content_digest(model.network.preset)
+        settings = {name: digest if value == model.network.preset else value for name, value in settings.items()}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def relevant_settings(document: Any, ignored: Sequence[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
 from stages.data.convert import decode_each
 from stages.errors import UserError
+from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
 from stages.settings.places import regular_folder
 
@@ -80,7 +81,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
 def load(folder: Path) -> Any:
     """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
     with quiet_stderr():
-        return import_module("tensorflow").saved_model.load(str(regular_folder(folder)))
+        return load_saved_model(str(regular_folder(folder)))
 
 
 def drift_of(loaded: Any) -> Drift:

@@ -30,7 +30,7 @@ class KerasFile(Exporter):
         """See `Exporter`.
 
         Raises:
-            UserError: where the network has layers, or layers have functions, that are not Keras' own.
+            UserError: where layers, or functions of layers, are neither of Keras nor of KerasHub.
         """
         with _of_keras_alone(model, dataset):
             pass
@@ -43,7 +43,7 @@ class KerasFile(Exporter):
 
 @contextmanager
 def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
-    """Yield a functional model of Keras' own layers, from unscaled pixels, or raw columns, to probabilities.
+    """Yield a functional model of layers of Keras or KerasHub, from unscaled pixels, or raw columns, to probabilities.
 
     Meanwhile, layers of this project have the class of Keras that they extend: BatchNorm of the whole batch equals
     Keras' own on one device, and a file with its class could be loaded with this project alone. Nor does a file hold
@@ -75,8 +75,10 @@ def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
 
 
 def _refuse_unknown(model: keras.Model) -> None:
-    """Raise UserError where a model has layers, objects or functions that plain Keras does not know."""
-    functions = (part for layer in all_layers(model) for part in vars(layer).values() if isinstance(part, FunctionType))
+    """Raise UserError where a model has layers, objects or functions that Keras does not find by itself."""
+    parts = [item for layer in all_layers(model) for item in vars(layer).items()]
+    # A frozen backbone has another `call`, which a file does not hold and prediction does not need.
+    functions = [part for name, part in parts if isinstance(part, FunctionType) and name != "call"]
     unknown = [f"the function {part.__name__}" for part in functions if not _is_known(part.__module__)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lambdas
@@ -95,5 +97,5 @@ def _refuse_unknown(model: keras.Model) -> None:
 
 
 def _is_known(module: str) -> bool:
-    """Return whether plain Keras has what is in a module; of TensorFlow it may know a function by its name."""
-    return module.partition(".")[0] in ("keras", "tensorflow", "builtins")
+    """Return whether Keras finds what is in a module; of TensorFlow it may know a function by its name."""
+    return module.partition(".")[0] in ("keras", "keras_hub", "tensorflow", "builtins")

@@ -57,11 +57,19 @@ def load(path: str) -> Predict:
     return formats.get(Path(path).suffix, _saved_model)(path)
 
 
+def load_saved_model(path: str) -> Any:
+    """Load a SavedModel, also one with a tokenizer of KerasHub, whose operations are those of TensorFlow Text."""
+    import tensorflow as tf
+
+    with suppress(ImportError):
+        import tensorflow_text  # noqa: F401
+    return tf.saved_model.load(path)
+
+
 def _saved_model(path: str) -> Predict:
     import tensorflow as tf
 
-    model = tf.saved_model.load(path)
-
+    model = load_saved_model(path)
     names = list(model.signatures["serving_default"].structured_input_signature[1])
 
     def predict(features: Any) -> np.ndarray:

@@ -51,7 +51,12 @@ class Serving(tf.Module):
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
+        specs = {name: tf.TensorSpec((None, *one.shape), _served_dtype(one)) for name, one in dataset.features.items()}
+        self.__dict__["specs"] = specs
         self.encoder = dataset.encoder
+        if dataset.encoder is not None:
+            encode = tf.function(lambda columns: dataset.encoder(columns), autograph=False)
+            self.__dict__["encode"] = encode.get_concrete_function(_named(specs))
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"], self.__dict__["task"] = dataset, model.task
         self.__dict__["predict"] = tf.function(
@@ -62,9 +67,7 @@ class Serving(tf.Module):
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces the functions, and returns the signatures by their names."""
         images = self.dataset.images
-        features = self.dataset.features.items()
-        specs = {name: tf.TensorSpec((None, *one.shape), _served_dtype(one)) for name, one in features}
-        functions: dict[str, Any] = {"serving_default": (self._serve, _named(specs))}
+        functions: dict[str, Any] = {"serving_default": (self._serve, _named(self.specs))}
         if images is not None:
             specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8)}
             functions["serve_uint8"] = self._serve, _named(specs)
@@ -83,7 +86,7 @@ class Serving(tf.Module):
         return self._answers(features if isinstance(features, dict) else dict.fromkeys(self.dataset.features, features))
 
     def _answers(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        inputs: Any = features if self.encoder is None else self.encoder(features)
+        inputs: Any = features if self.encoder is None else self.encode(features)
         if not isinstance(inputs, dict):
             inputs = dict.fromkeys(spec_of(self.dataset).inputs, inputs)
         return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
 from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import BLOCK, VECTOR_VALUES, encode, encoder_of, learn, with_facts
+from stages.features.numbers_and_categories import BLOCK, VECTOR_VALUES, Encode, encoder_of, encoding, learn, with_facts
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.safe_places import safe_place
@@ -25,6 +25,9 @@ from stages.storage.atomic import atomic_write
 from stages.storage.cache import ArrayFile, Contents, cached
 
 NAME = "encoder"
+
+Blocks = Callable[[Split], Iterator[dict[str, np.ndarray]]]
+"""The tensors of a split, some rows at once."""
 
 
 def learn_encoder(
@@ -42,7 +45,11 @@ def learn_encoder(
             f"{dataset.name} has features that are {', '.join(sorted(others))}",
             "numbers, vectors, categories and texts",
         )
-    learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length)
+    texts_of = [name for name, feature in dataset.features.items() if feature.kind == "text"]
+    if settings.tokenizer is not None and len(texts_of) != 1:
+        have = f"the texts {', '.join(texts_of)}" if texts_of else "no text"
+        raise UserError(f"{settings.tokenizer} takes one text, and {dataset.name} has {have}", "one", "model=auto")
+    learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length, settings.tokenizer)
     features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
     files = {}
     if folder is not None:
@@ -62,13 +69,15 @@ def with_encoder(
     Args:
         features: with the facts that the encoder was made of.
     """
+    has_text = any(feature.kind == "text" for feature in features.values())
+    blocks = partial(_blocks, encoding(encoder), texts.BLOCK if has_text else BLOCK)
     key = hashlib.sha256((dataset.fingerprint + _described(features)).encode()).hexdigest()[:32]
 
     def encoded(name: str) -> Split:
         split = dataset.splits[name]
         in_memory = all(isinstance(column, np.ndarray) for column in split.features.values())
         place = None if cache is None or in_memory else cache / f"encoded-{name}-{key}"
-        return dataclasses.replace(split, encoded=_encoded(encoder, split, place, reporter))
+        return dataclasses.replace(split, encoded=_encoded(blocks, split, place, reporter))
 
     train, val, test = map(encoded, ("train", "val", "test"))
     return dataclasses.replace(dataset, train=train, val=val, test=test, encoder=encoder, features=features)
@@ -78,20 +87,20 @@ def _described(features: Mapping[str, Feature]) -> str:
     return json.dumps({name: dataclasses.asdict(feature) for name, feature in features.items()}, indent=1)
 
 
-def _encoded(encoder: keras.Model, split: Split, place: Path | None, reporter: Reporter) -> dict[str, Column]:
+def _encoded(blocks: Blocks, split: Split, place: Path | None, reporter: Reporter) -> dict[str, Column]:
     """Returns the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
     if place is None:
-        blocks = list(_blocks(encoder, split))
-        return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    entry, _ = cached(place, partial(_make, encoder, split), reporter)
+        parts = list(blocks(split))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    entry, _ = cached(place, partial(_make, blocks, split), reporter)
     arrays = {name: entry.arrays[f"tensor_{number}"] for number, name in enumerate(entry.facts["names"])}
     rows = np.arange(len(split))
     return {name: Streamed(array.__getitem__, rows, array.shape[1:], array.dtype) for name, array in arrays.items()}
 
 
-def _make(encoder: keras.Model, split: Split, folder: Path) -> Contents:
+def _make(blocks: Blocks, split: Split, folder: Path) -> Contents:
     files: dict[str, ArrayFile] = {}
-    for block in _blocks(encoder, split):
+    for block in blocks(split):
         for name, part in block.items():
             if name not in files:
                 path = folder / f"tensor_{len(files)}.npy"
@@ -102,12 +111,11 @@ def _make(encoder: keras.Model, split: Split, folder: Path) -> Contents:
     return Contents({"names": list(files)}, {}, [f"tensor_{number}" for number in range(len(files))])
 
 
-def _blocks(encoder: keras.Model, split: Split) -> Iterator[dict[str, np.ndarray]]:
-    has_text = any(len(value.shape) > 1 and value.dtype == "int32" for value in encoder.output.values())
+def _blocks(encode: Encode, most: int, split: Split) -> Iterator[dict[str, np.ndarray]]:
     width = sum(column.shape[1] for column in split.features.values() if len(column.shape) > 1)
-    step = texts.BLOCK if has_text else min(BLOCK, max(1, VECTOR_VALUES // max(width, 1)))
+    step = min(most, max(1, VECTOR_VALUES // max(width, 1)))
     for start in range(0, len(split), step):
-        yield encode(encoder, split.features, slice(start, start + step))
+        yield encode(split.features, slice(start, start + step))
         safe_place()
 
 

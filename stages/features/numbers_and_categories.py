@@ -1,17 +1,27 @@
 """Columns: learnt from the training split in one pass, encoded by a Keras model before the network."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from stages.data.columns import Column, evenly_spread
 from stages.features.kinds import Feature
-from stages.features.texts import RESERVED, LearntText, learn_text, numbers_of
+from stages.features.texts import (
+    RESERVED,
+    LearntText,
+    LearntTokens,
+    learn_text,
+    learn_tokens,
+    numbers_of,
+    tokens_of,
+)
 
 NUMBERS = "numbers"
 """Name of the tensor that has all numbers, flags of missing ones, and categories of few values."""
@@ -101,20 +111,26 @@ def learn_category(column: Column) -> list[Any]:
 NO_NUMBER = int(np.iinfo(np.int64).min)
 """Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
 
-Learnt = LearntNumber | LearntVector | LearntText | list[Any]
+Learnt = LearntNumber | LearntVector | LearntText | LearntTokens | list[Any]
 """Knowledge of a column: statistics of a number or a vector, the vocabulary of a text or of a category."""
 
 
 def learn(
-    features: Mapping[str, Feature], columns: Mapping[str, Column], max_tokens: int = 20_000, length: int | None = None
+    features: Mapping[str, Feature],
+    columns: Mapping[str, Column],
+    max_tokens: int = 20_000,
+    length: int | None = None,
+    tokenizer: str | None = None,
 ) -> dict[str, Learnt]:
     """Returns what is learnt of each feature from the columns of the training split.
 
     Args:
-        max_tokens, length: of texts, see `learn_text`.
+        max_tokens, length: of texts, see `learn_text`. tokenizer: of texts, see `learn_tokens`.
     """
 
     def of(kind: str, column: Column, name: str) -> Learnt:
+        if kind == "text" and tokenizer is not None:
+            return learn_tokens(column, tokenizer, length, name)
         if kind == "text":
             return learn_text(column, max_tokens, length, name)
         if kind == "vector":
@@ -134,13 +150,15 @@ def with_facts(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
 
 def sizes(features: Mapping[str, Feature]) -> dict[str, int]:
     """Returns how many indices there are of each text, and of each category that is one, the unknown one among them."""
-    values = {name: len(feature.facts.get("values", ())) for name, feature in features.items()}
-    words = {name: len(feature.facts["words"]) for name, feature in features.items() if feature.kind == "text"}
-    return {
-        name: words[name] + RESERVED if name in words else count + 1
-        for name, count in values.items()
-        if name in words or count > ONE_HOT
-    }
+
+    def indices(facts: Mapping[str, Any]) -> int:
+        if "words" in facts:
+            return len(facts["words"]) + RESERVED
+        values = len(facts.get("values", ()))
+        return int(facts.get("tokens", values if values > ONE_HOT else -1)) + 1
+
+    found = {name: indices(feature.facts) for name, feature in features.items()}
+    return {name: count for name, count in found.items() if count}
 
 
 def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) -> keras.Model:
@@ -151,7 +169,7 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
     1 where one is missing, of those that were in training; a column for each value of a category, all 0 for an unknown
     one. A category of more than ONE_HOT values is a tensor of its name, int32 [b]: its place in the vocabulary, from 1;
     0 for an unknown value, for which NUMBERS has a 1, too. A missing value is the empty text, a value like any other.
-    A text is a tensor of its name, int32 [b, length], see `numbers_of`.
+    A text is a tensor of its name, int32 [b, length], see `numbers_of` and `tokens_of`.
     """
     inputs = {name: keras.Input(feature.shape, dtype=feature.dtype, name=name) for name, feature in features.items()}
     parts = []
@@ -164,6 +182,8 @@ def encoder_of(features: Mapping[str, Feature], learnt: Mapping[str, Learnt]) ->
             parts += _standardized(inputs[name], values.elements)
         if isinstance(values, LearntText):
             outputs[name] = numbers_of(inputs[name], values)
+        if isinstance(values, LearntTokens):
+            outputs[name] = tokens_of(inputs[name], values)
         if not isinstance(values, list):
             continue
         of_texts = features[name].dtype == "string"
@@ -191,7 +211,17 @@ def _standardized(values: Any, learnt: list[LearntNumber]) -> list[Any]:
     return [scaled, ops.take(is_missing, flagged, axis=-1)] if flagged else [scaled]
 
 
-def encode(encoder: keras.Model, columns: Mapping[str, Column], rows: Any) -> dict[str, np.ndarray]:
-    """Returns the tensors of some rows as arrays."""
-    raw = {name: ops.convert_to_tensor(columns[name][rows], value.dtype) for name, value in encoder.input.items()}
-    return {name: np.asarray(value) for name, value in encoder(raw, training=False).items()}
+Encode = Callable[[Mapping[str, Column], Any], dict[str, np.ndarray]]
+"""From columns and some rows to their tensors."""
+
+
+def encoding(encoder: keras.Model) -> Encode:
+    """Returns a function from columns and some rows to their tensors as arrays, by a graph like that of the export."""
+    given = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in encoder.input.items()}
+    graph = tf.function(partial(encoder, training=False), autograph=False, input_signature=[given])
+
+    def encode(columns: Mapping[str, Column], rows: Any) -> dict[str, np.ndarray]:
+        raw = {name: ops.convert_to_tensor(columns[name][rows], spec.dtype) for name, spec in given.items()}
+        return {name: np.asarray(value) for name, value in graph(raw).items()}
+
+    return encode

@@ -1,7 +1,10 @@
-"""Texts: a vocabulary learnt from the training split, by which a layer makes numbers of words before the network."""
+"""Texts: numbers of words or tokens, by a vocabulary learnt from the training split or a tokenizer of KerasHub."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,6 +13,7 @@ import tensorflow as tf
 
 from stages.data.columns import Column
 from stages.errors import UserError
+from stages.settings.places import content_digest
 
 BLOCK = 2**12
 """Texts that are learnt from, or encoded, at once."""
@@ -52,8 +56,11 @@ def learn_text(column: Column, max_tokens: int, length: int | None = None, name:
     if not counts:
         raise UserError(f"the training split has no word in the column {name}", "texts of words")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    usual = int(np.quantile(np.concatenate(lengths), QUANTILE, method="higher"))
-    return LearntText([word.decode() for word in ordered[:max_tokens]], length or max(1, min(usual, LONGEST)))
+    return LearntText([word.decode() for word in ordered[:max_tokens]], length or _usual(np.concatenate(lengths)))
+
+
+def _usual(lengths: np.ndarray) -> int:
+    return max(1, min(int(np.quantile(lengths, QUANTILE, method="higher")), LONGEST))
 
 
 def split_words(texts: np.ndarray) -> tf.RaggedTensor:
@@ -67,3 +74,68 @@ def numbers_of(texts: Any, learnt: LearntText) -> Any:
     """Returns the numbers of a text's words, int32 [b, length]: RESERVED and up, 1 for unknown ones, 0 at the end."""
     layer = keras.layers.TextVectorization(vocabulary=learnt.words, output_sequence_length=learnt.length)
     return keras.ops.cast(layer(texts), "int32")
+
+
+@dataclass(frozen=True)
+class LearntTokens:
+    """A tokenizer of KerasHub.
+
+    preset: its folder. digest: of the folder's content. tokens: how many it knows. length: of a text, start and end
+    among them, that the network takes.
+    """
+
+    preset: str
+    digest: str
+    tokens: int
+    length: int
+
+
+def learn_tokens(column: Column, preset: str, length: int | None = None, name: str = "text") -> LearntTokens:
+    """Returns the tokenizer in the folder `preset`; nothing is learnt but the length, as `learn_text` does it.
+
+    Raises:
+        UserError: where the folder has no tokenizer, or its backbone takes fewer tokens than `length`.
+    """
+    folder = Path(preset).expanduser()
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(
+            f"{preset} has no tokenizer for the texts of {name}",
+            "a KerasHub preset with tokenizer.json, as a backbone of texts has it",
+            "model=transformer",
+        )
+    for package in ("keras_hub", "tensorflow_text"):
+        if find_spec(package) is None:
+            raise UserError(f"normalize.tokenizer={preset} without {package}", "it", f"pip install {package}")
+    most = json.loads((folder / "config.json").read_text())["config"].get("max_sequence_length") or length or LONGEST
+    if length is not None and length > most:
+        raise UserError(f"normalize.length={length} with {preset}", f"at most {most}", f"normalize.length={most}")
+    known = _tokenizer(preset).vocabulary_size()
+    learnt = LearntTokens(preset, content_digest(preset), known, length or min(most, LONGEST))
+    if length is not None:
+        return learnt
+    texts = tf.TensorSpec([None], tf.string)
+    numbers = tf.function(lambda texts: tokens_of(texts, learnt), autograph=False, input_signature=[texts])
+    blocks = (column[start : start + BLOCK] for start in range(0, column.shape[0], BLOCK))
+    lengths = [np.count_nonzero(numbers(tf.constant(block, tf.string)), axis=1) for block in blocks]
+    return LearntTokens(preset, learnt.digest, known, _usual(np.concatenate(lengths)))
+
+
+def _tokenizer(preset: str) -> Any:
+    from keras_hub import tokenizers  # seconds
+
+    return tokenizers.Tokenizer.from_preset(str(Path(preset).expanduser()))
+
+
+def tokens_of(texts: Any, learnt: LearntTokens) -> Any:
+    """Returns the numbers of a text's tokens, int32 [b, length]: one more than in the preset, and 0 at the end.
+
+    In a graph alone: there KerasHub computes by TensorFlow Text, and elsewhere by Python, which differs for some texts.
+    """
+    from keras_hub import layers
+
+    tokenizer = _tokenizer(learnt.preset)
+    ends = {f"{end}_value": getattr(tokenizer, f"{end}_token_id", None) for end in ("start", "end", "pad")}
+    packer = layers.StartEndPacker(learnt.length, **ends, return_padding_mask=True)
+    tokens, is_token = packer(tokenizer(texts))
+    numbers = keras.ops.where(is_token, keras.ops.cast(tokens, "int32") + 1, 0)
+    return keras.ops.reshape(numbers, (-1, learnt.length))

@@ -73,9 +73,13 @@ def with_head(
     features = backbone(keras.ops.flip(images, axis=-1) if is_reversed else images)
     pooling = POOLING.get(len(features.shape))
     features = pooling(name="pooling")(features) if pooling else features
+    return keras.Model(inputs, head(features, num_classes, dropout), name=name)
+
+
+def head(features: Any, num_classes: int, dropout: float) -> Any:
+    """Returns the outputs [b, num_classes] of features [b, d]: dropout and one dense layer."""
     features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
-    outputs = keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
-    return keras.Model(inputs, outputs, name=name)
+    return keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
 
 
 def preprocessing(name: str, arguments: Mapping[str, Any], **_: Any) -> Normalization | None:

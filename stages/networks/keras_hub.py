@@ -1,39 +1,92 @@
 """Backbones of KerasHub, from a preset in a folder, with the project's head."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+from keras import ops
 
 from stages.errors import UserError
-from stages.networks.applications import with_head
+from stages.networks.applications import head, with_head
+from stages.networks.joined import Shapes, join, mean_where
+from stages.networks.precision import last_dtype
 from stages.results import Normalization
 
+OF_TEXTS = {"token_ids", "padding_mask", "segment_ids"}
+"""Inputs of backbones that take texts, of which only some have the last."""
 
-def keras_hub(input_shape: tuple[int, int, int], num_classes: int, preset: str, dropout: float) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
-    The preset's backbone, with its weights, is the layer `backbone`; global average pooling, dropout and one dense
-    layer follow. Its BatchNorms take the statistics of the whole batch, however many replicas share it. Images of one
-    channel are repeated to three.
+def keras_hub(
+    input_shape: tuple[int, int, int] | Shapes,
+    num_classes: int,
+    preset: str,
+    dropout: float,
+    categories: Mapping[str, int] | None = None,
+) -> keras.Model:
+    """Returns a network from images, or from a text and whatever is beside it, to [b, num_classes], float32 or wider.
+
+    The preset's backbone, with its weights, is the layer `backbone`; global average pooling of images, or what the
+    backbone pools of a text, else the mean over its tokens; dropout and one dense layer follow. BatchNorms take the
+    statistics of the whole batch, however many replicas share it. Images of one channel are repeated to three.
 
     Args:
         preset: a folder that `save_to_preset` of KerasHub has written.
         dropout: in front of the dense layer, in [0, 1).
+        categories: from inputs of indices to the number of different ones; a text's are its tokens.
 
     Raises:
-        UserError: where the preset has no backbone of images.
+        UserError: where the preset has no backbone of these inputs, or the text is not of its tokenizer.
     """
-    from keras_hub import models  # seconds
+    from keras_hub import models, tokenizers  # seconds
 
-    loaded = models.Backbone.from_preset(str(Path(preset).expanduser()), dtype=keras.config.dtype_policy().name)
-    if isinstance(loaded.input, dict) or len(loaded.input.shape) != 4:
-        raise UserError(
-            f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take images alone",
-            "a backbone of images",
-            "model=transformer, for texts",
-        )
-    return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
+    folder = str(Path(preset).expanduser())
+    loaded = models.Backbone.from_preset(folder, dtype=keras.config.dtype_policy().name)
+    if not isinstance(input_shape, Mapping):
+        if isinstance(loaded.input, dict) or len(loaded.input.shape) != 4:
+            raise _refused(preset, loaded, "images", "model=transformer, for texts")
+        return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
+    if not isinstance(loaded.input, dict) or not {"token_ids", "padding_mask"} <= {*loaded.input} <= OF_TEXTS:
+        raise _refused(preset, loaded, "texts", "model=auto")
+    known = tokenizers.Tokenizer.from_preset(folder).vocabulary_size()
+
+    def pooled(numbers: Any, count: int, name: str) -> Any:
+        if count != known + 1:
+            raise UserError(
+                f"model.network.preset={preset}, and {name} is not of its tokenizer",
+                "it",
+                f"normalize.tokenizer={preset}",
+            )
+        return _pooled(loaded, numbers)
+
+    inputs, joined = join(input_shape, categories or {}, pooled)
+    return keras.Model(inputs, head(joined, num_classes, dropout), name="keras_hub")
+
+
+def _refused(preset: str, loaded: keras.Model, what: str, fix: str) -> UserError:
+    return UserError(
+        f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take {what} alone",
+        f"a backbone of {what}",
+        fix,
+    )
+
+
+def _pooled(loaded: keras.Model, numbers: Any) -> Any:
+    """Returns what the backbone makes of a text, [b, d], by the numbers of its tokens; see `stages.features.texts`."""
+    values = loaded.output
+    if isinstance(values, dict):
+        values = values.get("pooled_output", values.get("sequence_output"))
+    if len(values.shape) == 3:
+        dtype = last_dtype()
+        is_token = ops.expand_dims(ops.cast(loaded.input["padding_mask"], dtype), axis=-1)
+        values = mean_where(ops.cast(values, dtype), is_token)
+    given = {
+        "token_ids": ops.maximum(numbers - 1, 0),
+        "padding_mask": ops.cast(ops.not_equal(numbers, 0), "int32"),
+        "segment_ids": ops.zeros_like(numbers),
+    }
+    backbone = keras.Model(loaded.input, values, name="backbone")
+    return backbone({name: given[name] for name in loaded.input})
 
 
 def preprocessing(preset: str, **_: Any) -> Normalization | None:

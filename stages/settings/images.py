@@ -20,6 +20,8 @@ class NormalizeSettings:
     max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary of a text, at most")
     length: int | None = number(None, at_least=1, at_most=100_000, unit="words of a text that the network takes")
     """null: as many as 95 % of the training split's texts have at most, up to 256."""
+    tokenizer: str | None = None
+    """A KerasHub preset's folder, whose tokenizer makes numbers of a text; null: a vocabulary that is learnt."""
 
 
 @option("augment", "augment")

@@ -1,7 +1,9 @@
 """Paths as users type them, looked up without an error where they are impossible."""
 
 import errno
+import hashlib
 import stat
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -48,3 +50,14 @@ def regular_folder(folder: Path) -> Path:
         if not path.is_dir():
             regular_file(path)
     return folder
+
+
+@lru_cache
+def content_digest(folder: str) -> str:
+    """Returns 32 hexadecimal digits that change with the files in a folder and their names."""
+    root = regular_folder(Path(folder).expanduser())
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest.update(f"{path.relative_to(root)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
-"""Features of a frozen backbone: computed once where images are not augmented, cached, and trained on.
+"""Features of a frozen backbone: computed once where nothing is augmented, cached, and trained on.
 
-A frozen backbone returns the same features of an image in every epoch, so the head trains on them as it would behind
+A frozen backbone returns the same features of an example in every epoch, so the head trains on them as it would behind
 the backbone, in the same order and with the same dropout, up to the rounding of float32.
 """
 
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.examples import first_inputs
 from stages.data.split import Split
 from stages.features.kinds import Feature
 from stages.networks.complexity import scoring_batch
@@ -25,8 +26,8 @@ from stages.settings.train import FitSettings, TrainSettings
 from stages.storage.cache import Contents, cached
 from stages.transfer.backbone import backbone_of, infers, is_frozen
 
-IMAGES = 64
-"""Largest batch for the backbone, in images."""
+BATCH = 64
+"""Examples of a batch for the backbone, at most."""
 
 LARGEST_BYTES = 2**31
 """Limit for features, which are kept in memory; beyond it, every epoch goes through the backbone."""
@@ -51,7 +52,7 @@ class OnFeatures(keras.Model):
 
 @dataclass(frozen=True)
 class Cut:
-    """A network in two. front: from unscaled images to features [b, h, w, d]; head: from these to the outputs."""
+    """A network in two. front: from its input, such as unscaled images, to features [b, h, w, d]; head: the rest."""
 
     front: keras.Model
     head: OnFeatures
@@ -62,7 +63,7 @@ def on_features(
 ) -> tuple[Model, Dataset, str]:
     """Returns the head of `model`, the features that it trains on, and a parameter to record.
 
-    The head's weights are the model's own. Where features cannot replace images, returns `model` and `dataset`
+    The head's weights are the model's own. Where features cannot replace the inputs, returns `model` and `dataset`
     themselves, with the reason. The splits `train` and `val` are features; `test` is not used.
 
     Args:
@@ -86,7 +87,7 @@ def on_features(
     features = {FEATURES: Feature("vector", "float32", shape)}
     data = replace(dataset, train=train, val=val, test=val, features=features)
     size = " × ".join(map(str, shape))
-    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {size} an image"
+    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {size} an example"
 
 
 def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
@@ -100,7 +101,7 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
         "features are float32": model.policy == "float64",
-        "the data are not images alone": dataset.images is None,
+        "the network takes several inputs": len(dataset.train.inputs) > 1,
     }
     obstacle = next((reason for reason, holds in reasons.items() if holds), "")
     if obstacle:
@@ -118,9 +119,9 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     in_backbone = {id(variable) for variable in backbone.variables}
     if any(id(variable) not in in_backbone for variable in cut.front.variables):
         return None, "layers before the backbone are random or trained"
-    images = tf.cast(dataset.train.images[:2], tf.float32)
-    outputs = cut.head(cut.front(images, training=False), training=False)
-    if not np.allclose(model.network(images, training=False), outputs, rtol=1e-2, atol=1e-2):
+    inputs = first_inputs(dataset.train, 2)
+    outputs = cut.head(cut.front(inputs, training=False), training=False)
+    if not np.allclose(model.network(inputs, training=False), outputs, rtol=1e-2, atol=1e-2):
         return None, "the head alone gives other outputs"
     return cut, ""
 
@@ -150,46 +151,45 @@ def _in_two(network: keras.Model) -> Cut:
     behind = keras.Model(tensor, graph.outputs[0])
     size = tuple(tensor.shape[1:])
     wide = size if len(size) == 3 else (1, 1, *size)
-    images = keras.Input(network.input_shape[1:], dtype="float32")
-    scaled = network.layers[1:-1]
-    scaled_images = images
-    for layer in scaled:
-        scaled_images = layer(scaled_images)
-    plain = keras.layers.Reshape(wide, dtype="float32")(before(scaled_images))
+    [given] = network.inputs
+    plain = keras.layers.Reshape(wide, dtype="float32")(before(network.scaled(given)))
     features = keras.Input(wide, dtype="float32")
     head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
     set_untracked(head, "whole", network)  # tracked, its layers would be counted twice
-    return Cut(keras.Model(images, plain), head)
+    return Cut(keras.Model(given, plain), head)
 
 
 def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter) -> dict[str, np.ndarray]:
     """Compute the features of `splits` on one device."""
-    size = min(scoring_batch(front), IMAGES)
-    shape = tf.TensorSpec((None, *front.input_shape[1:]), tf.float32)
-    compute = tf.function(lambda images: front(images, training=False), input_signature=[shape], autograph=False)
+    size = min(scoring_batch(front), BATCH)
+    [given] = front.inputs
+    shape = tf.TensorSpec((None, *given.shape[1:]), given.dtype)
+    compute = tf.function(lambda inputs: front(inputs, training=False), input_signature=[shape], autograph=False)
     total = sum(-(-len(split) // size) for split in splits.values())
     features: dict[str, np.ndarray] = {}
-    done, images, began = 0, 0, time.perf_counter()
+    done, examples, began = 0, 0, time.perf_counter()
     for name, split in splits.items():
         parts = []
+        [column] = split.inputs.values()
         for start in range(0, len(split), size):
-            batch = np.asarray(split.images[start : start + size], np.float32)
-            parts.append(compute(tf.constant(batch)).numpy())
-            done, images = done + 1, images + len(batch)
-            rate = images / (time.perf_counter() - began)
-            reporter.progress(done, total, f"features of the backbone  {rate:,.0f} images/s")
+            parts.append(compute(tf.cast(column[start : start + size], given.dtype)).numpy())
+            done, examples = done + 1, examples + len(parts[-1])
+            rate = examples / (time.perf_counter() - began)
+            reporter.progress(done, total, f"features of the backbone  {rate:,.0f} examples/s")
         features[name] = np.concatenate(parts)
     return features
 
 
 def _key(front: keras.Model, dataset: Dataset) -> str:
-    """Return 32 hexadecimal digits that change with the images, the layers before the cut and their weights.
+    """Return 32 hexadecimal digits that change with the inputs, the layers before the cut and their weights.
 
-    The layers are known by what they make of two images, rounded to three digits.
+    The layers are known by what they make of two examples, rounded to three digits.
     """
-    features = front(tf.cast(dataset.train.images[:2], tf.float32), training=False)
+    features = front(first_inputs(dataset.train, 2), training=False)
     digest = hashlib.blake2b(digest_size=16)
-    for part in (dataset.fingerprint, len(dataset.train), len(dataset.val), keras.__version__, features.shape):
+    known = [feature.facts.get("digest") for feature in dataset.features.values()]
+    sizes = (len(dataset.train), len(dataset.val), front.input_shape, features.shape)
+    for part in (dataset.fingerprint, keras.__version__, known, sizes):
         digest.update(f"{part}\n".encode())
     for array in (tf.cast(features, tf.float16).numpy(), *front.get_weights()):
         digest.update(array.tobytes())

@@ -217,3 +217,13 @@ def test_a_project_without_git_is_covered(tmp_path: Path, monkeypatch: pytest.Mo
     before = sources(given)
     (tmp_path / "stages" / "step.py").write_text("x = 1\n")
     assert sources(given).digest != before.digest
+
+
+def test_a_preset_of_keras_hub_counts_by_its_content(tmp_path: Path) -> None:
+    def identity_of(name: str, content: str) -> str:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.weights.h5").write_text(content)
+        return identity(experiment("model=keras_hub", f"model.network.preset={tmp_path / name}"))
+
+    assert identity_of("one", "a") == identity_of("moved", "a") != identity_of("other", "b")

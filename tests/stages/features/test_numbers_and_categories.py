@@ -12,8 +12,8 @@ from stages.features.numbers_and_categories import (
     NO_NUMBER,
     NUMBERS,
     ONE_HOT,
-    encode,
     encoder_of,
+    encoding,
     learn,
     learn_category,
     learn_number,
@@ -63,7 +63,7 @@ def test_a_vocabulary_is_ordered_by_frequency_then_name() -> None:
 
 
 def test_values_are_as_documented(encoder: keras.Model) -> None:
-    tensors = encode(encoder, COLUMNS, slice(None))
+    tensors = encoding(encoder)(COLUMNS, slice(None))
     numbers = tensors[NUMBERS]
     assert numbers.dtype == np.float32
     assert numbers.shape == (ROWS, 2 + 1 + 3 + 3 + 1)
@@ -82,7 +82,7 @@ def test_values_are_as_documented(encoder: keras.Model) -> None:
 def test_unknown_categories_are_zeros(encoder: keras.Model) -> None:
     row = {name: values[:1] for name, values in COLUMNS.items()}
     row |= {"color": np.array(["green"], object), "class": np.array([9]), "zip": np.array(["?"], object)}
-    tensors = encode(encoder, row, slice(None))
+    tensors = encoding(encoder)(row, slice(None))
     assert tensors[NUMBERS][0, 3:].tolist() == [0] * 6 + [1]
     assert tensors["zip"][0] == 0
 
@@ -91,15 +91,16 @@ def test_values_that_keras_gives_a_meaning_have_none_here() -> None:
     columns = {"text": np.array(["[UNK]", "a", "[UNK]", ""], object), "whole": np.array([-1, 5, -1, NO_NUMBER])}
     features = {"text": Feature("category", "string"), "whole": Feature("category", "int64")}
     learnt = learn(features, {"text": columns["text"], "whole": columns["whole"][:3]})
-    tensors = encode(encoder_of(features, learnt), columns, slice(None))
+    tensors = encoding(encoder_of(features, learnt))(columns, slice(None))
     np.testing.assert_array_equal(
         tensors[NUMBERS], [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0], [0, 1, 0, 0, 0]]
     )
 
 
 def test_any_batch_a_file_and_a_graph_give_the_same_bits(encoder: keras.Model, tmp_path: Path) -> None:
-    expected = encode(encoder, COLUMNS, slice(None))
-    parts = [encode(encoder, COLUMNS, slice(start, start + 7)) for start in range(0, ROWS, 7)]
+    encode = encoding(encoder)
+    expected = encode(COLUMNS, slice(None))
+    parts = [encode(COLUMNS, slice(start, start + 7)) for start in range(0, ROWS, 7)]
     encoder.save(tmp_path / "encoder.keras")
     loaded = keras.models.load_model(tmp_path / "encoder.keras")
     compiled = tf.function(loaded, autograph=False)

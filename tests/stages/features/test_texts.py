@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import NUMBERS, encode, encoder_of, learn, sizes, with_facts
+from stages.features.numbers_and_categories import NUMBERS, encoder_of, encoding, learn, sizes, with_facts
 from stages.features.texts import LONGEST, RESERVED, learn_text, split_words
 
 TEXTS = np.array(
@@ -39,13 +39,14 @@ def test_texts_without_words_are_refused() -> None:
 def test_words_are_those_of_the_layer() -> None:
     learnt = learn_text(TEXTS, 1000)
     encoder = encoder_of(FEATURES, {"review": learnt})
-    numbers = encode(encoder, {"review": TEXTS}, slice(None))["review"]
+    encode = encoding(encoder)
+    numbers = encode({"review": TEXTS}, slice(None))["review"]
     assert numbers.dtype == np.int32
     places = {word: place for place, word in enumerate(learnt.words, start=RESERVED)}
     for row, words in zip(numbers, split_words(TEXTS), strict=True):
         expected = [places[word.decode()] for word in words.numpy()][: learnt.length]
         assert row.tolist() == expected + [0] * (learnt.length - len(expected))
-    [unknown] = encode(encoder, {"review": np.array(["the zebra"], object)}, slice(None))["review"]
+    [unknown] = encode({"review": np.array(["the zebra"], object)}, slice(None))["review"]
     assert unknown[:3].tolist() == [RESERVED, 1, 0]
 
 
@@ -55,13 +56,14 @@ def test_any_batch_a_file_and_a_graph_give_the_same_numbers(tmp_path: Path) -> N
     learnt = learn(features, columns, max_tokens=5, length=4)
     encoder = encoder_of(features, learnt)
     assert sizes(with_facts(features, learnt)) == {"review": 7}
-    expected = encode(encoder, columns, slice(None))
+    encode = encoding(encoder)
+    expected = encode(columns, slice(None))
     assert {*expected} == {NUMBERS, "review"}
     encoder.save(tmp_path / "encoder.keras")
     loaded = keras.models.load_model(tmp_path / "encoder.keras")
     raw = {name: tf.constant(values, features[name].dtype) for name, values in columns.items()}
     answers = tf.function(loaded, autograph=False)(raw)
     for name, values in expected.items():
-        parts = [encode(encoder, columns, slice(row, row + 1))[name] for row in range(len(TEXTS))]
+        parts = [encode(columns, slice(row, row + 1))[name] for row in range(len(TEXTS))]
         np.testing.assert_array_equal(np.concatenate(parts), values)
         np.testing.assert_array_equal(answers[name], values)

@@ -38,7 +38,7 @@ def test_a_frozen_backbone_stays_to_the_bit(cached: str) -> None:
     trained = train(made, DATASET, where, given(fine_tune_epochs=0, cache_features=cached))
     np.testing.assert_array_equal(weights_inside(trained.model.network), before)
     assert np.max(np.abs(flat(trained.model.network)[len(before) :] - head)) > 1e-3
-    assert trained.record.params["features"] == ("on: 1 × 1 × 8 an image" if cached == "auto" else "off: as asked")
+    assert trained.record.params["features"] == ("on: 1 × 1 × 8 an example" if cached == "auto" else "off: as asked")
     assert trained.record.params["phase_1_trained_parameters"] == 8 * 10 + 10
 
 
