@@ -40,7 +40,7 @@ def main() -> NoReturn:
         except Exception as error:
             code = _report(error)
         signals.ended(code)
-    if "tensorflow" in sys.modules:
+    if sys.modules.keys() & {"tensorflow", "mlflow"}:
         _leave(code)
     sys.exit(code)
 
@@ -135,7 +135,7 @@ def _run_search(composer: "Composer") -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Ends the process at once, as all is written and sent, and TensorFlow's destructors would take seconds."""
+    """Ends the process at once: all is written and sent, and destructors, TensorFlow's above all, would take longer."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -11,6 +11,7 @@ from typing import IO
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import new_folder_name, shorter
+from pipeline.provenance.code_state import CodeState
 from pipeline.run_folder.lock import LOCK, locked, share
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
@@ -31,10 +32,14 @@ OnEpoch = Callable[[Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class SweepRun:
-    """The tracked run of a sweep, the parent of its jobs' runs. run_id: None if the sweep is not tracked."""
+    """The tracked run of a sweep, the parent of its jobs' runs.
+
+    run_id: None if the sweep is not tracked. code: the state of the repository, if there is one, as the sweep began.
+    """
 
     run_id: str | None
     experiment: str
+    code: CodeState | None
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     experiment, folder = job.experiment, job.folder
     assert folder is not None
     code = source_digest.sources(experiment)
-    state = code_state()
+    state = job.sweep.code if job.sweep else code_state()
     summary = _first_summary(job, folder, code.digest)
     try:
         unknown_to_git(experiment.outputs)

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
-from pipeline.provenance.code_state import code_state, command, resuming_command
+from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run.engine import LOOK_SECONDS
 from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, label, sweep_description
@@ -57,6 +58,7 @@ class Session(ABC):
         self.settings = settings
         self.console = console
         self._parent = Tracker()
+        self._code: CodeState | None = None
         self._jobs: dict[str, SweepJob] = {}  # by their folders
         self._running: Sequence[Running] = ()
         self._failed = False
@@ -121,7 +123,7 @@ class Session(ABC):
             made.experiment,
             made.overrides,
             self.folder / made.folder,
-            SweepRun(self._parent.run_id, self.first.name),
+            SweepRun(self._parent.run_id, self.first.name, self._code),
             on_epoch=on_epoch,
             run_name=f"best: {name}" if made.finishes else name,
             only_trains=made.only_trains,
@@ -180,6 +182,7 @@ class Session(ABC):
         with ExitStack() as held, signals.listening(), signals.uninterrupted():
             try:
                 self.write()
+                self._code = code_state()
                 self._parent = self._open_parent()
                 held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
                 with self.console.live(self._table):
@@ -282,12 +285,15 @@ class Session(ABC):
 
     def _open_parent(self) -> Tracker:
         first = self.first
-        tags = begun_tags(first.tracking, code_state()) | {"sweep": self.folder.name, "jobs": str(self.total)}
+        tags = begun_tags(first.tracking, self._code) | {"sweep": self.folder.name, "jobs": str(self.total)}
         if first.debug is not None:
             tags["debug"] = first.debug.kind
         spec = RunSpec(first.tracking, first.outputs, self.folder, first.name, self.name, tags=tags)
         with imports_kept():
-            return open_tracker(spec, self.console.warn)
+            tracker = open_tracker(spec, self.console.warn)
+            for name in ("matplotlib.backends.backend_svg", "matplotlib.figure"):
+                import_module(name)  # for the end, now that jobs cannot be forked yet
+            return tracker
 
     def _mark_killed(self) -> None:
         """Mark the tracked run as KILLED, as this process is about to be ended by force."""
