@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.config.experiment import Experiment
+from pipeline.exit_codes import DONE
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.code_state import CodeState
 from pipeline.run_folder.lock import LOCK, locked, share
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
+from pipeline.system import pulse, signals
 from stages.errors import UserError
 
 
@@ -42,6 +44,36 @@ class SweepRun:
     code: CodeState | None
 
 
+@dataclass
+class Turn:
+    """The turn of a sweep's job to train: it may begin while the one before is evaluated and exported.
+
+    connection: to the sweep's process. waited: seconds for the end of the one before.
+    """
+
+    connection: Connection
+    waited: float = 0.0
+
+    def wait(self) -> None:
+        """Wait for the turn. The job's time limit begins later by that."""
+        began = time.monotonic()
+        signals.until(self._has_come)
+        self.waited = time.monotonic() - began
+        signals.extend_time_out(self.waited)
+
+    def _has_come(self) -> bool:
+        pulse.beat()
+        return self.connection.poll()
+
+    def has_trained(self) -> None:
+        """Let the next job begin, and wait."""
+        self.connection.send(None)
+
+    def has_finished(self) -> None:
+        """Let the next job train: this one has but to be sent to its store."""
+        self.connection.send(DONE)
+
+
 @dataclass(frozen=True)
 class Job:
     """One run to be made.
@@ -50,7 +82,7 @@ class Job:
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
     resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
     started: when the user began to wait for it, in seconds of `time.monotonic()`.
-    on_epoch: of a search's trial. on_finished: called when a finished run has but to be sent to its store.
+    on_epoch: of a search's trial. turn: of a sweep's job, where several may be in one place.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
     lock: of the folder, in the process that has claimed it. store: the connection to one that talks to its store.
@@ -64,7 +96,7 @@ class Job:
     forked: Summary | None = None
     started: float = field(default_factory=time.monotonic)
     on_epoch: OnEpoch | None = None
-    on_finished: Callable[[], object] | None = None
+    turn: Turn | None = None
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False

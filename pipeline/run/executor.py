@@ -104,7 +104,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 console.warn(OPEN_PORTS)
                 _wait_for_members(task.meet, console, run.summary)
             cache = job.experiment.outputs / "cache"
-            StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch).run(stages)
+            StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch, job.turn).run(stages)
             if not job.only_trains:
                 register(run, console)
             run.summary.status = "FINISHED"
@@ -324,7 +324,8 @@ def end(run: Run, code: int, console: Console) -> int:
     The order is important: once the summary has the status, nothing of the run is repeated, whenever the process dies;
     the store's status comes last, when it has everything else.
     """
-    summary, tracker, started = run.summary, run.tracker, run.job.started
+    summary, tracker, turn = run.summary, run.tracker, run.job.turn
+    started = run.job.started + (turn.waited if turn else 0.0)
     if run.sampled is not None:
         run.sampled.finish()
     summary.take_time(started)
@@ -348,8 +349,8 @@ def end(run: Run, code: int, console: Console) -> int:
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
     record_end(tracker, run.folder, summary)
-    if run.job.on_finished is not None and code == DONE:
-        run.job.on_finished()
+    if turn is not None and code == DONE:
+        turn.has_finished()
     tracker.flush(console.log if summary.status == "FINISHED" else None)
     for line in tracker.notes:
         console.log(line)

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.checks.own_code import typed
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
-from pipeline.planning.job import OnEpoch, PrunedError
+from pipeline.planning.job import OnEpoch, PrunedError, Turn
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
 from pipeline.run.after_training import prepare, reloads
@@ -122,6 +122,7 @@ class StageRunner:
     console: Console
     summary: Summary
     on_epoch: OnEpoch | None = None
+    turn: Turn | None = None
 
     def __post_init__(self) -> None:
         self._reporter = RunReporter(self.tracker, self.console, self.summary, self.on_epoch)
@@ -140,11 +141,16 @@ class StageRunner:
         try:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:
+                    turn = self.turn if stage.planned.name == "train" else None
+                    if turn is not None:
+                        turn.wait()
                     if stage.planned.name == "evaluate" and reloads(stages[index + 1 :]):
                         fresh_process.prestart()
                     result = self._timed(stage, stages[index + 1 :])
                     self._record(stage, result)
                     self._results[stage.planned.makes] = result
+                    if turn is not None:
+                        turn.has_trained()
         finally:
             fresh_process.end()  # of a notebook's run that has failed before its export
         _visit_safe_place()

@@ -35,6 +35,7 @@ class Search(Session):
 
     kind = "search"
     unit = "trial"
+    is_adaptive = True
     study: Study  # once it runs
 
     def __init__(self, settings: SearchSettings, axes: Sequence[Axis], compose: Compose, console: Console) -> None:

@@ -6,18 +6,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
+
+import psutil
 
 from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.planning.job import Job
+from pipeline.planning.job import Job, Turn
 from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of
 from pipeline.run.launch import run_job
@@ -126,22 +127,35 @@ class JobProcess(LocalProcess):
     Attributes:
         job: what it runs.
         exit_code: None while it runs; 128 + n where signal n killed it, that of the request where it was stopped.
-        end: has the exit code of a finished job as soon as another may begin.
+        has_trained: whether another job may begin in its place, and wait for its end.
     """
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
-        self.end, end = Pipe(duplex=False)
+        self.turn, turn = Pipe()
         store = serve(Store(job.experiment.tracking, job.experiment.outputs))
         own = replace(job, store=store)
-        arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), end)
+        arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), turn)
         super().__init__(_work, arguments, job.experiment.hang_seconds)
-        for given in filter(None, (end, store)):
+        for given in filter(None, (turn, store)):
             given.close()  # the process has it
         self.job = job
         self.started = time.monotonic()
         self.exit_code: int | None = None
+        self.has_trained = False
         self._console = console
         self._stopped_by: Request | None = None
+
+    def train(self) -> None:
+        """Let the job train. Its seconds count from now on."""
+        self.started = time.monotonic()
+        with suppress(OSError):  # it has ended
+            self.turn.send(None)
+
+    def leaves_room(self) -> bool:
+        """Return whether as large a job would fit into memory beside it."""
+        with suppress(psutil.Error):
+            return psutil.virtual_memory().available > 2 * self._use.memory_info().rss
+        return False
 
     def stop(self, request: Request, count: int = 1) -> None:
         self._stopped_by = request
@@ -153,8 +167,10 @@ class JobProcess(LocalProcess):
         A finished job may still send to its store then, until `has_left`.
         """
         if self.exit_code is None and not self.has_left():
-            with suppress(EOFError):
-                self.exit_code = self.end.recv() if self.end.poll() else None
+            with suppress(EOFError, OSError):  # it is ending
+                while self.exit_code is None and self.turn.poll():
+                    self.exit_code = self.turn.recv()
+                    self.has_trained = True
         return self.exit_code
 
     def has_left(self) -> bool:
@@ -189,7 +205,7 @@ def _reloads_afresh(job: Job) -> bool:
     return is_first
 
 
-def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, end: Connection) -> None:
+def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
     assert job.folder is not None
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
@@ -199,7 +215,7 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bo
     streams.append_to(job.folder / OUTPUT)
     own_job = replace(job, started=time.monotonic())
     if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
-        own_job = replace(own_job, on_finished=partial(end.send, DONE))
+        own_job = replace(own_job, turn=Turn(turn))
     enter(job, own)
     console = Console(log=job.folder / LOG)
     leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
@@ -214,6 +230,11 @@ FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
 Running = JobProcess | RemoteJob
 
 
+def _train(running: Running) -> None:
+    if isinstance(running, JobProcess):
+        running.train()
+
+
 def _ignore(*_: object) -> None:
     """Do nothing of what happens to a job."""
 
@@ -223,7 +244,8 @@ class Scheduler:
     """Runs each job in a process of its own, as many at a time as there are slots.
 
     The next job is taken from `jobs` only when a slot is free, after `on_end` of the job that freed it: a search
-    decides by the results so far. One that died or failed is run again after the others.
+    decides by the results so far. Where it `overlaps`, it begins while the one before is evaluated and exported, and
+    trains after that one's end. One that died or failed is run again after the others.
     """
 
     jobs: Iterator[Job]  # each with a folder of its own; asked again, while others run, after it had none
@@ -232,6 +254,7 @@ class Scheduler:
     retries: int = 0  # times that each job is run again
     on_end: Callable[[Job, int, float, bool], None] = _ignore  # a job, its exit code and seconds, whether it runs again
     on_poll: Callable[[Sequence[Running]], None] = _ignore  # about every POLL_SECONDS; may `stop` any
+    overlaps: bool = False  # with a single slot, on whose processors two jobs fit
 
     def __post_init__(self) -> None:
         self._running: dict[Running, Slot] = {}
@@ -257,20 +280,37 @@ class Scheduler:
 
     def _fill(self) -> bool:
         """Start jobs in the slots that are free; return whether any job runs."""
-        while self.free and (job := self._next()) is not None:
+        while (slot := self._slot()) is not None and (job := self._next()) is not None:
             try:
-                running = self._started(job)
+                running = self._started(job, slot)
             except UserError as error:
                 self.console.error(str(error))
                 self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
             else:
-                self._running[running] = self.free.pop(0)
+                self._running[running] = slot
+                if self.free:
+                    self.free.pop(0)
+                    _train(running)
         return bool(self._running)
 
-    def _started(self, job: Job) -> Running:
+    def _slot(self) -> Slot | None:
+        """Return the slot of the next job: a free one, or that of a job that has trained and leaves room for it."""
+        if self.free or not self.overlaps or len(self._running) != 1:
+            return self.free[0] if self.free else None
+        [(running, slot)] = self._running.items()
+        return slot if isinstance(running, JobProcess) and running.has_trained and running.leaves_room() else None
+
+    def _release(self, slot: Slot) -> None:
+        """Let the job train that waits in `slot`; where there is none, the slot is free."""
+        if not self.overlaps or not self._running:
+            self.free.append(slot)
+        for running in self._running if self.overlaps else ():
+            _train(running)
+
+    def _started(self, job: Job, slot: Slot) -> Running:
         if job.experiment.cluster.submits_jobs:
             return engine_of(job.experiment).start(job, self.console)
-        return JobProcess(job, self.console, self.free[0])
+        return JobProcess(job, self.console, slot)
 
     def _next(self) -> Job | None:
         """Return the next job, once its tracking server answers; None where there is none for now."""
@@ -283,14 +323,14 @@ class Scheduler:
     def _wait(self) -> None:
         """Wait for the end of a process, POLL_SECONDS at most, and tell of those that have ended."""
         own = [process for process in self._running if isinstance(process, JobProcess)]
-        ends: list[Any] = [end for process in own for end in (process.sentinel, process.end)]
+        ends: list[Any] = [end for process in own for end in (process.sentinel, process.turn)]
         wait([*ends, *(process.sentinel for process in self._sending)], POLL_SECONDS)
         pulse.beat()
         self._sending = [process for process in self._sending if not process.has_left()]
         for process in list(self._running):
             code = process.poll()
             if code is not None:
-                self.free.append(self._running.pop(process))
+                self._release(self._running.pop(process))
                 if isinstance(process, JobProcess) and process.exitcode is None:
                     self._sending.append(process)
                 again = code not in FINAL and self._left[process.job.folder] > 0

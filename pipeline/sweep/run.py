@@ -32,6 +32,7 @@ class Sweep(Session):
 
     kind = "sweep"
     unit = "job"
+    is_adaptive = False
 
     def __init__(self, jobs: Sequence[SweepJob], settings: SweepSettings, console: Console) -> None:
         super().__init__(settings, console)

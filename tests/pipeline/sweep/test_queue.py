@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pipeline.console import Console
-from pipeline.planning.job import Job
+from pipeline.planning.job import Job, Turn
 from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
 from pipeline.system.pulse import Pulse
@@ -121,10 +121,10 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert not [process for process in processes if process.is_running()]
 
 
-def lingers(own: Pulse, job: Job, variables: object, reloads_afresh: bool, end: Connection) -> None:
+def lingers(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection) -> None:
     """Stands for a job that has finished and still sends to its store; the second of them dies of it."""
     assert job.folder is not None
-    end.send(0)
+    Turn(turn).has_finished()
     time.sleep(1)
     os._exit(int(job.folder.name))
 
@@ -150,3 +150,48 @@ def test_the_next_job_begins_while_a_finished_one_still_sends(outputs: Path, mon
     assert codes == [0, 0]
     assert others == [0, 1]
     assert [process.exitcode for process in processes] == [0, 1]
+
+
+def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection) -> None:
+    """Stands for a job that begins, trains in its turn, and is evaluated for half a second."""
+    assert job.folder is not None
+    job.folder.mkdir(parents=True)
+
+    def note(event: str) -> None:
+        with (job.folder or Path()).with_name("events").open("a") as file:
+            file.write(f"{event} {job.folder.name if job.folder else ''}\n")
+
+    note("begins")
+    Turn(turn).wait()
+    note("trains")
+    Turn(turn).has_trained()
+    time.sleep(0.5)
+    note("ends")
+    os._exit(0)
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
+    overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.sweep.queue._work", notes)
+    Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], overlaps=overlaps).run()
+    events = (outputs / "jobs" / "events").read_text().split("\n")
+    rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
+    if overlaps:
+        assert events[:-1] == ["begins 0", "trains 0", "begins 1", "ends 0", *rest]
+    else:
+        assert events[:-1] == [f"{event} {number}" for number in range(3) for event in ("begins", "trains", "ends")]
+
+
+def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
+    ours, theirs = Pipe()
+    turn = Turn(theirs)
+    with signals.listening():
+        deadline = time.monotonic() + 60
+        signals.time_out(deadline, 60)
+        threading.Timer(0.3, ours.send, (None,)).start()
+        turn.wait()
+        assert turn.waited >= 0.3
+        assert signals._listener.timer is not None
+        assert signals._listener.timer[0] == deadline + turn.waited
