@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.data.tables import Block, FileRows, argument_names
-from stages.data.typed_columns import Reading, Typed
+from stages.data.tables import argument_names, read_files
+from stages.data.typed_columns import Typed, read
 from stages.errors import UserError
 from stages.features.drift import Drift
 from stages.settings.places import regular_file
@@ -26,6 +26,13 @@ ARRAYS = ".npz"
 
 KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
+
+
+class Block(NamedTuple):
+    """Rows of a file, from the one numbered `first` on, counted from 1 without the header."""
+
+    name: str
+    first: int
 
 
 def takes_columns(loaded: Any) -> bool:
@@ -45,7 +52,7 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
             given = _arrays(path, _arguments(loaded))
             drift.add(given)
             for start in range(0, len(next(iter(given.values()))), BATCH):
-                yield Block(path.name, start + 1, {}), _answer(loaded, given, start)
+                yield Block(path.name, start + 1), _answer(loaded, given, start)
         return
     settings = TableSettings(files=[str(path) for path in paths])
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
@@ -59,17 +66,19 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
     wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
     if wide is not None:
         raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", f"a {ARRAYS} file")
-    reading = Reading([Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()])
-    for block in FileRows(header, settings).blocks([columns[name] for name in arguments]):
-        values, wrong = reading.read(block)
-        if wrong:
-            raise UserError(f"{wrong[0][1]}: {wrong[0][2]}", "values as the model was trained on")
-        given = {name: _values(values[columns[name]], reading.texts.get(columns[name])) for name in arguments}
-        parts = [_answer(loaded, given, start) for start in range(0, len(next(iter(given.values()))), BATCH)]
-        if not parts:
-            continue
-        drift.add(given)
-        yield block, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    typed = [Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()]
+    rows = read_files(header, settings)
+    values, texts, wrong = read(rows, typed, "skip")
+    if wrong:
+        raise UserError(": ".join(wrong[0]), "values as the model was trained on")
+    given = {name: _values(values[columns[name]], texts.get(columns[name])) for name in arguments}
+    drift.add(given)
+    begin = 0
+    for name, count in rows.parts:
+        for start in range(0, count, BATCH):
+            here = slice(begin + start, begin + min(start + BATCH, count))
+            yield Block(name, start + 1), _answer(loaded, {key: part[here] for key, part in given.items()}, 0)
+        begin += count
 
 
 def _arguments(loaded: Any) -> dict[str, Any]:
@@ -102,8 +111,8 @@ def _arrays(path: Path, arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return given
 
 
-def _values(values: np.ndarray, texts: dict[str, int] | None) -> np.ndarray:
-    return values if texts is None else np.array([*texts], object)[values]
+def _values(values: np.ndarray, texts: list[str] | None) -> np.ndarray:
+    return values if texts is None else np.array(texts, object)[values]
 
 
 def _answer(loaded: Any, columns: dict[str, np.ndarray], start: int) -> dict[str, np.ndarray]:

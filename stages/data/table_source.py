@@ -3,14 +3,14 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.tables import FileRows, Profile, Rows, argument_names, scan
+from stages.data.tables import Profile, Rows, argument_names, read_files, scan
 from stages.data.typed_columns import NUMBERS, Typed, read
 from stages.errors import UserError
 from stages.features.kinds import Feature
@@ -105,32 +105,35 @@ def feature_of_column(column: ColumnFacts) -> Feature:
 
 def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) -> TableSource:
     """Returns the table: in memory where it fits or there is no cache, else mapped from the cache."""
-    rows = FileRows(Header.of(files_of(settings.files), settings.delimiter, settings.encoding), settings)
-    files = rows.header.files
-    if cache is None or settings.cache == "off" or _bytes_of(rows.header) <= memory_for_data(settings.memory_gib):
-        return read_rows(rows, settings)
-    status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
+    if cache is None or settings.cache == "off" or _bytes_of(header) <= memory_for_data(settings.memory_gib):
+        return read_rows(read_files(header, settings), settings)
+    status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in header.files]
     of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction", "task")
     facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in of_splits)
     facts.append(("task", settings.predicts))
     place = cache / f"table-{hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]}"
-    entry, is_new = cached(place, partial(_contents, rows, settings), reporter)
-    reporter.log(f"{'converted' if is_new else 'found'} {rows.name} in {place}: training reads it from the disk")
-    return _source(rows, entry, is_mapped=True)
+
+    def make(folder: Path) -> Contents:
+        with TemporaryDirectory(dir=folder) as scratch:
+            return _contents(read_files(header, settings, Path(scratch)), settings, folder)
+
+    entry, is_new = cached(place, make, reporter)
+    reporter.log(f"{'converted' if is_new else 'found'} {header.name} in {place}: training reads it from the disk")
+    return _source(header.name, entry, is_mapped=True)
 
 
 def read_rows(rows: Rows, settings: TableSettings) -> TableSource:
     """Returns the table in memory."""
-    return _source(rows, _contents(rows, settings, None), is_mapped=False)
+    return _source(rows.name, _contents(rows, settings, None), is_mapped=False)
 
 
-def _source(rows: Rows, contents: Contents, is_mapped: bool) -> TableSource:
-    count = contents.facts["rows"]
-    arrays = {column: contents.arrays[f"column_{place}"][:count] for place, column in enumerate(contents.facts["read"])}
+def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
+    arrays = {column: contents.arrays[f"column_{place}"] for place, column in enumerate(contents.facts["read"])}
     numbers = arrays.pop(NUMBERS)
     columns = [ColumnFacts(**column) for column in contents.facts["columns"]]
     texts, skipped, listed = (contents.facts[key] for key in ("texts", "skipped", "listed"))
-    return TableSource(rows.name, columns, texts, skipped, listed, arrays, numbers, is_mapped)
+    return TableSource(name, columns, texts, skipped, listed, arrays, numbers, is_mapped)
 
 
 def _bytes_of(header: Header) -> float:
@@ -143,26 +146,22 @@ def _bytes_of(header: Header) -> float:
 
 
 def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Contents:
-    """Reads the table twice: for the kinds of its columns, then for their values.
+    """Finds the kinds of the columns, then takes their values.
 
     Args:
         folder: takes the columns as files; None: they are held in memory.
     """
     profiles = scan(rows)
-    facts = [
-        _facts(profiles[name], settings, feature, rows.takes_texts)
-        for name, feature in argument_names(rows.columns).items()
-    ]
+    names = argument_names(rows.columns)
+    facts = [_facts(profiles[name], settings, feature, rows.takes_texts) for name, feature in names.items()]
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
-    count = profiles[rows.columns[0]].rows
-    arrays, texts, skipped = read(rows, reads, count, settings.on_error, folder)
+    arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
         raise UserError(f"{rows.name}: no row can be used ({skipped[0][0]}: {skipped[0][1]})", "rows that can be")
     named = {f"column_{place}": array for place, array in enumerate(arrays.values())}
     content = {
         "columns": [asdict(column) for column in facts],
         "read": list(arrays),
-        "rows": len(arrays[NUMBERS]),
         "texts": texts,
         "skipped": len(skipped),
         "listed": skipped[:MOST_SKIPPED],
@@ -189,7 +188,7 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
         if settings.predicts == "regression" and not profile.is_number:
             problem = f"task=regression, and data.target={profile.name} has texts"
             raise UserError(problem, "a column of numbers, or classes", "task=classification")
-    different = len(profile.values) if kind != "number" else 0
+    different = profile.different if kind != "number" else 0
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 

@@ -1,13 +1,14 @@
-"""Tables as typed columns: files, or arrays, read in blocks; the kinds of their columns; rows that cannot be used."""
+"""Tables: files, or arrays, read as one table; the kinds of its columns."""
 
 import csv
+import errno
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +20,6 @@ from stages.settings.table import Header, TableSettings, format_of, not_in_encod
 
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
-
-ROWS = 2**20
-"""Rows of arrays that are read at once."""
 
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 """Texts that mean a missing value."""
@@ -43,123 +41,107 @@ DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
 _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$|^Unnamed: \d+$", re.IGNORECASE)
 
 
-class Block(NamedTuple):
-    """Rows of a file, or of a split, from the one numbered `first` on, counted from 1 without the header."""
-
-    name: str
-    first: int
-    columns: dict[str, pa.Array]
-
-    def where(self, row: int, column: str) -> str:
-        """Names a value by its place in the block."""
-        return f"{self.name} row {self.first + row:,}, column {column}"
+Values: TypeAlias = Any
+"""Values of a column, a `pyarrow.ChunkedArray`."""
 
 
-class Rows(Protocol):
-    """Rows that are read in blocks, in order, any number of times.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of files, or of splits, in order.
 
-    takes_texts: whether a column of sentences is a feature without being declared.
+    parts: the files or splits, and how many rows each has. takes_texts: whether a column of sentences is a feature
+    without being declared. ragged: what is said of rows that are left out.
     """
 
-    takes_texts: bool
+    name: str
+    table: pa.Table
+    parts: Sequence[tuple[str, int]]
+    takes_texts: bool = False
+    ragged: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
 
     @property
-    def name(self) -> str: ...
+    def columns(self) -> list[str]:
+        return list(self.table.column_names)
 
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
-        """Yields all rows in order; each column is int64, float64 or string.
-
-        Args:
-            ragged: takes what is said of rows that are left out, where `on_error` is `skip`.
+    def column(self, name: str) -> Values:
+        """Returns a column as int64, float64 or string; NaN is missing.
 
         Raises:
-            UserError: for rows that are ragged or in another encoding, and values of a type that no feature has.
+            UserError: for values of a type that no feature has.
         """
+        array = self.table.column(name)
+        if pa.types.is_dictionary(array.type):
+            array = array.cast(array.type.value_type)
+        kind = array.type
+        if pa.types.is_integer(kind):
+            return array.cast(pa.int64(), safe=False)
+        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            array = array.cast(pa.float64())
+            return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
+        are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean, pa.types.is_null)
+        if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
+            return array.cast(pa.string())
+        expected = "numbers, texts or dates"
+        raise UserError(f"{self.parts[0][0]}: the column {name} holds {kind}", expected, "without this column")
+
+    def where(self, row: int, column: str) -> str:
+        """Names a value by the number of its row in its file or split, from 1 without the header."""
+        for part, count in self.parts:
+            if row < count:
+                return f"{part} row {row + 1:,}, column {column}"
+            row -= count
+        raise IndexError(row)
 
 
-@dataclass(frozen=True)
-class FileRows:
-    """Rows of files; see `Rows`."""
+def read_files(header: Header, settings: TableSettings, folder: Path | None = None) -> Rows:
+    """Returns the rows of files.
 
-    header: Header
-    settings: TableSettings
-    takes_texts = False
+    Args:
+        folder: takes them as files, which are mapped; None: they are held in memory.
 
-    @property
-    def name(self) -> str:
-        files = self.header.files
-        return files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return self.header.columns
-
-    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
-        """See `Rows`."""
-        are_texts: dict[str, bool] = {}
-        for path in self.header.files:
-            first = 1
-            try:
-                for batch in _batches(path, self.header, self.settings, ragged if ragged is not None else []):
-                    block = Block(path.name, first, {name: _plain(batch.column(name), path, name) for name in columns})
-                    if self.header.delimiter is None:
-                        self._refuse_other_types(path, block, are_texts)
-                    yield block
-                    first += len(batch)
-            except pa.ArrowInvalid as error:
-                damage = _damage(path, self.header, self.settings)
-                raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
-            except OSError as error:  # of a compressed file that ends too early
-                raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
-
-    def _refuse_other_types(self, path: Path, block: Block, are_texts: dict[str, bool]) -> None:
-        """Refuses a column of texts in one typed file and of numbers in another."""
-        for name, array in block.columns.items():
-            is_text = pa.types.is_string(array.type)
-            if array.null_count < len(array) and are_texts.setdefault(name, is_text) != is_text:
-                here, there = ("texts", "numbers") if is_text else ("numbers", "texts")
-                raise UserError(
-                    f"{path}: the column {name} holds {here}, and {there} in {self.header.files[0].name}",
-                    "columns of the same types in all files",
-                )
+    Raises:
+        UserError: where a file cannot be read, is ragged or in another encoding, or columns have several types.
+    """
+    ragged: list[str] = []
+    tables: list[pa.Table] = []
+    for path in header.files:
+        try:
+            schema, batches = _batches(path, header, settings, ragged)
+            place = None if folder is None else folder / f"rows_{len(tables)}.arrow"
+            table = pa.Table.from_batches(batches, schema) if place is None else _mapped(place, schema, batches)
+        except pa.ArrowInvalid as error:
+            damage = _damage(path, header, settings)
+            raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
+        except OSError as error:  # of a compressed file that ends too early
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
+        tables.append(table.select(list(header.columns)))
+    parts = [(path.name, len(table)) for path, table in zip(header.files, tables, strict=True)]
+    try:
+        whole = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(f"{header.name}: {error}", "columns of the same types in all files") from error
+    return Rows(header.name, whole, parts, ragged=ragged)
 
 
-@dataclass(frozen=True)
-class ArrayRows:
-    """Rows of columns in memory, by their splits; see `Rows`."""
-
-    name: str
-    splits: Mapping[str, Mapping[str, pa.Array]]
-    takes_texts = True
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return list(next(iter(self.splits.values())))
-
-    def blocks(self, columns: Sequence[str], ragged: list[str] | None = None) -> Iterator[Block]:
-        """See `Rows`."""
-        for split, arrays in self.splits.items():
-            for start in range(0, len(next(iter(arrays.values()))), ROWS):
-                part = {name: _plain(arrays[name].slice(start, ROWS), split, name) for name in columns}
-                yield Block(split, start + 1, part)
-
-
-def _batches(path: Path, header: Header, settings: TableSettings, ragged: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: Path, header: Header, settings: TableSettings, ragged: list[str]
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     if header.delimiter is None:
-        kind = {"feather": "ipc"}.get(str(format_of(path)), "parquet")
+        data = pa.dataset.dataset(path, format={"feather": "ipc"}.get(str(format_of(path)), "parquet"))
         rows = max(BLOCK // (8 * len(header.columns)), 1)
-        yield from pa.dataset.dataset(path, format=kind).to_batches(batch_size=rows, batch_readahead=2)
-        return
+        return data.schema, data.to_batches(batch_size=rows, batch_readahead=2)
     names = Header.of([path], settings.delimiter, settings.encoding).columns
 
     def leave_out(row: pa.csv.InvalidRow) -> str:
         ragged.append(f"{row.actual_columns} values for {row.expected_columns} columns: {row.text[:60]}")
         return "skip"
 
-    yield from pa.csv.open_csv(
+    reader = pa.csv.open_csv(
         pa.input_stream(str(path), compression="detect"),
         read_options=pa.csv.ReadOptions(
             block_size=BLOCK, encoding=settings.encoding, column_names=list(names), skip_rows=1
@@ -175,28 +157,15 @@ def _batches(path: Path, header: Header, settings: TableSettings, ragged: list[s
             strings_can_be_null=True,
         ),
     )
+    return reader.schema, reader
 
 
-def _plain(array: pa.Array, where: object, name: str) -> pa.Array:
-    """Returns a column as int64, float64 or string; NaN is missing."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    kind = array.type
-    if pa.types.is_integer(kind):
-        return array.cast(pa.int64(), safe=False)
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        array = array.cast(pa.float64())
-        return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-    if (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
-    ):
-        return array.cast(pa.string())
-    if pa.types.is_temporal(kind):
-        return array.cast(pa.string())
-    raise UserError(f"{where}: the column {name} holds {kind}", "numbers, texts or dates", "without this column")
+def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Returns rows that have been written to the file `place`."""
+    with pa.ipc.new_file(str(place), schema) as file:
+        for batch in batches:
+            file.write_batch(batch)
+    return pa.ipc.open_file(pa.memory_map(str(place))).read_all()
 
 
 def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | None:
@@ -218,62 +187,54 @@ def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | 
     return None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Profile:
-    """Facts of a column, known once all its blocks have been added.
+    """Facts of a column.
 
-    numbers: values that are numbers. values: different ones, until there are too many; wrong: the first value that is
-    no number, and its row.
+    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
+    different: values; 0 of numbers that are not whole.
     """
 
     name: str
-    rows: int = 0
     missing: int = 0
+    present: int = 0
     numbers: int = 0
     spaces: int = 0
     dates: int = 0
     wrong: tuple[str, int] | None = None
     is_whole: bool = True
     has_leading_zeros: bool = False
-    values: set[Any] = field(default_factory=set)
+    different: int = 0
     low: int | None = None
     high: int | None = None
 
-    def add(self, array: pa.Array) -> None:
-        """Counts the values of a block."""
-        self.rows += len(array)
-        self.missing += array.null_count
-        present = array.drop_null()
-        if not len(present):
-            return
+    @classmethod
+    def of(cls, name: str, column: Values) -> "Profile":
+        """Counts the values of a column."""
+        facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
+        if not facts["present"]:
+            return cls(name, **facts)
+        present = column.drop_null()
         is_text = pa.types.is_string(present.type)
-        numbers = present if not is_text else cast(present, pa.int64()) if self.is_whole else None
-        if numbers is None or not pa.types.is_integer(numbers.type):
-            self.is_whole = False
-            numbers = cast(present, pa.float64())
-        else:
-            ends = pc.min_max(numbers).as_py()
-            self.low = min(ends["min"], self.low if self.low is not None else ends["min"])
-            self.high = max(ends["max"], self.high if self.high is not None else ends["max"])
-        if numbers is not None:
-            self.numbers += len(numbers)
-        else:
-            different, times = present.value_counts().flatten()  # each text is looked at once
-            is_number = pc.match_substring_regex(different, NUMBER)
-            self.numbers += pc.sum(pc.if_else(is_number, times, 0)).as_py()
-            self.spaces += pc.sum(pc.multiply(pc.count_substring(different, " "), times)).as_py()
-            self.dates += pc.sum(pc.if_else(pc.match_substring_regex(different, DATE), times, 0)).as_py()
-            if self.wrong is None and (place := pc.index(is_number, False).as_py()) >= 0:
-                row = pc.index(array, different[place]).as_py()
-                self.wrong = different[place].as_py(), self.rows - len(array) + row + 1
-        if is_text and not self.has_leading_zeros and pc.any(pc.starts_with(present, "0")).as_py():
-            self.has_leading_zeros = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
-        if len(self.values) <= MOST_VALUES and (numbers is None or self.is_whole):
-            self.values.update(pc.unique(present).to_pylist())
-
-    @property
-    def present(self) -> int:
-        return self.rows - self.missing
+        whole = present if pa.types.is_integer(present.type) else cast(present, pa.int64()) if is_text else None
+        facts |= {"is_whole": whole is not None, "numbers": len(present)}
+        if whole is not None:
+            ends = pc.min_max(whole).as_py()
+            facts |= {"low": ends["min"], "high": ends["max"]}
+        elif is_text and cast(present, pa.float64()) is None:
+            texts, times = present.value_counts().flatten()  # each text is looked at once
+            is_number = pc.match_substring_regex(texts, NUMBER)
+            facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
+            facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
+            facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
+            facts["different"] = len(texts)
+            if (place := pc.index(is_number, False).as_py()) >= 0:
+                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py() + 1
+        if whole is not None:
+            facts["different"] = len(present.unique())
+        if is_text:
+            facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
+        return cls(name, **facts)
 
     @property
     def is_number(self) -> bool:
@@ -284,7 +245,7 @@ class Profile:
     def is_mixed(self) -> bool:
         """Whether numbers are in the majority, of many different ones, and yet too many others beside them."""
         half = self.present / 2 <= self.numbers < NEARLY_ALL * self.present
-        return half and len(self.values) > FEW and not self.has_leading_zeros
+        return half and self.different > FEW and not self.has_leading_zeros
 
     @property
     def is_date(self) -> bool:
@@ -294,11 +255,11 @@ class Profile:
     def is_prose(self) -> bool:
         """Whether it holds different sentences."""
         is_worded = self.spaces >= (WORDS - 1) * self.present
-        return is_worded and not self.is_number and not self.is_date and len(self.values) > FEW
+        return is_worded and not self.is_number and not self.is_date and self.different > FEW
 
     def kind(self) -> tuple[str, str]:
         """Returns `number`, `category` or `leave_out`, and why it is left out."""
-        different, name = len(self.values), self.name
+        different, name = self.different, self.name
         shown = f"{different:,}" if different <= MOST_VALUES else f"more than {MOST_VALUES:,}"
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
         if not self.present:
@@ -316,7 +277,7 @@ class Profile:
         return "category", ""
 
 
-def cast(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
+def cast(array: Values, kind: pa.DataType) -> Values | None:
     """Returns an array as another type, None where a value has none; a few are tried first, as each failure is slow."""
     try:
         array[:8].cast(kind)
@@ -338,15 +299,13 @@ def argument_names(columns: Sequence[str]) -> dict[str, str]:
 
 
 def scan(rows: Rows) -> dict[str, Profile]:
-    """Returns what is known of each column, reading all rows once.
+    """Returns what is known of each column.
 
     Raises:
         UserError: where there is no row.
     """
-    profiles = {name: Profile(name) for name in rows.columns}
-    with ThreadPoolExecutor() as pool:
-        for block in rows.blocks(rows.columns):
-            list(pool.map(Profile.add, profiles.values(), block.columns.values()))
-    if not profiles[rows.columns[0]].rows:
+    if not len(rows):
         raise UserError(f"{rows.name} has a header and no rows", "rows below it")
-    return profiles
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda name: Profile.of(name, rows.column(name)), rows.columns))
+    return {profile.name: profile for profile in found}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stages.data.columns import Column
 from stages.data.table_source import read_rows
-from stages.data.tables import ArrayRows, argument_names
+from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.load.table import Wide, dataset_of_rows, described_rows
@@ -120,7 +120,7 @@ def dataset_of_arrays(
             column: _arrow(split, column, array) for column, array in part.columns.items() if column not in wide
         }
         if len(parts) > 1:
-            rows[split][SPLIT] = pa.array([split]).take(pa.array(np.zeros(len(next(iter(rows[split].values()))), int)))
+            rows[split][SPLIT] = pa.array([split] * len(next(iter(rows[split].values()))))
     of_table = {key: getattr(settings, key) for key in TABLE if hasattr(settings, key)}
     is_chosen = getattr(getattr(settings, "task", None), "kind", "auto") != "auto"
     table = TableSettings(
@@ -130,7 +130,7 @@ def dataset_of_arrays(
         split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
     )
-    source, reporter = read_rows(ArrayRows(name, rows), table), reporter or Silent()
+    source, reporter = read_rows(_joined(name, rows), table), reporter or Silent()
     if not wide:
         return dataset_of_rows(source, table, reporter, folder)
     whole = {
@@ -155,6 +155,15 @@ def dataset_of_arrays(
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
 """Settings that are those of a table."""
+
+
+def _joined(name: str, splits: Mapping[str, Mapping[str, pa.Array]]) -> Rows:
+    tables = {split: pa.table(dict(columns)) for split, columns in splits.items()}
+    try:
+        whole = pa.concat_tables(tables.values(), promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(f"{name}: {error}", "values of the same types in all splits") from error
+    return Rows(name, whole, [(split, len(table)) for split, table in tables.items()], takes_texts=True)
 
 
 def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = None) -> Part:

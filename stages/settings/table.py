@@ -210,6 +210,11 @@ class Header:
         assert first is not None
         return first
 
+    @property
+    def name(self) -> str:
+        """Name of the table, for people."""
+        return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
+
     def refuse_missing(self, column: str, setting: str) -> None:
         """Raises UserError where there is no such column."""
         if column in self.columns:
