@@ -83,14 +83,11 @@ def _error(dataset: Dataset, problem: str, expected: str) -> UserError:
 
 
 def _check_pixels(dataset: Dataset, key: str, name: str, split: Split) -> None:
-    """Checks pixels that are in memory, or whose moments are known; others would take a reading of all of them."""
+    """Checks pixels that are in memory; others would take a reading of all of them."""
     low, high = dataset.features[key].facts["range"]
     if split.features[key].dtype == np.uint8 and low <= 0 and high >= 255:
         return
     ends = split.ends.get(key)
-    if ends is None and split.is_described:  # a mean tells of every pixel that is not finite
-        means = split.described.moments[:, 0]
-        ends = float(means.min()), float(means.max())
     if ends is None:
         return
     # Of unknown examples a pixel may be a little beyond: where all are of another unit, they are so by far.

@@ -69,7 +69,7 @@ class Record:
 
 
 def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
-    """Returns one path as a `Path`, and any iterable of paths as a tuple; those of a set are sorted."""
+    """Returns one path as a `Path`, and any iterable of paths as a tuple."""
     several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
     parts = list(value) if several else [value]
     for part in parts:
@@ -78,9 +78,7 @@ def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
                 f"Record.files['{folder}'] holds {part!r}, of type {type(part).__name__}", "paths: str or pathlib.Path"
             )
     paths = tuple(Path(part).expanduser() for part in parts)
-    if not several:
-        return paths[0]
-    return tuple(sorted(paths)) if isinstance(value, (set, frozenset)) else paths
+    return paths if several else paths[0]
 
 
 def as_number(value: Any) -> float | None:

@@ -25,7 +25,7 @@ from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset
+from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, array_by_parts, cached, discard
@@ -66,8 +66,9 @@ def load(
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
     params = {"held_in": "memory" if prepared.fits else "disk", "data/skipped": len(prepared.invalid)}
     params |= {"data/passed_over": source.passed_over}
-    files = _report_invalid(prepared.invalid, source.name, reporter, folder)
-    record = dataclasses.replace(dataset.record, params={**dataset.record.params, **params}, files=files)
+    left_out = [(example.where, example.why) for example in prepared.invalid]
+    files = report_left_out(left_out, len(left_out), source.name, reporter, folder)
+    record = Record({**dataset.record.params, **params}, files={"data": files} if files else {})
     return dataclasses.replace(dataset, record=record)
 
 
@@ -209,13 +210,19 @@ def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray,
     return Split.of_images(images, labels, cached=described, numbers=numbers, files=named or None)
 
 
-def _report_invalid(invalid: Sequence[Invalid], name: str, reporter: Reporter, folder: Path | None) -> dict[str, Path]:
-    """Warns of the examples that were left out, and lists them; returns the file to record."""
-    if not invalid:
-        return {}
-    reporter.warn(f"{len(invalid):,} of {name} left out; the first: {invalid[0].where}: {invalid[0].why}")
+def report_left_out(
+    left_out: Sequence[Sequence[str]], count: int, name: str, reporter: Reporter, folder: Path | None
+) -> list[Path]:
+    """Warns of examples that are left out, and lists them; returns the file to record, if any.
+
+    Args:
+        left_out: where the first of `count` are, and why they cannot be used.
+    """
+    if not count:
+        return []
+    reporter.warn(f"{count:,} examples of {name} left out; the first: {': '.join(left_out[0])}")
     if folder is None:
-        return {}
+        return []
     path = folder / "data" / "skipped.csv"
-    write_csv(path, [("where", "why"), *((example.where, example.why) for example in invalid)])
-    return {"data": path}
+    write_csv(path, [("where", "why"), *left_out])
+    return [path]

@@ -71,11 +71,6 @@ class Split:
         """Digests and moments of the features; reads all of them unless a cache has these."""
         return self.cached or describe(self.features)
 
-    @property
-    def is_described(self) -> bool:
-        """Whether `described` is known already."""
-        return self.cached is not None or "described" in self.__dict__
-
     def take(self, rows: np.ndarray) -> Split:
         """Returns the examples of `rows`, int64 [n]; what is read at each use still is."""
 

@@ -109,11 +109,10 @@ def training_steps(
 
 def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
     """Returns the global batch of a training's first step."""
-    if dataset.train.is_in_memory and not is_augmented_ahead(dataset):
-        source, _ = StepInput(dataset.train, batch_size, seed if dataset.is_shuffled else None).at(0, 1)
-        return batch_of(source, tf.constant(0, tf.int64), RandomChanges(dataset, batch_size, seed))
-    source = training_input(dataset, batch_size, seed, epochs=1)
-    return next(iter(source(tf.distribute.InputContext(1, 0, 1)).take(1)))
+    with tf.device("/cpu:0"):
+        in_order = order(len(dataset.train), seed if dataset.is_shuffled else None, tf.constant(0, tf.int64))
+        changes, first = RandomChanges(dataset, batch_size, seed), tf.constant(0, tf.int64)
+        return replica_batch(Examples.of_split(dataset.train), in_order, first, (0, 1), batch_size, changes)
 
 
 def is_augmented_ahead(dataset: Dataset) -> bool:

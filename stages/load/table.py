@@ -1,7 +1,7 @@
 """Tables: CSV, TSV, Parquet and Feather files with a column to predict."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.data.columns import Column, Streamed
 from stages.data.decode import Decoder
-from stages.data.loading import feature_of, read_images
+from stages.data.loading import feature_of, read_images, report_left_out
 from stages.data.source import Encoded, FileSource, Invalid
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
@@ -326,16 +326,9 @@ def _shown(column: ColumnFacts) -> str:
 
 def _write(source: TableSource, reporter: Reporter, folder: Path | None) -> dict[str, list[Path]]:
     """Warns of rows that are left out; writes the table of the columns, and that of these rows."""
-    if source.skipped:
-        where, why = source.listed[0]
-        reporter.warn(f"{source.skipped:,} rows of {source.name} left out; the first: {where}: {why}")
+    left_out = report_left_out(source.listed, source.skipped, source.name, reporter, folder)
     if folder is None:
         return {}
-    tables: dict[str, Iterable[Sequence[object]]] = {
-        "columns": [tuple(ColumnFacts.__dataclass_fields__), *(tuple(asdict(part).values()) for part in source.columns)]
-    }
-    if source.skipped:
-        tables["skipped"] = [("where", "why"), *source.listed]
-    for name, rows in tables.items():
-        write_csv(folder / "data" / f"{name}.csv", rows)
-    return {"data": [folder / "data" / f"{name}.csv" for name in tables]}
+    path = folder / "data" / "columns.csv"
+    write_csv(path, [list(ColumnFacts.__dataclass_fields__), *(list(asdict(part).values()) for part in source.columns)])
+    return {"data": [path, *left_out]}

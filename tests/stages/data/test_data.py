@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import cut_all
 from stages.errors import UserError
@@ -134,14 +133,6 @@ def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: 
     split = Split.of_images(images, labels)
     with pytest.raises(UserError, match=said):
         assemble("x", split, split, split, names, given.get("ends", (0.0, 255.0)))
-
-
-def test_pixels_that_are_read_at_each_use_are_checked() -> None:
-    split = Split.of_images(
-        Streamed(with_pixel(float("nan")).__getitem__, np.arange(2), (2, 2, 1), np.dtype(np.float32)), LABELS
-    )
-    with pytest.raises(UserError, match="finite pixels"):
-        assemble("x", split, split, split, NAMES)
 
 
 def test_whole_numbers_of_any_type_are_labels() -> None:

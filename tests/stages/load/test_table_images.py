@@ -114,7 +114,7 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
     dataset = load(photos, "kind", told, on_error="skip")
     rows = [number for split in dataset.splits.values() for number in np.asarray(split.numbers)]
     assert sorted(rows) == [row for row in range(ROWS) if row != 4]
-    assert any("1 rows of labels.csv left out; the first: labels.csv row 5" in line for line in told.lines)
+    assert any("1 examples of labels.csv left out; the first: labels.csv row 5" in line for line in told.lines)
     assert why in (photos / "data" / "skipped.csv").read_text()
 
 
