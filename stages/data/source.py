@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,13 +27,13 @@ class Invalid:
     why: str
 
 
-class Source(ABC):
+class Source:
     """Examples by number from 0, with images of one shape once they are read.
 
     name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
     them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
     source has them, to the numbers of their examples, int64; each example is in one of them. passed_over: files that
-    are no images.
+    are no images. decode: of those that are encoded.
     """
 
     name: str
@@ -43,6 +42,7 @@ class Source(ABC):
     class_names: tuple[str, ...]
     parts: Mapping[str, np.ndarray]
     passed_over: int = 0
+    decode: Decoder
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -57,9 +57,22 @@ class Source(ABC):
         for start in range(0, len(self), self.block):
             yield np.arange(start, min(start + self.block, len(self)))
 
-    @abstractmethod
     def read(self, block: Any) -> list[Example | Invalid]:
         """Returns the examples of a block, or why they cannot be used; safe in several threads at once."""
+        items = self.encoded(block)
+        images = iter(self.decode([item.content for item in items if isinstance(item, Encoded)]))
+        return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
+
+    def encoded(self, block: Any) -> Sequence["Encoded | Invalid"]:
+        """Returns the examples of a block as files or records have them, images of any format and size."""
+        raise NotImplementedError
+
+    def _example(self, item: "Encoded", image: np.ndarray | InvalidImageError) -> Example | Invalid:
+        if isinstance(image, InvalidImageError):
+            return Invalid(item.where, str(image))
+        if not 0 <= item.label < len(self.class_names):
+            return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
+        return image, item.label
 
     def file(self, number: int) -> str | None:
         """Returns the path of an example's file in the source; None: no file."""
@@ -74,30 +87,7 @@ class Encoded(NamedTuple):
     label: int
 
 
-class EncodedSource(Source):
-    """Images that are files, or records, of any format and size."""
-
-    decode: Decoder
-
-    @abstractmethod
-    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
-        """Returns the examples of a block; see `Source.read`."""
-
-    def read(self, block: Any) -> list[Example | Invalid]:
-        """See `Source`."""
-        items = self.encoded(block)
-        images = iter(self.decode([item.content for item in items if isinstance(item, Encoded)]))
-        return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
-
-    def _example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
-        if isinstance(image, InvalidImageError):
-            return Invalid(item.where, str(image))
-        if not 0 <= item.label < len(self.class_names):
-            return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
-        return image, item.label
-
-
-class FileSource(EncodedSource):
+class FileSource(Source):
     """Image files below a folder, by number, each with its label."""
 
     def __init__(self, root: Path, decode: Decoder, class_names: Sequence[str]) -> None:
@@ -107,7 +97,7 @@ class FileSource(EncodedSource):
         self.labels: list[int] = []
 
     def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
-        """See `EncodedSource`."""
+        """See `Source`."""
         return [self._encoded(int(number)) for number in block]
 
     def _encoded(self, number: int) -> Encoded | Invalid:

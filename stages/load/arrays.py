@@ -246,16 +246,9 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
     Raises:
         UserError: where its values are of several types, or of one that no column has.
     """
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
     try:
-        if array.dtype.kind == "S":
-            array = np.char.decode(array, "utf8")
-        if array.dtype == object:
-            array = np.array([value.decode() if isinstance(value, bytes) else value for value in array], object)
-        return pa.array(array, from_pandas=True)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{split}, column {name}: {error.object!r:.60} is no UTF-8", "texts") from error
+        column = pa.array(array, from_pandas=True)
+        return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         kinds = [type(value) for value in array]
         row = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)

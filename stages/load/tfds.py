@@ -18,7 +18,7 @@ from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import load
-from stages.data.source import Encoded, EncodedSource
+from stages.data.source import Encoded, Source
 from stages.data.tables import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
@@ -154,7 +154,7 @@ class Records:
         return f"{part.filename}, example {number - self._ends[index] + part.skip}"
 
 
-class TfdsSource(EncodedSource):
+class TfdsSource(Source):
     """Encoded images with their classes."""
 
     def __init__(self, records: Records, settings: TfdsSettings, image: str, label: str) -> None:
@@ -175,7 +175,7 @@ class TfdsSource(EncodedSource):
         return self._records.blocks(min(self.block, BATCH))
 
     def encoded(self, block: Any) -> Sequence[Encoded]:
-        """See `EncodedSource`."""
+        """See `Source`."""
         first, values = block
         pairs = zip(values[self._image].numpy(), values[self._label].numpy(), strict=True)
         return [
