@@ -48,18 +48,20 @@ class SweepRun:
 class Turn:
     """The turn of a sweep's job to train: it may begin while the one before is evaluated and exported.
 
-    connection: to the sweep's process. waited: seconds for the end of the one before.
+    connection: to the sweep's process. limit: `job_timeout_seconds`. waited: seconds for the end of the one before.
     """
 
     connection: Connection
+    limit: float | None = None
     waited: float = 0.0
 
     def wait(self) -> None:
-        """Wait for the turn. The job's time limit begins later by that."""
+        """Wait for the turn, with which the job's time limit begins."""
         began = time.monotonic()
         signals.until(self._has_come)
         self.waited = time.monotonic() - began
-        signals.extend_time_out(self.waited)
+        if self.limit is not None:
+            signals.time_out(time.monotonic() + self.limit, self.limit)
 
     def _has_come(self) -> bool:
         pulse.beat()

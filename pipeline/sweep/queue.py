@@ -215,7 +215,7 @@ def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bo
     streams.append_to(job.folder / OUTPUT)
     own_job = replace(job, started=time.monotonic())
     if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
-        own_job = replace(own_job, turn=Turn(turn))
+        own_job = replace(own_job, turn=Turn(turn, job.experiment.job_timeout_seconds))
     enter(job, own)
     console = Console(log=job.folder / LOG)
     leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)

@@ -306,13 +306,6 @@ def time_out(deadline: float, limit: float) -> None:
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
-def extend_time_out(seconds: float) -> None:
-    """End the run later by `seconds` than `time_out` has said, if it has."""
-    if _listener.timer is not None:
-        deadline, request = _listener.timer
-        _listener.timer = deadline + seconds, request
-
-
 def interruptible(grace: float = MODES["stage"].grace) -> AbstractContextManager[None]:
     """Let a signal interrupt the block's Python code where it reaches no safe place within `grace` seconds."""
     return _in("stage", grace=grace)

@@ -186,7 +186,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
 
 def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
     ours, theirs = Pipe()
-    turn = Turn(theirs)
+    turn = Turn(theirs, 60)
     with signals.listening():
         deadline = time.monotonic() + 60
         signals.time_out(deadline, 60)
@@ -194,4 +194,4 @@ def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
         turn.wait()
         assert turn.waited >= 0.3
         assert signals._listener.timer is not None
-        assert signals._listener.timer[0] == deadline + turn.waited
+        assert signals._listener.timer[0] >= deadline + turn.waited
