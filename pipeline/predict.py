@@ -1,4 +1,4 @@
-"""`python -m pipeline.predict`: what an exported model says of image files, rows of tables, or arrays."""
+"""`python -m pipeline.predict`: what an exported model says of image files or rows of tables."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.models import drift_of, encoded_function, load, saved_model, scores
-from pipeline.serving.tables import ARRAYS, answers, takes_columns, write_answers
+from pipeline.serving.tables import answers, takes_columns, write_answers
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them; tables; .npz files")
+    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them; tables")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet file to write")
@@ -60,7 +60,7 @@ def _classify(options: argparse.Namespace) -> int:
 
 
 def _answer(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
-    if takes_columns(loaded) or any(file.suffix == ARRAYS for file in files):
+    if takes_columns(loaded):
         return _answer_tables(loaded, files, options, drift)
     if options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")

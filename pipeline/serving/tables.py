@@ -1,10 +1,9 @@
-"""Exported models of columns, asked about the rows of tables; any model, about the arrays of `.npz` files."""
+"""Exported models of columns, asked about the rows of tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +13,11 @@ from stages.data.tables import argument_names, read_files
 from stages.data.typed_columns import Typed, read
 from stages.errors import UserError
 from stages.features.drift import Drift
-from stages.settings.places import regular_file
 from stages.settings.table import Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
 BATCH = 2**14
 """Rows that are answered at once."""
-
-ARRAYS = ".npz"
-"""Suffix of files of arrays."""
 
 KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
@@ -47,13 +42,6 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
-    if any(path.suffix == ARRAYS for path in paths):
-        for path in paths:
-            given = _arrays(path, _arguments(loaded))
-            drift.add(given)
-            for start in range(0, len(next(iter(given.values()))), BATCH):
-                yield Block(path.name, start + 1), _answer(loaded, given, start)
-        return
     settings = TableSettings(files=[str(path) for path in paths])
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
     columns = {name: column for column, name in argument_names(header.columns).items()}
@@ -65,7 +53,7 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
         )
     wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
     if wide is not None:
-        raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", f"a {ARRAYS} file")
+        raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", "Python and MLflow")
     typed = [Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()]
     rows = read_files(header, settings)
     values, texts, wrong = read(rows, typed, "skip")
@@ -77,7 +65,7 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
     for name, count in rows.parts:
         for start in range(0, count, BATCH):
             here = slice(begin + start, begin + min(start + BATCH, count))
-            yield Block(name, start + 1), _answer(loaded, {key: part[here] for key, part in given.items()}, 0)
+            yield Block(name, start + 1), _answer(loaded, {key: part[here] for key, part in given.items()})
         begin += count
 
 
@@ -85,40 +73,15 @@ def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
 
 
-def _arrays(path: Path, arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz` file that a model takes, by its arguments; a single one has any name, or `x`.
-
-    Raises:
-        UserError: where one is missing, has another type or shape, or cannot be read.
-    """
-    try:
-        with np.load(regular_file(path), allow_pickle=False) as file:
-            found = {name: file[column] for column, name in argument_names(file.files).items()}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise UserError(f"{path} cannot be read ({error})", "arrays of numbers or texts, without pickles") from error
-    if len(arguments) == 1 and not {*arguments} & {*found}:
-        alone = next(iter(found.values())) if len(found) == 1 else found.get("x_test", found.get("x"))
-        found = {} if alone is None else {next(iter(arguments)): alone}
-    given = {}
-    for name, spec in arguments.items():
-        if name not in found:
-            raise UserError(f"{path} has no array {name}", f"the arrays that the model takes: {', '.join(arguments)}")
-        array = found[name][..., np.newaxis] if spec.shape.rank == found[name].ndim + 1 == 4 else found[name]
-        is_text = spec.dtype.name == "string"
-        if array.shape[1:] != tuple(spec.shape[1:]) or (array.dtype.kind in "US") != is_text:
-            raise UserError(f"{path}: {name} is {array.dtype} {array.shape}", f"{spec.dtype.name} {tuple(spec.shape)}")
-        given[name] = array.astype(object if is_text else spec.dtype.name)
-    return given
-
-
 def _values(values: np.ndarray, texts: list[str] | None) -> np.ndarray:
     return values if texts is None else np.array(texts, object)[values]
 
 
-def _answer(loaded: Any, columns: dict[str, np.ndarray], start: int) -> dict[str, np.ndarray]:
+def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     tensorflow = import_module("tensorflow")
-    part = {name: tensorflow.constant(values[start : start + BATCH]) for name, values in columns.items()}
-    answered = loaded.signatures["serving_default"](**part)
+    answered = loaded.signatures["serving_default"](
+        **{name: tensorflow.constant(part) for name, part in columns.items()}
+    )
     return {name: answered[name].numpy() for name in sorted(answered)}  # in an order that TensorFlow does not keep
 
 
