@@ -32,7 +32,6 @@ def main() -> NoReturn:
     with signals.listening(owns_process=True):
         try:
             with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                environment.check()
                 check_texts(sys.argv[1:])
                 code = _execute(read_arguments(sys.argv[1:]))
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED

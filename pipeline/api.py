@@ -24,8 +24,6 @@ from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow
 from stages.errors import UserError
-from stages.exporters.reload import load_saved_model
-from stages.settings.places import regular_file, regular_folder
 from stages.settings.strategy import StrategySettings
 
 if TYPE_CHECKING:
@@ -88,29 +86,15 @@ class Run:
         images = "".join(f'<img src="data:image/png;base64,{b64encode(plot).decode()}">' for plot in plots)
         return f'<table style="text-align: left">{cells}</table>{images}'
 
-    def load_model(self, kind: str = "saved_model") -> Any:
-        """Returns the exported model, from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
-
-        Args:
-            kind: `saved_model`: a function of uint8 or float32 pixels, with signatures; `keras`: the Keras model with
-                its layers, to be looked at and trained on. See docs/how-to/export.md.
+    def load_model(self) -> Any:
+        """Returns the exported SavedModel: from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
 
         Raises:
             UserError: where the run has not exported it.
         """
-        names = {"saved_model": "saved_model", "keras": "model.keras"}
-        if kind not in names:
-            raise UserError(f"load_model({kind!r})", tuple(names), 'load_model("keras")')
-        path = self.folder / "export" / names[kind]
-        if kind not in self.summary.exported or not path.exists():
-            raise UserError(
-                f"{self.folder} has no exported model of the kind {kind}",
-                f"a run whose stage export has run with export={kind} or export=all",
-                f"python -m pipeline from=export run={self.folder} export={kind}",
-            )
-        if kind == "keras":
-            return import_module("keras").models.load_model(regular_file(path))  # the framework imports no TensorFlow
-        return load_saved_model(str(regular_folder(path)))
+        from pipeline.serving.models import load, saved_model
+
+        return load(saved_model(str(self.folder), None, self.folder))
 
 
 def compose(overrides: Iterable[str] = ()) -> Experiment:
@@ -248,7 +232,6 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
 
 
 def _composed(overrides: Iterable[str]) -> Composed:
-    environment.check()
     words = list(overrides)
     composer = Composer(inherit_overrides(read_arguments(words)))
     if composer.is_sweep:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import outputs_folder
 from pipeline.redaction import guard_output, learn_arguments
-from pipeline.system import environment, streams
+from pipeline.system import streams
 from stages.errors import UserError
 
 INTERRUPTED = 130
@@ -78,9 +78,4 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
-
-    def checked() -> int:
-        environment.check()
-        return main()
-
-    sys.exit(streams.all_written(exit_code(checked)))
+    sys.exit(streams.all_written(exit_code(main)))

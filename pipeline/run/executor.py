@@ -208,7 +208,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
             checkpoints.start_from(before / "checkpoints", folder / "checkpoints", experiment.fork_weights, name)
         code.write(folder)
         summary.write(folder)
-        tracker = open_tracker(_spec(job, folder, state), console.warn, served.open if served else open_run)
+        tracker = open_tracker(_spec(job, folder, state), console.warn, served.open_run if served else open_run)
     except (UserError, OSError):  # after a signal the store may have the run, which is kept
         with suppress(OSError):
             if job.resumed is not None:

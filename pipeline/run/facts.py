@@ -101,7 +101,10 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model}")'))
-    return _joined([note or "", _result(summary), _listed(facts)])
+    result = f"**{summary.status}**"
+    if summary.error:
+        result = f"**{summary.status} in {summary.failed_stage or 'recording'}**: {escaped(summary.error)}"
+    return _joined([note or "", result, _listed(facts)])
 
 
 def sweep_description(table: str, typed: str, note: str | None) -> str:
@@ -149,24 +152,8 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", " ".join(text.split()))
 
 
-def chosen_weights(weights: Mapping[str, object]) -> str:
-    """Return how the epoch was chosen whose weights a run has."""
-    return f"the best by {weights['monitor']}" if weights["selection"] == "best" else "the last one"
-
-
 def _listed(facts: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts)
-
-
-def _result(summary: Summary) -> str:
-    if summary.error:
-        return f"**{summary.status} in {summary.failed_stage or 'recording'}**: {escaped(summary.error)}"
-    weights = summary.weights
-    if not weights:
-        return f"**{summary.status}**"
-    value = summary.metrics.get(f"test/{summary.primary}")
-    tested = f", test {summary.primary} {scored(summary.primary, value)}" if value is not None else ""
-    return f"**{summary.status}{tested}**, with the weights of epoch {weights['epoch']} ({chosen_weights(weights)})"
 
 
 def _scores(summary: Summary, prefix: str) -> str:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.util import register_after_fork
@@ -27,7 +26,7 @@ from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import Answer, RunSpec, Target, failed, open_run, unusable
+from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, failed, open_run, unusable
 from pipeline.tracking.system_metrics import Sampler, sampler
 from stages.errors import UserError
 from stages.targets import import_target
@@ -39,22 +38,15 @@ OPEN_SECONDS = 300.0
 """Limit of the wait for the store to be opened, which takes a minute where a database is made on a slow disk."""
 
 
-class StoreClient:
-    """The store of a run, as its process sees it: the one at the other end of `connection` talks to MLflow.
-
-    Attributes:
-        run_id, open_with, notes: see `StoredRun`; once it has opened the run.
-    """
-
-    run_id = ""
-    open_with = ""
-    notes: Sequence[str] = ()
+class StoreClient(StoredRun):
+    """The store of a run, as its process sees it: the one at the other end of `connection` talks to MLflow."""
 
     def __init__(self, connection: Connection) -> None:
+        self.notes = []
         self._turn = threading.Lock()
         self._connection = connection
 
-    def open(self, spec: RunSpec, run_id: str | None) -> Target:
+    def open_run(self, spec: RunSpec, run_id: str | None) -> StoredRun:
         """Open the run of `spec`; see `open_run`."""
         try:
             opened = self._ask("open", spec, run_id, seconds=OPEN_SECONDS)
@@ -132,11 +124,11 @@ def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
 class JobStore(StoreClient):
     """The store of a sweep's job, served by the sweep's process. Where that was killed, the job ends its run itself."""
 
-    _own: Target | None = None
+    _own: StoredRun | None = None
 
-    def open(self, spec: RunSpec, run_id: str | None) -> Target:
+    def open_run(self, spec: RunSpec, run_id: str | None) -> StoredRun:
         self._spec = spec
-        return super().open(spec, run_id)
+        return super().open_run(spec, run_id)
 
     def _without(self, entry: Entry, error: ConnectionError) -> Answer:
         try:

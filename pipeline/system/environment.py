@@ -9,8 +9,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
 
-from stages.errors import UserError
-
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
     "GIT_PYTHON_REFRESH": "quiet",
@@ -33,14 +31,6 @@ def thread_variables(count: int, deterministic: bool) -> dict[str, str]:
     bits.
     """
     return {} if deterministic else {name: str(count) for name in THREADS if name not in os.environ}
-
-
-def check() -> None:
-    """Refuse to work without a working directory."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UserError("the working directory is gone", "a directory that exists", "cd <folder>") from None
 
 
 def prepare() -> None:

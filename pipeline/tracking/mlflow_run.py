@@ -66,10 +66,7 @@ class MlflowRun(StoredRun):
             run = client.create_run(experiment, tags=plain, run_name=spec.name)
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
-
-    @property
-    def open_with(self) -> str:
-        return self._store.open_with(self._experiment, self.run_id)
+        self.open_with = self._store.open_with(self._experiment, self.run_id)
 
     def refuses(self, error: Exception) -> bool:
         if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:

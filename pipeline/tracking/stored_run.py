@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.redaction import redact
@@ -49,22 +48,7 @@ class Answer:
     refused: Sequence[str] = ()
     trouble: str | None = None
     is_full: bool = False
-    notes: Sequence[str] = ()
-
-
-class Target(Protocol):
-    """The receiver of a journal: a run in its store, or the process that has it open."""
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    @property
-    def open_with(self) -> str: ...
-
-    def deliver(self, entry: Entry) -> Answer: ...
+    notes: list[str] = field(default_factory=list)
 
 
 class StoredRun:
@@ -76,6 +60,7 @@ class StoredRun:
 
     Attributes:
         run_id: of the run in the store. notes: lines for the user on what came of an entry.
+        open_with: the command to type and the address to open, a line each; empty where there are none.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
@@ -85,17 +70,12 @@ class StoredRun:
         """Open the run: `run_id` is the one that the journal holds, None where it holds none."""
         self.spec = spec
         self.notes: list[str] = []
-        self.run_id = ""
+        self.run_id = self.open_with = ""
         self.open(run_id)
 
     def open(self, run_id: str | None) -> None:
         """Find the run, or begin one, and set its `run_id`."""
         self.run_id = run_id or uuid.uuid4().hex
-
-    @property
-    def open_with(self) -> str:
-        """The command to type and the address to open, a line each; empty where there are none."""
-        return ""
 
     def refuses(self, error: Exception) -> bool:
         """Whether sending the entry that raised `error` again could not help."""
@@ -200,5 +180,5 @@ def unusable(settings: TrackingSettings, reason: str) -> UserError:
     )
 
 
-Opener = Callable[[RunSpec, str | None], Target]
+Opener = Callable[[RunSpec, str | None], StoredRun]
 """Opens a run in its store, by the id that its journal holds; see `open_run`."""

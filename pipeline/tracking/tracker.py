@@ -15,7 +15,7 @@ from pipeline.system.pulse import beat
 from pipeline.system.signals import Interrupted, stopping
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import param_texts
-from pipeline.tracking.stored_run import Opener, RunSpec, Target, failed, open_run
+from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, failed, open_run
 
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
@@ -46,7 +46,7 @@ class Sender:
         refused: entries, and values of entries, that the store will never take, and why.
     """
 
-    def __init__(self, run: Target, journal: Journal, warn: Callable[[str], None]) -> None:
+    def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
         self.refused: list[str] = []
         self._is_full = False

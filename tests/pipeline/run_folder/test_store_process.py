@@ -47,7 +47,7 @@ settings = TrackingSettings(kind="local")
 with locked(folder, shared=bool(sys.argv[3])) as lock:
     Summary(None, "RUNNING", "tried", str(folder), {}).write(folder)
     process = StoreProcess(Store(settings, outputs), folder, lock)
-    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", "run"), print, process.open)
+    tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", "run"), print, process.open_run)
     tracker.flush(seconds=60)
     os.kill(process._process.pid, signal.SIGSTOP)
     tracker.metrics({"train/loss": 0.5}, 1)
@@ -127,7 +127,7 @@ def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Pa
         started(outputs, folder) as process,
         pytest.raises(UserError, match=r"tracking=local cannot be used \(.*file is not a database.*Try: tracking=off"),
     ):
-        open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open)
+        open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open_run)
 
 
 def test_a_store_that_does_not_answer_at_the_beginning_is_said_in_time(
@@ -137,7 +137,7 @@ def test_a_store_that_does_not_answer_at_the_beginning_is_said_in_time(
     with started(outputs, folder) as process:
         os.kill(process._process.pid, signal.SIGSTOP)
         with pytest.raises(UserError, match=r"tracking=local cannot be used \(no answer after 0\.3 s\)"):
-            process.open(RunSpec(LOCAL, outputs, folder, "tried", "run"), None)
+            process.open_run(RunSpec(LOCAL, outputs, folder, "tried", "run"), None)
 
 
 def test_what_was_learned_to_be_secret_is_masked_there_too(
@@ -146,7 +146,7 @@ def test_what_was_learned_to_be_secret_is_masked_there_too(
     monkeypatch.setattr(redaction, "learned", {"swordfish-12"})
     spec = RunSpec(LOCAL, outputs, folder, "tried", "run", tags={"note": "by swordfish-12"})
     with started(outputs, folder) as process:
-        process.open(spec, None)
+        process.open_run(spec, None)
         command = psutil.Process(process._process.pid).cmdline()
     assert only_run(outputs).data.tags["note"] == "by ***"
     assert "swordfish-12" not in " ".join(command)
@@ -156,7 +156,7 @@ def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, fold
     """Training goes on without it, and the same command sends what is missing."""
     lines: list[str] = []
     with started(outputs, folder) as process:
-        tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), lines.append, process.open)
+        tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), lines.append, process.open_run)
         tracker.metrics({"loss": 1.0, "bad\nname": 1.0}, 1)
         assert until(lambda: not tracker.unsent, 30)
         assert only_run(outputs).data.metrics == {"loss": 1.0}
@@ -191,7 +191,7 @@ def test_a_job_ends_its_run_itself_where_its_sweep_was_killed(outputs: Path, fol
     connection = store_process.serve(Store(LOCAL, outputs))
     assert connection is not None
     served = JobStore(connection)
-    tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, served.open)
+    tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, served.open_run)
     tracker.metrics({"loss": 1.0}, 1)
     assert tracker.flush(seconds=60) == 0
     connection.close()
