@@ -51,8 +51,7 @@ def _how_to_use(model: str, folder: Path, port: int, takes_images: bool) -> str:
         body = shlex.quote(f"@{example}")
         kind = "pixels    " if takes_images else "an example"
         lines.append(f"{kind}  curl {address}/invocations -H 'Content-Type: application/json' --data-binary {body}")
-    server = f"mlflow models serve --model-uri {shlex.quote(str(folder))} --host {HOST} --port {port}"
-    return "\n".join([*lines, f"elsewhere   {server}"])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model}")'))
-    result = f"**{summary.status}**"
+    tested = _tested(summary)
+    result = f"**{summary.status}**{f', test {escaped(tested)}' if tested else ''}"
     if summary.error:
         result = f"**{summary.status} in {summary.failed_stage or 'recording'}**: {escaped(summary.error)}"
     return _joined([note or "", result, _listed(facts)])

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
 
 SERVER_TIMEOUT_SECONDS = 5
 
+WORKFLOW = "workflowType=machine_learning"
+"""Without it MLflow 3.17 opens its pages on generative models."""
+
 HTTP = ("http://", "https://")
 SQLITE = "sqlite:///"
 
@@ -104,21 +107,12 @@ class Store:
     def open_with(self, experiment: str, run_id: str) -> str:
         """Return what to type and where to look to see a run in MLflow's pages."""
         uri = str(redact(self.uri))
-        page = page_of_run(experiment, run_id)
+        page = f"/#/experiments/{experiment}/runs/{run_id}?{WORKFLOW}"
         if uri.startswith(HTTP):
             return uri.rstrip("/") + page
         program = Path(sys.executable).with_name("mlflow")
         name = shorter(program) if program.exists() else "mlflow"
         return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000{page}"
-
-
-def page_of_run(experiment: str, run_id: str | None) -> str:
-    """Return the path of a run's page in MLflow; for None of the table of the experiment's runs.
-
-    Without `workflowType` MLflow 3.17 opens its pages on generative models.
-    """
-    run = f"/{run_id}" if run_id is not None else ""
-    return f"/#/experiments/{experiment}/runs{run}?workflowType=machine_learning"
 
 
 def store_is_usable(experiment: Experiment) -> None:

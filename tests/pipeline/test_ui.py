@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 
 from tests import commands
 from tests.commands import ROOT
-from tests.pipeline.experiments import QUICK, SMALL, TRAINED
+from tests.pipeline.experiments import QUICK
 from tests.servers import browser, free_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -69,10 +69,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pat
     return outputs
 
 
-def test_what_cannot_be_shown_is_said_in_one_line(outputs: Path) -> None:
-    done = commands.run(*SMALL, *TRAINED, f"outputs={outputs}", cwd=outputs)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "there is no run nowhere" in refused("nowhere", "--outputs", str(outputs))
+def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -88,7 +85,7 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
     [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     jobs = sorted((run for run in runs if run is not parent), key=lambda run: run.info.start_time)
     with ui("--outputs", str(swept), "--port", str(port)) as (process, address):
-        assert address == f"http://127.0.0.1:{port}/#/experiments/1/runs?workflowType=machine_learning"
+        assert address == f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning"
         wait_for(f"http://127.0.0.1:{port}/health", process)
         below = psutil.Process(process.pid).children(recursive=True)
         assert {connection.laddr.ip for connection in _listening(below)} == {"127.0.0.1"}
@@ -96,7 +93,8 @@ def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> 
         with browser() as opened:
             opened.get(f"http://127.0.0.1:{port}/version")
             opened.execute_script(CLOSE_ASSISTANT)
-            _open(opened, address, parent.info.run_name)
+            _open(opened, address, "digits_cnn")
+            _open(opened, address.replace("experiments?", "experiments/1/runs?"), parent.info.run_name)
             opened.execute_script(EXPAND, parent.info.run_id)
             _see(opened, *(job.info.run_name for job in jobs), "python -m pipeline", "digits_cnn")
             _keep(opened, "mlflow_runs")

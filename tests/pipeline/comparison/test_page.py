@@ -1,4 +1,4 @@
-"""The page and the plots: self-contained, escaped, legible in both modes; the front is that of Pareto."""
+"""The page and the plots: self-contained, escaped, legible in both modes."""
 
 import re
 from html import unescape
@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.plots import COLORS, INK, draw_curves, draw_speed, pareto_front
+from pipeline.comparison.plots import COLORS, INK, draw_curves
 from pipeline.comparison.report import page, write
-from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare
 from tests.servers import browser
 
@@ -34,7 +33,7 @@ def html(comparison: Comparison) -> str:
 
 def test_the_page_loads_nothing(html: str) -> None:
     links = re.findall(r'(?:src|href)="([^"]*)"', html)
-    assert len(links) == 2
+    assert len(links) == 1
     assert all(link.startswith("data:image/svg+xml;base64,") for link in links)
     assert "default-src 'none'" in html
     assert "://" not in html
@@ -72,7 +71,7 @@ def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: st
             " [...document.querySelectorAll('img')].map(img => img.getBoundingClientRect().width)]"
         )
         assert width <= 0, "the page is wider than its window"
-        assert len(drawn) == 2
+        assert len(drawn) == 1
         assert min(drawn) > 300
         assert [entry for entry in opened.get_log("browser") if "favicon" not in entry["message"]] == []
 
@@ -89,40 +88,8 @@ def test_labels_name_the_setting_and_epochs_are_whole(comparison: Comparison) ->
         assert all(float(tick).is_integer() for tick in axes.xaxis.get_major_locator().tick_values(1, 4))
 
 
-def test_the_front_is_that_of_pareto() -> None:
-    random = np.random.default_rng(1)
-    drawn = random.integers(0, 8, (40, 2)).astype(float)
-    points = [(number, float(speed), float(accuracy)) for number, (speed, accuracy) in enumerate(drawn)]
-    front = {point[1:] for point in pareto_front(points)}
-    assert front == {
-        one[1:] for one in points
-        if not any(other[1] >= one[1] and other[2] >= one[2] and other[1:] != one[1:] for other in points)
-    }  # fmt: skip
-
-
-def test_a_metric_of_zero_is_a_point(tmp_path: Path) -> None:
-    losses = {"a": 5.0, "b": 0.5}  # of which the accuracies are made
-    runs = [MadeRun({"model": name}, None, val_loss=loss) for name, loss in losses.items()]
-    figure = draw_speed(compare(make_sweep(tmp_path / "s", runs)))
-    assert figure is not None
-    np.testing.assert_allclose(np.sort(np.asarray(figure.axes[0].lines[0].get_ydata(), float)), [0, 90])
-
-
-def test_rows_that_count_something_else_are_not_on_the_axis_of_images(tmp_path: Path) -> None:
-    counted = {"a": {}, "b": {}, "c": {"train/features_per_second": 9.0}}
-    sweep = make_sweep(tmp_path / "s", [MadeRun({"model": name}, None, metrics=own) for name, own in counted.items()])
-    [folder] = sweep.glob("3_*")
-    summary = Summary.read(folder)
-    del summary.metrics["train/images_per_second"]
-    summary.write(folder)
-    figure = draw_speed(compare(sweep))
-    assert figure is not None
-    assert np.asarray(figure.axes[0].lines[0].get_xdata(), float).tolist() == [1000.0, 1000.0]
-
-
 def test_nothing_to_draw(tmp_path: Path) -> None:
     failed = compare(make_sweep(tmp_path / "s", [MadeRun({"model": "mlp"}, None, status="FAILED")]))
-    assert draw_speed(failed) is None
     assert draw_curves(failed) is None
     assert [path.name for path in write(failed, tmp_path)] == [
         f"comparison.{suffix}" for suffix in ("md", "csv", "html")

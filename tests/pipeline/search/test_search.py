@@ -15,7 +15,6 @@ from mlflow import MlflowClient
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline import runs
-from pipeline.comparison.plots import draw_speed
 from pipeline.comparison.report import notes
 from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
@@ -154,7 +153,6 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
         assert [line[12:] for line in lines if line.startswith("run it")] == commands
         assert "pruned: trial 3 after epoch 1" in lines
         assert not [line for line in lines if "baseline" in line or "fast" in line]
-        assert draw_speed(comparison) is None
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
