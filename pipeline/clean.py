@@ -2,7 +2,6 @@
 
 import argparse
 import fcntl
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,6 @@ KINDS = {
 }
 """Patterns of the files of each kind: of runs that have finished, of data that is made again, of killed processes."""
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
 
 @dataclass(frozen=True)
 class Removable:
@@ -40,10 +37,8 @@ class Removable:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
     parser = command_parser("clean", __doc__)
-    parser.add_argument(
-        "--older-than", default="30d", help="last used so long ago: 45m, 12h, 30d (default), 2w; 0d: all"
-    )
-    parser.add_argument("--kind", default=",".join(KINDS), help=f"of {', '.join(KINDS)}, several: a,b (default: all)")
+    parser.add_argument("--older-than", type=_days, default=30.0, metavar="DAYS", help="not used since; %(default)s")
+    parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these, of several kinds; all of them")
     parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
@@ -71,28 +66,25 @@ def _clean(options: argparse.Namespace) -> int:
     return _remove(removable)
 
 
+def _days(text: str) -> float:
+    return float(text.removesuffix("d"))
+
+
 def _find(options: argparse.Namespace) -> Iterator[Removable]:
-    """Yield what the options mean, and no process uses; nothing beyond a link."""
-    kinds = options.kind.split(",")
-    if not {*kinds} <= KINDS.keys():
-        raise UserError(f"--kind={options.kind}", KINDS, "--kind=checkpoints")
-    older = re.fullmatch(r"(\d{1,6})([mhdw])", options.older_than)
-    if older is None:
-        raise UserError(f"--older-than={options.older_than} is no age", "a number and m, h, d or w", "--older-than=30d")
+    """Yield what the options mean; nothing beyond a link."""
     top = options.outputs.resolve()
-    for kind in kinds:
+    for kind in options.kind or KINDS:
         patterns = {text.format(run=run) for text in KINDS[kind] for run in ("runs/*/*", "sweeps/*/*")}
         for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
             if kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1]):
                 continue
             if path.resolve() != path:
                 continue
-            with suppress(OSError, LockedError):  # in use, or gone in the meantime
+            with suppress(OSError):  # gone in the meantime
                 facts = [file.lstat() for file in [path, *path.rglob("*"), *path.parent.glob(f".{path.name}.use")]]
                 age = time.time() - max(one.st_mtime for one in facts)
-                if age >= int(older[1]) * _UNITS[older[2]]:
-                    with _locked(path):
-                        yield Removable(kind, path, age, sum(one.st_blocks * 512 for one in facts))
+                if age >= 86400 * options.older_than:
+                    yield Removable(kind, path, age, sum(one.st_blocks * 512 for one in facts))
 
 
 @contextmanager

@@ -146,8 +146,6 @@ def test_without_a_terminal_it_says_what_to_type(
     assert clean(outputs) == 2
     assert "python -m pipeline.clean --yes" in capsys.readouterr().err
     answers: dict[str, Callable[[], int]] = {
-        "--older-than=soon is no age": lambda: clean(outputs, "--older-than=soon"),
-        "--kind=checkpoint. Expected one of": lambda: clean(outputs, "--kind=checkpoint"),
         "there is no folder": lambda: clean(outputs / "nowhere"),
     }
     for said, command in answers.items():
