@@ -3,7 +3,7 @@
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
@@ -31,11 +31,10 @@ LABEL = 12
 class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
-    def __init__(self, printed: Sequence[str] = (), log: Path | None = None) -> None:
+    def __init__(self, log: Path | None = None) -> None:
         """Prints to standard output.
 
         Args:
-            printed: lines of another console, which belong at the beginning of the log.
             log: prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
         """
         width = None if sys.stdout.isatty() else 140
@@ -43,7 +42,7 @@ class Console:
         self._rich = RichConsole(
             highlight=False, soft_wrap=True, width=width, markup=False, emoji=False, quiet=self.is_quiet
         )
-        self._before_log = list(printed)
+        self._before_log: list[str] = []
         self._log: TextIO | None = None
         if log is not None:
             self.open_log(log)
@@ -51,11 +50,6 @@ class Console:
         self._task: TaskID | None = None
         self._last_plain = time.monotonic()
         self._told = (0, self._last_plain)
-
-    @property
-    def said(self) -> list[str]:
-        """The lines printed before a log was opened, for the console of the process that will open it."""
-        return list(self._before_log)
 
     def open_log(self, path: Path) -> None:
         """Writes everything said so far to `path`, and from now on every line with its time."""

@@ -30,9 +30,6 @@ from stages.errors import UserError
 GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
 
-_Spoken = tuple[Sequence[str], Path | None]
-"""Lines for the beginning of a member's log, and the log of one that prints nothing: see Console."""
-
 RESTARTS = 3
 """Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
@@ -128,9 +125,8 @@ class _Cluster:
                     process.join()
 
     def _start(self, task: Task) -> None:
-        printed = self._console.said if task.is_chief else []
         log = self._folder / "pipeline.log" if self._console.is_quiet and task.is_chief else None
-        arguments = (self._job, self._plan, task, (printed, log))
+        arguments = (self._job, self._plan, task, log)
         self._members[task.name] = LocalProcess(_member, arguments, self._job.experiment.hang_seconds)
 
     def _wait(self, tasks: Sequence[Task]) -> int:
@@ -150,10 +146,9 @@ class _Cluster:
         if code is None or code in (DONE, *STOPPED):
             return FAILED if code is None else code
         self.has_lost |= code > 128
-        for task in (tasks[0], *others):  # those that waited for a hung or stopped one may have ended before it
-            process = self._members[task.name]
-            if process.why or process.is_stopped():
-                self._console.error(f"{task.name} {process.why or 'was stopped (SIGSTOP)'}: the run cannot continue")
+        for task in (tasks[0], *others):  # those that waited for a hung one may have ended before it
+            if why := self._members[task.name].why:
+                self._console.error(f"{task.name} {why}: the run cannot continue")
                 self.has_lost = True
         return code
 
@@ -182,13 +177,13 @@ class _Cluster:
         return True
 
 
-def _member(heartbeats: Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, spoken: _Spoken) -> None:
-    """Run in the process of one member of the cluster."""
+def _member(heartbeats: Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None) -> None:
+    """Run in the process of one member of the cluster; `log`: see Console."""
     assert job.folder is not None
     if not task.is_chief:
         streams.append_to(job.folder / f"{task.name}.log")
     enter_cluster(task)
     # The chief alone is signalled, as it needs the others to save a checkpoint.
     enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
-    console = Console(*spoken)
+    console = Console(log)
     leave(lambda: work(job, plan, console, task), console)

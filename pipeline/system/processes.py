@@ -162,13 +162,6 @@ class LocalProcess:
             return 0.0
         return float(used.user + used.system)
 
-    def is_stopped(self) -> bool:
-        """Returns whether it has been stopped, as by SIGSTOP."""
-        try:
-            return bool(self._use.status() == psutil.STATUS_STOPPED)
-        except psutil.Error:
-            return False
-
     def signal(self, number: int) -> None:
         """Sends it a signal; no-op where it has ended."""
         if self._process.exitcode is None:

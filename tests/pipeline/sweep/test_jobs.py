@@ -55,7 +55,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert not (outputs / "sweeps").exists()
 
 
-def test_a_job_that_its_process_refuses_says_why(outputs: Path) -> None:
+def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
     session = Sweep(jobs(outputs, "seed=1,2"), SweepSettings(), console)
     session.folder = outputs / "sweeps" / "s"
@@ -64,7 +64,7 @@ def test_a_job_that_its_process_refuses_says_why(outputs: Path) -> None:
     (folder / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
     session._ended(session.job(session.jobs[0]), WRONG_CONFIGURATION, 1.0, False)
     assert session.jobs[0].reason == "fork=a: it is gone. Expected b"
-    assert any("REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in line for line in console.said)
+    assert "REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in capsys.readouterr().out
     assert refusal_in(outputs / "none") is None
 
 
