@@ -285,33 +285,26 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_measured(dataset: Dataset, settings: EvaluateSettings) -> None:
-    """Refuse to measure what the data has not: other columns, another run's examples."""
-    if settings.importance and dataset.images is not None:
-        raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
-    if settings.slices:
-        from stages.evaluation.slices import check_slices
-
-        check_slices(dataset, settings.slices)
-    if settings.against is not None:
-        from stages.evaluation.predictions import check_other, check_same_examples
-
-        other = check_other(Path(settings.against), settings.against)
-        check_same_examples(other, settings.against, dataset.test, dataset.task.names)
-
-
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
     """Refuse what a later stage cannot use: other columns, another run's examples or metric, a network."""
     dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
     for stage in later:
         settings = stage.settings
         if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings):
-            _check_measured(result, settings)
-        if isinstance(result, Model) and isinstance(settings, EvaluateSettings) and settings.against is not None:
-            from stages.evaluation.predictions import check_same_metric
+            if settings.importance and result.images is not None:
+                raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
+            if settings.slices:
+                from stages.evaluation.slices import check_slices
 
-            check_same_metric(Path(settings.against), settings.against, result.task)
-        if isinstance(result, Model) and isinstance(settings, ExportSettings) and dataset is not None:
-            from stages.export import check_formats
+                check_slices(result, settings.slices)
+        if isinstance(result, Model) and dataset is not None:
+            if isinstance(settings, EvaluateSettings) and settings.against is not None:
+                from stages.evaluation.predictions import check_other, check_same_examples, check_same_metric
 
-            check_formats(result, dataset, settings)
+                folder, named = Path(settings.against), settings.against
+                check_same_examples(check_other(folder, named), named, dataset.test, dataset.task.names)
+                check_same_metric(folder, named, result.task)
+            if isinstance(settings, ExportSettings):
+                from stages.export import check_formats
+
+                check_formats(result, dataset, settings)

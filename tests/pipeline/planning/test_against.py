@@ -40,7 +40,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
     assert "was tested on other examples" in capsys.readouterr().out
     [third] = tmp_path.glob("runs/third/*/summary.json")
     stages = {name: stage["status"] for name, stage in json.loads(third.read_text())["stages"].items()}
-    assert (stages["load"], stages["train"]) == ("failed", "skipped")
+    assert (stages["model"], stages["train"]) == ("failed", "skipped")
 
 
 @pytest.mark.smoke
