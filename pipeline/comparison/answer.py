@@ -55,13 +55,12 @@ def choice(comparison: Comparison) -> str:
     if comparison.search is not None:
         return comparison.search.answer
     if not rows:
-        return "no run has finished"
-    if all(row.is_debug for row in rows):
-        return f"no best setting: debug runs only check that a setting works, and {len(rows)} did"
+        are_debug = any(run.is_debug for run in comparison.runs)
+        return "no best setting: debug runs only check that a setting works" if are_debug else "no run has finished"
     if len(rows) == 1:
         seeds, count = {run.seed for run in rows[0].runs}, len(rows[0].runs)
         return f"one setting: nothing to choose between ({_plural(count, 'seed' if len(seeds) == count else 'run')})"
-    if not are_validated_alike([row for row in rows if not row.is_debug]):
+    if not are_validated_alike(rows):
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if chosen.metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
@@ -129,9 +128,9 @@ def _pruned(runs: Sequence[ComparedRun]) -> list[str]:
 def sentences(comparison: Comparison) -> list[str]:
     """Return what each row changes against the baseline, that of the row to take first."""
     base = comparison.baseline
-    if base is None or base.is_debug:
+    if base is None:
         return []
-    rows = [row for row in comparison.rows if row is not base and not row.is_debug]
+    rows = [row for row in comparison.rows if row is not base]
     rows.sort(key=lambda row: row is not comparison.best)
     return [sentence for row in rows if (sentence := _sentence(comparison, base, row))]
 

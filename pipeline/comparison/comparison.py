@@ -132,7 +132,7 @@ def compare_runs(
         best = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
         choice = Choice(search.metrics[0], rows=best)
     else:
-        choice = choose([row for row in rows if not row.is_debug], base)
+        choice = choose(rows, base)
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
@@ -216,7 +216,7 @@ def _proportions(row: Row, rate: str) -> list[float]:
 
 
 def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
-    """Choose among rows that are no debug runs."""
+    """Choose among rows."""
     metric = _chosen_metric(rows)
     finite = [row for row in rows if metric is not None and math.isfinite(_mean(row, metric))]
     if metric is None or not finite:

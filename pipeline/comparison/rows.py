@@ -52,8 +52,8 @@ class ComparedRun:
 
     @property
     def has_finished(self) -> bool:
-        """Whether it has the results of a whole training."""
-        return self.status == "FINISHED" and self.pruned_after is None
+        """Whether it has the results of a whole training, and of a real one."""
+        return self.status == "FINISHED" and self.pruned_after is None and not self.is_debug
 
     @property
     def pruned_after(self) -> int | None:
@@ -210,11 +210,6 @@ class Row:
     def speed(self) -> float:
         """Examples per second that training takes; 0 where that is not known."""
         return self.mean(self.rate) or 0.0
-
-    @property
-    def is_debug(self) -> bool:
-        """Whether its runs only checked an experiment."""
-        return any(run.is_debug for run in self.runs)
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
