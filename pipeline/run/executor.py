@@ -3,9 +3,8 @@
 import json
 import os
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,7 +31,7 @@ from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.store_process import JobStore, StoreClient
-from pipeline.run_folder.summary import NAME, PRUNED, StageOutcome, Summary, one_line
+from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
@@ -102,7 +101,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             run.summary.begin_stages(job.started)
             if task is not None and task.meet is not None:
                 console.warn(OPEN_PORTS)
-                _wait_for_members(task.meet, console, run.summary)
+                task.meet(console.log)
             cache = job.experiment.outputs / "cache"
             StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch, job.turn).run(stages)
             if not job.only_trains:
@@ -136,7 +135,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
             servers = import_module("stages.distribution.cluster_strategies")
         pulse.beat()
         if task.meet is not None:
-            _wait_for_members(task.meet, console, summary)
+            task.meet(console.log)
         if task.serves:
             return _serve(servers, task)
         StageRunner(scratch, job.experiment.outputs / "cache", Tracker(), console, summary).run(stages)
@@ -154,16 +153,6 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
 def _importing() -> AbstractContextManager[None]:
     """Return what is around the imports. In a notebook's process, what lives there now may become garbage later."""
     return imports_kept() if signals.owns_process() else light_imports()
-
-
-def _wait_for_members(meet: Callable[[Callable[[str], None]], None], console: Console, summary: Summary) -> None:
-    """Wait for the other members; a missing one is recorded as the failure of a stage named `cluster`."""
-    began = time.monotonic()
-    try:
-        meet(console.log)
-    except BaseException:
-        summary.stages["cluster"] = StageOutcome("failed", time.monotonic() - began)
-        raise
 
 
 def _serve(servers: Any, task: Task) -> int:
@@ -342,7 +331,7 @@ def end(run: Run, code: int, console: Console) -> int:
     redact_file(run.folder)  # files that stages and callbacks have written, but not recorded
     show_summary(summary, tracker.open_with, console)
     if summary.error:
-        console.error(f"{summary.failed_stage or 'recording'}: {summary.error}")
+        console.error(f"{summary.failed_stage}: {summary.error}")
     model = model_name(run.job.sweep.experiment if run.job.sweep else summary.name, _name(run.job, run.folder))
     tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}

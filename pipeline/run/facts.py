@@ -104,7 +104,7 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     tested = _tested(summary)
     result = f"**{summary.status}**{f', test {escaped(tested)}' if tested else ''}"
     if summary.error:
-        result = f"**{summary.status} in {summary.failed_stage or 'recording'}**: {escaped(summary.error)}"
+        result = f"**{summary.status} in {summary.failed_stage}**: {escaped(summary.error)}"
     return _joined([note or "", result, _listed(facts)])
 
 

@@ -91,7 +91,7 @@ def send_pending(
 def record_end(tracker: Tracker, folder: Path, summary: Summary) -> None:
     """Record the end of a run; its status last, when the store has everything else."""
     if summary.error:
-        tracker.tags({"failed_stage": summary.failed_stage or "recording", "error": summary.error})
+        tracker.tags({"failed_stage": summary.failed_stage, "error": summary.error})
     for name in (NAME, "pipeline.log"):
         if (folder / name).exists():
             tracker.artifact(folder / name)

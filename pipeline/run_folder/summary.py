@@ -102,8 +102,10 @@ class Summary:
         return str(self.task["primary"])
 
     @property
-    def failed_stage(self) -> str | None:
-        return next((name for name, stage in self.stages.items() if stage.status == "failed"), None)
+    def failed_stage(self) -> str:
+        """The stage that failed; else `start`, before the first one, or `recording`."""
+        failed = (name for name, stage in self.stages.items() if stage.status == "failed")
+        return next(failed, "recording" if self.stages else "start")
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
         """Adds the `summary` of a stage's record; see `stages.results.Record`."""

@@ -179,7 +179,7 @@ def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:
     alone = Running(outputs, *given, "cluster.timeout_seconds=2", environment={"TF_CONFIG": first.tf_config})
     try:
         assert alone.end(120) == 1
-        assert f"error: cluster: after 2 s there is no worker 1 at {second.address}" in alone.printed
+        assert f"error: start: after 2 s there is no worker 1 at {second.address}" in alone.printed
         assert "Traceback" not in alone.printed
         assert alone.summary()["status"] == alone.status_in_mlflow() == "FAILED"
     finally:
