@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
-from pipeline.redaction import credentials_of, redact, redact_overrides
+from pipeline.redaction import redact, redact_overrides
 
 DIFF_LIMIT = 1_000_000
 """Characters of a diff."""
@@ -22,15 +22,12 @@ DIFF_LIMIT = 1_000_000
 class CodeState:
     """commit: of the repository; diff: uncommitted changes without secrets, cut at DIFF_LIMIT.
 
-    dirty: whether there are uncommitted changes; None where git failed. branch: None where none is checked out.
-    repository: the address of its first remote, if any.
+    dirty: whether there are uncommitted changes.
     """
 
     commit: str
-    dirty: bool | None
+    dirty: bool
     diff: str
-    branch: str | None = None
-    repository: str | None = None
 
 
 def code_state(folder: Path | None = None) -> CodeState | None:
@@ -45,12 +42,8 @@ def code_state(folder: Path | None = None) -> CodeState | None:
         return None
     top = Path(root.strip())
     commit = (git(top, "rev-parse", "HEAD") or "none").strip()
-    status = git(top, "status", "--porcelain")
-    branch = (git(top, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
-    remotes = (git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
-    repository = credentials_of(remotes[0].partition(" ")[2])[0] if remotes else None
-    dirty = None if status is None else bool(status.strip())
-    return CodeState(commit, dirty, _diff(top) if dirty else "", branch, repository)
+    dirty = bool(git(top, "status", "--porcelain"))
+    return CodeState(commit, dirty, _diff(top) if dirty else "")
 
 
 def source_tags(state: CodeState | None) -> dict[str, str]:
@@ -65,9 +58,7 @@ def source_tags(state: CodeState | None) -> dict[str, str]:
         user = "unknown"
     tags = {"mlflow.user": user, "mlflow.source.name": command_name(), "mlflow.source.type": "LOCAL"}
     if state is not None:
-        dirty = None if state.dirty is None else str(state.dirty).lower()
-        code = {"commit": state.commit, "branch": state.branch, "dirty": dirty, "repoURL": state.repository}
-        tags |= {f"mlflow.source.git.{name}": value for name, value in code.items() if value is not None}
+        tags |= {"mlflow.source.git.commit": state.commit, "mlflow.source.git.dirty": str(state.dirty).lower()}
     return tags
 
 
