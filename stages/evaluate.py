@@ -6,9 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from stages.data.columns import evenly_spread
 from stages.distribution.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.by_task import report_of
+from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
 from stages.evaluation.importance import importance_of, is_quick
 from stages.evaluation.predictions import (
@@ -22,12 +24,13 @@ from stages.evaluation.predictions import (
     write_predictions,
 )
 from stages.evaluation.report import Measured, Section, draw_mistakes, draw_reliability
+from stages.evaluation.scored import ROWS, columns_of, is_told_by_columns, scoring
 from stages.evaluation.slices import slices_of
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
 from stages.plots.charts import plot_confusion, plot_differences, plot_numbers
 from stages.reporter import Reporter, Silent
-from stages.results import Dataset, Evaluation, Record, Strategy, Trained
+from stages.results import Dataset, Evaluation, Model, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tables import aligned
 from stages.tasks.classification import Classification
@@ -75,9 +78,7 @@ def evaluate(
         scores = write_predictions(path, dataset.test, trained.model.task, score)
         report, plots = _explain(path, scores, trained, dataset, settings, folder)
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
-        is_own = not isinstance(trained.model.task, type(dataset.task))  # the user's, of which no column is known
-        baseline = None if is_own else _baseline(path, dataset, settings)
-        sections = [] if is_own else _sections(path, trained, dataset, settings)
+        baseline, sections = _beside(path, trained.model, dataset, settings)
     beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(dataset.test.features)
@@ -124,22 +125,28 @@ def _explain(
     return replace(report, values={"test/loss": scores.loss, **measured, **report.values}), plots
 
 
-def _baseline(path: Path, dataset: Dataset, settings: EvaluateSettings) -> Baseline | None:
-    """Returns the baseline of columns, compared with the predictions at `path`; None where there is none."""
-    if not settings.baseline or dataset.images is not None:
-        return None
-    return baseline_of(path, dataset, settings.confidence, settings.calibration_bins)
-
-
-def _sections(path: Path, trained: Trained, dataset: Dataset, settings: EvaluateSettings) -> list[Section]:
-    """Returns what is told beside the metrics: slices of the predictions at `path`, and the importance of columns."""
-    sections = []
+def _beside(
+    path: Path, model: Model, dataset: Dataset, settings: EvaluateSettings
+) -> tuple[Baseline | None, list[Section]]:
+    """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
+    baseline, sections = None, []
+    has_baseline = settings.baseline and dataset.images is None
+    if has_baseline or settings.slices:
+        task, test = model.task, dataset.test
+        if is_told_by_columns(task):
+            predicted: Columns = read_columns(path)
+        else:
+            test = test.take(evenly_spread(len(test), ROWS))
+            predicted = scoring(model, dataset, test)(columns_of(test))
+        tested = replace(dataset, task=task, test=test)
+    if has_baseline:
+        baseline = baseline_of(predicted, tested, settings.confidence, settings.calibration_bins)
     if settings.slices:
-        sections.append(slices_of(read_columns(path), dataset, settings))
+        sections.append(slices_of(predicted, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
     if is_wanted and dataset.encoder is not None:
-        sections.append(importance_of(trained.model, dataset, settings.confidence))
-    return sections
+        sections.append(importance_of(model, dataset, settings.confidence))
+    return baseline, sections
 
 
 def _tell(report: Measured, reporter: Reporter) -> None:

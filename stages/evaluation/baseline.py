@@ -1,6 +1,7 @@
 """A baseline beside the result of a table or of texts: a standard model of scikit-learn on the same split and columns.
 
-Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
+Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others. Of a task of the
+user's whose answers scikit-learn does not know, a linear model of the encoded numbers, by the task's own loss.
 """
 
 import math
@@ -8,22 +9,20 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
-from stages.evaluation.by_task import LEAST_OF_CLASSES, values_of
-from stages.evaluation.estimates import by_example
+from stages.evaluation.by_task import values_of
+from stages.evaluation.estimates import Columns
 from stages.evaluation.paired_tests import Interval, metric_difference
-from stages.evaluation.predictions import read_columns
+from stages.evaluation.scored import EXAMPLES, by_example, sums_of_each
 from stages.features.kinds import Feature
 from stages.results import Dataset
 from stages.safe_places import safe_place
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import THRESHOLD, MultiLabel
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -39,6 +38,15 @@ MOST_CATEGORIES = 254
 
 WORD = r"\w+|[^\w\s]+"
 """Words of texts, and what stands between them, so that no text but a blank one is without any."""
+
+DECAY = 1e-4
+"""Factor of the squares of a linear model's weights in the loss of a task of the user's."""
+
+MOST_STEPS = 200
+"""Of its fit."""
+
+LEAST = 30
+"""Test examples of which it is told which is better, at least."""
 
 MOST_ITERATIONS = 1000
 """Of the fit of a linear model."""
@@ -72,7 +80,7 @@ class Baseline:
     @property
     def verdict(self) -> str:
         """Answer of the test examples: whether the network is better."""
-        if not self.difference.excludes_zero or self.examples < LEAST_OF_CLASSES:
+        if not self.difference.excludes_zero or self.examples < LEAST:
             return "not distinguishable from"
         return "better than" if (self.difference.difference > 0) == self.higher else "worse than"
 
@@ -87,24 +95,63 @@ class Baseline:
         )
 
 
-def baseline_of(path: Path, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
-    """Returns the baseline, compared with the predictions at `path`; None where no column is one it can take.
+def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
+    """Returns the baseline, compared with a network's predictions; None where no column is one it can take.
 
     The first metric of the task is compared as that of two models is: in pairs, example by example.
 
     Args:
-        bins: of the calibration error.
+        predicted: of all test examples; see `stages.evaluation.scored`. bins: of the calibration error.
     """
     columns = {name: feature for name, feature in dataset.features.items() if feature.kind in KINDS}
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
     rows = evenly_spread(len(dataset.train), MOST_ROWS)
-    texts = [name for name, feature in columns.items() if feature.kind == "text"]
-    fit = (_linear if texts else _boosting)(dataset, rows, columns)
-    values, difference = _compared(path, dataset, fit, np.asarray(dataset.train.targets)[rows], confidence, bins)
     task = dataset.task
+    if EXAMPLES in predicted:
+        name, outputs = "a linear model of the encoded numbers, by the loss of the task", _by_own_loss(dataset, rows)
+        theirs = sums_of_each(task, dataset.test, outputs)
+    else:
+        texts = [name for name, feature in columns.items() if feature.kind == "text"]
+        fit = (_linear if texts else _boosting)(dataset, rows, columns)
+        known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
+        name, theirs = fit.name, {**known, **task.standard(fit, np.asarray(dataset.train.targets)[rows])}
+    first, second = (by_example(task, each)[np.newaxis] for each in (theirs, predicted))
+    difference = metric_difference(first, second, True, level=confidence)
+    values = values_of(task, theirs, confidence, bins)
     higher = task.is_higher_better(task.primary)
-    return Baseline(fit.name, values, task.primary, difference, higher, len(rows), len(dataset.test), confidence)
+    return Baseline(name, values, task.primary, difference, higher, len(rows), len(dataset.test), confidence)
+
+
+def _by_own_loss(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+    """Returns outputs for the test examples, linear in the encoded numbers, that the task's own loss has made."""
+    from scipy import optimize
+
+    task, train = dataset.task, dataset.train.take(rows)
+    given, asked = (_with_ones(split) for split in (train, dataset.test))
+    weights = tf.ones(len(train)) if train.weights is None else tf.constant(train.weights, tf.float32)
+    shape = given.shape[1], task.outputs
+
+    @tf.function(autograph=False)
+    def loss(flat: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        matrix = tf.reshape(flat, shape)
+        losses = task.loss_of_each(tf.constant(train.targets), tf.matmul(given, matrix)) * weights
+        total = tf.reduce_sum(losses) / tf.reduce_sum(weights) + DECAY * tf.reduce_sum(tf.square(matrix))
+        return total, tf.gradients(total, flat)[0]
+
+    def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        safe_place()
+        total, gradient = loss(tf.constant(flat, tf.float32))
+        return float(total), gradient.numpy().astype(np.float64)
+
+    found = optimize.minimize(value_and_gradient, np.zeros(math.prod(shape)), jac=True, options={"maxiter": MOST_STEPS})
+    return asked @ found.x.reshape(shape).astype(np.float32)
+
+
+def _with_ones(split: Split) -> np.ndarray:
+    """Returns the encoded numbers of a split, float32 [n, d], and a column of 1."""
+    found = [column[:] for column in split.inputs.values() if column.dtype == np.float32 and len(column.shape) == 2]
+    return np.concatenate([*found, np.ones((len(split), 1), np.float32)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -199,25 +246,6 @@ def _are_categories(columns: Mapping[str, Feature]) -> list[bool]:
 
 def _weights(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
     return None if dataset.train.weights is None else dataset.train.weights[rows]
-
-
-def _compared(
-    path: Path, dataset: Dataset, fit: _Fit, targets: np.ndarray, confidence: float, bins: int
-) -> tuple[dict[str, float], Interval]:
-    """Returns the baseline's metrics, and the difference of the task's first one."""
-    task, ours = dataset.task, read_columns(path)
-    theirs = {name: column for name, column in ours.items() if name in ("weight", task.target)}
-    if isinstance(task, Classification):
-        answers = fit.probabilities(targets, len(task.names))
-        theirs |= {"predicted": answers.argmax(axis=1).astype(np.int32), "probabilities": answers}
-    elif isinstance(task, MultiLabel):
-        answers = np.stack([fit.probabilities(part, 2)[:, 1] for part in targets.T], axis=1)
-        theirs |= {"predicted": (answers > THRESHOLD).astype(np.int32), "probabilities": answers}
-    else:
-        theirs["prediction"] = np.stack([fit.numbers(part) for part in targets.T], axis=1)
-    first, second = (by_example(task.primary, columns)[np.newaxis] for columns in (theirs, ours))
-    difference = metric_difference(first, second, True, level=confidence)
-    return values_of(task, theirs, confidence, bins), difference
 
 
 def _encoded(

@@ -10,15 +10,10 @@ from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, Ends, in
 from stages.evaluation.metrics import metrics_of
 from stages.evaluation.predictions import Predicted
 from stages.evaluation.report import Measured
+from stages.evaluation.scored import EXAMPLES, scores_of
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.task import Task
-
-LEAST = 100
-"""Test examples for intervals of labels and numbers: of fewer, rare large errors may be missing."""
-
-LEAST_OF_CLASSES = 30
-"""Examples of classes of which a difference is told from none, at least."""
 
 
 def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:
@@ -35,16 +30,17 @@ def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Mea
 
 
 def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dict[str, float]:
-    """Returns the metrics of `report_of` by name, without intervals of classes, which take longest."""
+    """Returns the metrics of predictions by name, without intervals of classes, which take longest.
+
+    Args:
+        columns: of a file, or sums; see `stages.evaluation.scored`.
+    """
+    if EXAMPLES in columns:
+        return scores_of(task, columns)
     if isinstance(task, Classification):
         return metrics_of(Predicted.of(columns), bins).values
     values = report_of(task, columns, confidence, bins).values
     return {name.removeprefix("test/"): value for name, value in values.items()}
-
-
-def least_told(task: Task) -> int:
-    """Returns of how many examples a difference is told from none, at least."""
-    return LEAST_OF_CLASSES if isinstance(task, Classification) else LEAST
 
 
 def report_classes(columns: Columns, names: Sequence[str], confidence: float, bins: int) -> Measured:
@@ -122,7 +118,7 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
         )
     found = {f"test/{name}": interval(*estimate, confidence) for name, estimate in estimates.items()}
     intervals: dict[str, Ends] = {
-        name: ends for name, ends in found.items() if ends is not None and len(targets) >= LEAST
+        name: ends for name, ends in found.items() if ends is not None and len(targets) >= Task.least
     }
     exact = "exact_match: those of which every label is predicted."
     notes = [f"{len(targets):,} test examples. {exact} {_told(confidence)}"]
@@ -140,8 +136,8 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
 
 def _told(confidence: float) -> str:
     return (
-        f"low, high: {100 * confidence:g} % interval over the test examples, of {LEAST} or more; it does not show how "
-        "results vary with the seed."
+        f"low, high: {100 * confidence:g} % interval over the test examples, of {Task.least} or more; it does not show "
+        "how results vary with the seed."
     )
 
 
@@ -162,7 +158,7 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
             found |= {f"test/{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
         for name, (value, influences) in found.items():
             values[name] = value
-            ends = interval(value, influences, confidence, highest) if len(targets) >= LEAST else None
+            ends = interval(value, influences, confidence, highest) if len(targets) >= Task.least else None
             if ends is not None:
                 intervals[name] = ends
     errors = np.abs(answers - targets)

@@ -1,16 +1,12 @@
 """Importance of columns: how much worse a trained network answers where the values of a column are permuted."""
 
-from collections.abc import Callable
-
 import numpy as np
 import tensorflow as tf
 
 from stages.data.columns import evenly_spread
-from stages.data.examples import network_dtype, network_input
-from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.report import Section
-from stages.networks.complexity import scoring_batch
+from stages.evaluation.scored import by_example, columns_of, scoring
 from stages.results import Dataset, Model
 from stages.safe_places import safe_place
 
@@ -35,21 +31,18 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
 
     Source: Breiman, Random Forests, Machine Learning 45, 2001; the permutations are always the same.
     """
-    task, test = dataset.task, dataset.test
-    rows = evenly_spread(len(test), ROWS)
-    known = {task.target: np.asarray(test.targets)[rows]}
-    known |= {"weight": test.weights[rows]} if test.weights is not None else {}
-    columns = {name: tf.constant(column[rows]) for name, column in test.features.items()}
-    predict = _predicting(model, dataset)
+    task, test = model.task, dataset.test.take(evenly_spread(len(dataset.test), ROWS))
+    columns = columns_of(test)
+    score = scoring(model, dataset, test)
 
     def of_examples(permuted: dict[str, tf.Tensor]) -> np.ndarray:
-        answers = task.columns(predict({**columns, **permuted}))
+        values = by_example(task, score({**columns, **permuted}))
         safe_place()
-        return by_example(task.primary, {**known, **answers}).astype(np.float64)
+        return values.astype(np.float64)
 
     base, sign = of_examples({}), -1 if task.is_higher_better(task.primary) else 1
     random = np.random.default_rng(0)
-    orders = [random.permutation(len(rows)) for _ in range(REPEATS)]
+    orders = [random.permutation(len(test)) for _ in range(REPEATS)]
     found: list[tuple[str, Interval]] = []
     for name, feature in dataset.features.items():
         permuted = np.mean([of_examples({name: tf.gather(columns[name], order)}) for order in orders], axis=0)
@@ -57,32 +50,10 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         found.append((str(feature.facts.get("column", name)), worse or Interval(0.0, 0.0, 0.0)))
     found.sort(key=lambda part: -part[1].difference)
     note = (
-        f"by how much {task.primary} is worse with the values of a column permuted: {REPEATS} times, on {len(rows):,} "
+        f"by how much {task.primary} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
         f"test examples. low, high: {100 * confidence:g} % interval. Columns that say the same share their importance."
     )
     change = "loss" if task.is_higher_better(task.primary) else "rise"
     header = ("column", f"{change} of {task.primary}", "low", "high")
     table = [(name, part.difference, part.low, part.high) for name, part in found]
     return Section("importance", "Importance of columns", note, [header, *table])
-
-
-def _predicting(model: Model, dataset: Dataset) -> Callable[[dict[str, tf.Tensor]], np.ndarray]:
-    """Returns a function from columns, [n] each, to what the task predicts, float32 [n, width]."""
-    network, encoder = model.on_one_device().network, dataset.encoder
-
-    @tf.function(reduce_retracing=True, autograph=False)
-    def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
-        inputs = columns if encoder is None else encoder(columns, training=False)
-        given = {name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()}
-        return model.task.predict(network(network_input(given), training=False))
-
-    def all_of(columns: dict[str, tf.Tensor]) -> np.ndarray:
-        batch = min(ROWS, scoring_batch(network))
-        count = len(next(iter(columns.values())))
-        parts = [
-            predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
-            for start in range(0, count, batch)
-        ]
-        return np.concatenate(parts)
-
-    return all_of

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stages.errors import UserError
-from stages.evaluation.by_task import least_told, values_of
-from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.by_task import values_of
+from stages.evaluation.estimates import Columns
 from stages.evaluation.intervals import Ends, fraction_interval, interval
 from stages.evaluation.paired_tests import mean_difference
 from stages.evaluation.report import Section
+from stages.evaluation.scored import by_example
 from stages.features.kinds import Feature
 from stages.results import Dataset
 from stages.safe_places import safe_place
@@ -47,10 +48,10 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     (Bonferroni). Slices of too few examples come last.
 
     Args:
-        predicted: columns of a file of predictions.
+        predicted: of all test examples; see `stages.evaluation.scored`.
     """
     task = dataset.task
-    least = least_told(task)
+    least = task.least
     sign = 1 if task.is_higher_better(task.primary) else -1
     found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
     for column, name in check_slices(dataset, settings.slices).items():
@@ -58,11 +59,11 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         level = 1 - (1 - settings.confidence) / len(groups)
         for value, rows in groups:
             of_slice = {key: values[rows] for key, values in predicted.items()}
-            own = by_example(task.primary, of_slice)
+            own = by_example(task, of_slice)
             is_told = min(rows.sum(), len(rows) - rows.sum()) >= least
             verdict = "cannot tell"
             if is_told:
-                rest = by_example(task.primary, {key: values[~rows] for key, values in predicted.items()})
+                rest = by_example(task, {key: values[~rows] for key, values in predicted.items()})
                 difference = mean_difference(rest, own, False, None, level)
                 if difference is not None and difference.excludes_zero:
                     verdict = "better" if sign * difference.difference > 0 else "worse"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
-from stages.tasks.task import OwnMetric
+from stages.tasks.task import OwnMetric, Standard
 
 NEAR_TIE = 0.1
 """Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
@@ -33,6 +33,7 @@ class Classification(Probabilities):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     higher: ClassVar[tuple[str, ...]] = ("accuracy",)
     target: ClassVar[str] = "label"
+    least: ClassVar[int] = 30
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -227,6 +228,11 @@ class Classification(Probabilities):
     def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """See `Task`."""
         return {"predicted": np.rint(rows[:, -1]).astype(np.int32), self.answer: rows[:, :-1]}
+
+    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        answers = model.probabilities(targets, len(self.names))
+        return {"predicted": answers.argmax(axis=1).astype(np.int32), self.answer: answers}
 
     def explained(self, answers: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the name of the likeliest class, and its probability."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
+from stages.tasks.task import Standard
 
 THRESHOLD = 0.5
 """Probability above which a label is predicted."""
@@ -132,6 +133,10 @@ class MultiLabel(Probabilities):
     def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """See `Task`."""
         return {"predicted": (rows > THRESHOLD).astype(np.int32), self.answer: rows}
+
+    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return self.columns(np.stack([model.probabilities(part, 2)[:, 1] for part in targets.T], axis=1))
 
     def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
         """See `Task`: examples agree whose labels are all the same, up to those near our threshold."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.task import Task
+from stages.tasks.task import Standard, Task
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -143,6 +143,10 @@ class Regression(Task):
     def with_answers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
         """See `Task`."""
         return keras.layers.Rescaling([*self.std], [*self.mean], dtype=outputs.dtype, name=self.answer)(outputs)
+
+    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Task`."""
+        return {"prediction": np.stack([model.numbers(part) for part in targets.T], axis=1)}
 
     def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
         """See `Task`; differences are in stds of the targets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -79,6 +79,16 @@ class OwnMetric:
         return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
 
 
+class Standard(Protocol):
+    """A standard model, fitted to the training split's columns, of which no task knows more than its answers."""
+
+    def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
+        """Returns those of the test examples for int targets [n], float32 [N, classes]."""
+
+    def numbers(self, targets: np.ndarray) -> np.ndarray:
+        """Returns predictions for the test examples for targets [n], float64 [N]."""
+
+
 @dataclass(frozen=True)
 class Task(ABC):
     """Everything that depends on what is predicted.
@@ -92,6 +102,7 @@ class Task(ABC):
         is better; of all others less is.
     answer: name of what an exported model returns first, float32 [N, outputs].
     target: name of the column of targets in `predictions.parquet`.
+    least: examples of which a difference is told from none, at least; of fewer, rare large errors may be missing.
     own_loss, own_metrics: those of the configuration, instead of `losses` and beside `metrics`.
     """
 
@@ -105,6 +116,7 @@ class Task(ABC):
     higher: ClassVar[tuple[str, ...]] = ()
     answer: ClassVar[str]
     target: ClassVar[str] = "target"
+    least: ClassVar[int] = 100
 
     @property
     def outputs(self) -> int:
@@ -286,6 +298,10 @@ class Task(ABC):
     def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the columns of `predictions.parquet` by name, [n] or [n, k]. rows: of `predict`."""
         return {self.answer: rows}
+
+    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns `columns` as a standard model predicts them. targets: of the training split."""
+        raise NotImplementedError
 
     def explained(self, answers: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns further answers of a SavedModel by name, [b, ...]. names: string [outputs]."""

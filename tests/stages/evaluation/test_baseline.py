@@ -14,7 +14,7 @@ from sklearn.metrics import root_mean_squared_error
 
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.eval_step import Scores
-from stages.evaluation.predictions import NAME, write_predictions
+from stages.evaluation.predictions import NAME, read_columns, write_predictions
 from stages.load.table import table
 from stages.results import Dataset
 from stages.settings.table import TableSettings
@@ -33,7 +33,7 @@ def compared(data: Dataset, rows: np.ndarray, folder: Path) -> Baseline:
         return Scores(0.0, {}, {})
 
     write_predictions(folder / NAME, data.test, data.task, score)
-    found = baseline_of(folder / NAME, data, 0.95, 15)
+    found = baseline_of(read_columns(folder / NAME), data, 0.95, 15)
     assert found is not None
     return found
 

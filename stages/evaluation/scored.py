@@ -1,0 +1,112 @@
+"""Predictions as slices, importance and baselines take them: of any task, by example.
+
+Of a task whose columns in `predictions.parquet` tell its first metric, they are these columns. Of any other they are
+what each example adds to the sums of its metrics, [n, ...] by their names, and `examples`, its weight.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from stages.data.examples import network_dtype, network_input
+from stages.data.split import Split
+from stages.evaluation import estimates
+from stages.evaluation.estimates import Columns
+from stages.networks.complexity import scoring_batch
+from stages.results import Dataset, Model
+from stages.safe_places import safe_place
+from stages.tasks.task import Task
+
+ROWS = 10_000
+"""Test examples, evenly spread, at most, where each has to be left out of the sums once."""
+
+EXAMPLES = "examples"
+
+Predict = Callable[[Mapping[str, tf.Tensor]], np.ndarray]
+"""From columns, [n] each, to what a network makes of them, [n, ...]."""
+
+
+def is_told_by_columns(task: Task) -> bool:
+    """Returns whether the columns of predictions tell the metric by which models are compared."""
+    needed = estimates.COLUMNS.get(task.primary)
+    if task.kind == "auto" or needed is None:
+        return False
+    return {*needed} <= {task.target, *task.columns(np.zeros((1, task.width), np.float32))}
+
+
+def by_example(task: Task, predicted: Columns) -> np.ndarray:
+    """Returns a value of each example, [n], whose mean is the first metric; see `estimates.by_example`.
+
+    By sums these are the jackknife's pseudo-values (Tukey, Annals of Mathematical Statistics 29, 1958).
+    """
+    if EXAMPLES not in predicted:
+        return estimates.by_example(task.primary, predicted)
+    whole = {name: part.sum(axis=0) for name, part in predicted.items()}
+    count = len(predicted[EXAMPLES])
+    with np.errstate(all="ignore"):
+        value = task.all_scores(whole)[task.primary]
+        without = [
+            task.all_scores({name: whole[name] - part[row] for name, part in predicted.items()})[task.primary]
+            for row in range(count if count > 1 else 0)
+        ]
+    return np.nan_to_num(count * value - (count - 1) * np.array(without)) if without else np.array([value])
+
+
+def scores_of(task: Task, predicted: Columns) -> dict[str, float]:
+    """Returns the metrics of an epoch by their sums."""
+    return task.all_scores({name: part.sum(axis=0) for name, part in predicted.items()})
+
+
+def sums_of_each(task: Task, split: Split, outputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns what each example adds to the sums of the metrics. outputs: of a network for all examples of `split`."""
+    weights = np.ones(len(split)) if split.weights is None else split.weights
+    shapes = {name: tf.TensorSpec(shape, tf.float64) for name, shape in task.all_sums.items()}
+
+    def add(row: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+        sums = task.add_all(*(part[tf.newaxis] for part in row))
+        return {name: tf.cast(value, tf.float64) for name, value in sums.items()}
+
+    rows = tuple(tf.constant(part) for part in (split.targets, outputs, weights))
+    found = tf.function(lambda rows: tf.map_fn(add, rows, fn_output_signature=shapes), autograph=False)(rows)
+    safe_place()
+    return {**{name: value.numpy() for name, value in found.items()}, EXAMPLES: weights}
+
+
+def predicting(model: Model, dataset: Dataset, last: Callable[[tf.Tensor], tf.Tensor]) -> Predict:
+    """Returns a function from columns to `last` of the network's outputs."""
+    network, encoder = model.on_one_device().network, dataset.encoder
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
+        inputs = columns if encoder is None else encoder(columns, training=False)
+        given = {name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()}
+        return last(network(network_input(given), training=False))
+
+    def all_of(columns: Mapping[str, tf.Tensor]) -> np.ndarray:
+        batch = scoring_batch(network)
+        count = len(next(iter(columns.values())))
+        parts = [
+            predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
+            for start in range(0, count, batch)
+        ]
+        return np.concatenate(parts)
+
+    return all_of
+
+
+def scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
+    """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
+    task = model.task
+    if not is_told_by_columns(task):
+        outputs = predicting(model, dataset, lambda outputs: outputs)
+        return lambda columns: sums_of_each(task, split, outputs(columns))
+    rows = predicting(model, dataset, task.predict)
+    known = {task.target: np.asarray(split.targets)}
+    known |= {"weight": split.weights} if split.weights is not None else {}
+    return lambda columns: {**known, **task.columns(rows(columns))}
+
+
+def columns_of(split: Split) -> dict[str, tf.Tensor]:
+    """Returns the columns of all examples."""
+    return {name: tf.constant(column[:]) for name, column in split.features.items()}
