@@ -57,12 +57,17 @@ def load(path: str) -> Predict:
     return formats.get(Path(path).suffix, _saved_model)(path)
 
 
-def load_saved_model(path: str) -> Any:
-    """Load a SavedModel, also one with a tokenizer of KerasHub, whose operations are those of TensorFlow Text."""
-    import tensorflow as tf
-
+def know_tokenizers() -> None:
+    """Have TensorFlow know the operations of TensorFlow Text, of which tokenizers of KerasHub are made."""
     with suppress(ImportError):
         import tensorflow_text  # noqa: F401
+
+
+def load_saved_model(path: str) -> Any:
+    """Load a SavedModel, also one with a tokenizer."""
+    import tensorflow as tf
+
+    know_tokenizers()
     return tf.saved_model.load(path)
 
 

@@ -1,4 +1,4 @@
-"""Columns: learnt from the training split in one pass, encoded by a Keras model before the network."""
+"""Columns: learnt from the training split, encoded by a Keras model before the network."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +33,7 @@ BLOCK = 2**16
 """Rows that are learnt from, or encoded, at once."""
 
 VECTOR_VALUES = 2**22
-"""Values of vectors that are learnt from, or encoded, at once."""
-
-MEDIAN_ROWS = 2**20
-"""Rows that a median is of, at most: evenly spread."""
+"""Values of numbers and vectors that are learnt from, or encoded, at once; and that medians are of, at most."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +46,6 @@ class LearntNumber:
     has_missing: bool
 
 
-def learn_number(column: Column) -> LearntNumber:
-    """Returns the statistics of the values that are not missing; a constant column has the std 1."""
-    count, mean, squares = 0, 0.0, 0.0
-    for start in range(0, column.shape[0], BLOCK):
-        values = np.asarray(column[start : start + BLOCK], np.float64)
-        values = values[~np.isnan(values)]
-        if len(values):  # Chan, Golub, LeVeque 1979: sums of squares about the mean of each part
-            shift = values.mean() - mean
-            squares += float(
-                np.square(values - values.mean()).sum() + shift**2 * count * len(values) / (count + len(values))
-            )
-            mean += shift * len(values) / (count + len(values))
-            count += len(values)
-    if not count:
-        return LearntNumber(0.0, 1.0, 0.0, True)
-    std = float(np.sqrt(squares / count))
-    some = np.asarray(column[evenly_spread(column.shape[0], MEDIAN_ROWS)])
-    median = mean if np.isnan(some).all() else float(np.nanmedian(some))
-    return LearntNumber(float(mean), std if std > 1e-12 * abs(mean) else 1.0, median, count < column.shape[0])
-
-
 @dataclass(frozen=True)
 class LearntVector:
     """Statistics of each element."""
@@ -78,16 +54,22 @@ class LearntVector:
 
 
 def learn_vector(column: Column) -> LearntVector:
-    """Returns the statistics of each element of vectors, [N, d], in two passes of float64."""
-    step = max(1, VECTOR_VALUES // column.shape[1])
+    """Returns the statistics of each element of vectors, [N, d], or of numbers, [N], in two passes of float64.
+
+    Those of the values that are not missing; a constant element has the std 1.
+    """
+    width = column.shape[1] if len(column.shape) > 1 else 1
+    rows = max(1, VECTOR_VALUES // width)
+    step = min(BLOCK, rows)
 
     def blocks() -> Iterator[np.ndarray]:
-        return (np.asarray(column[start : start + step], np.float64) for start in range(0, column.shape[0], step))
+        starts = range(0, column.shape[0], step)
+        return (np.asarray(column[start : start + step], np.float64).reshape(-1, width) for start in starts)
 
     counts = sum((~np.isnan(block)).sum(axis=0) for block in blocks())
     means = sum(np.nansum(block, axis=0) for block in blocks()) / np.maximum(counts, 1)
     stds = np.sqrt(sum(np.nansum(np.square(block - means), axis=0) for block in blocks()) / np.maximum(counts, 1))
-    some = np.asarray(column[evenly_spread(column.shape[0], step)], np.float64)
+    some = np.asarray(column[evenly_spread(column.shape[0], rows)], np.float64).reshape(-1, width)
     is_unknown = np.isnan(some).all(axis=0)
     medians = np.where(is_unknown, means, np.nanmedian(np.where(is_unknown, 0.0, some), axis=0))
     stds = np.where(stds > 1e-12 * np.abs(means), stds, 1.0)
@@ -135,7 +117,7 @@ def learn(
             return learn_text(column, max_tokens, length, name)
         if kind == "vector":
             return learn_vector(column)
-        return learn_number(column) if kind == "number" else learn_category(column)
+        return learn_vector(column).elements[0] if kind == "number" else learn_category(column)
 
     return {name: of(feature.kind, columns[name], name) for name, feature in features.items()}
 

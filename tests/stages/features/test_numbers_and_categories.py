@@ -16,7 +16,7 @@ from stages.features.numbers_and_categories import (
     encoding,
     learn,
     learn_category,
-    learn_number,
+    learn_vector,
 )
 
 RANDOM = np.random.default_rng(3)
@@ -42,9 +42,9 @@ def encoder() -> keras.Model:
     return encoder_of(FEATURES, learn(FEATURES, COLUMNS))
 
 
-def test_statistics_are_those_of_float64_in_one_pass() -> None:
+def test_statistics_are_those_of_float64() -> None:
     values = np.concatenate([RANDOM.normal(1e8, 1.0, 150_000), [np.nan] * 5])
-    learnt = learn_number(values)
+    [learnt] = learn_vector(values).elements
     np.testing.assert_allclose(learnt.mean, np.nanmean(values), rtol=1e-15)
     np.testing.assert_allclose(learnt.std, np.nanstd(values), rtol=1e-9)
     assert learnt.median == np.nanmedian(values)
@@ -52,8 +52,8 @@ def test_statistics_are_those_of_float64_in_one_pass() -> None:
 
 
 def test_constant_and_missing_columns_stay_finite() -> None:
-    assert learn_number(np.full(9, 0.1)).std == 1.0
-    assert learn_number(np.full(9, np.nan)).median == 0.0
+    assert learn_vector(np.full(9, 0.1)).elements[0].std == 1.0
+    assert learn_vector(np.full(9, np.nan)).elements[0].median == 0.0
 
 
 def test_a_vocabulary_is_ordered_by_frequency_then_name() -> None:
