@@ -1,4 +1,4 @@
-"""Jobs of one epoch on the digits: as a sweep, as commands one after another, and by Hydra's own launchers."""
+"""Jobs of one epoch on the digits: as a sweep, a search, commands one after another, and by Hydra's own launchers."""
 
 import json
 import statistics
@@ -12,19 +12,21 @@ from benchmarks.measuring import Figures, Samples, Way, interleave
 from benchmarks.processes import cost, others_python, pipeline
 
 JOBS = 8
+TRIALS = 20
 SETTINGS = ("train.epochs=1", "deterministic=true")
 TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes", "_mib")
 """Ends of the names of metrics that no two runs share."""
 
 
 def launchers(rounds: int) -> Samples:
-    """Measures the ways to run the same jobs; all must give the same metrics to the bit."""
+    """Measures the ways to run the same jobs, which all must give the same metrics to the bit, and searches."""
     ways: dict[str, Way] = {
         "sweep": with_jobs(partial(sweep, 1)),
         "sweep, two at a time": with_jobs(partial(sweep, 2)),
         "a process each": with_jobs(commands),
         "Hydra's basic launcher": with_jobs(partial(hydra, sys.executable, "hydra/launcher=basic")),
     }
+    ways |= {f"search, {number} at a time": partial(search, number) for number in (1, 2)}
     if with_joblib := others_python("hydra_plugins/hydra_joblib_launcher"):
         joblib = partial(hydra, with_joblib, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
         ways["Hydra's joblib launcher, two at a time"] = with_jobs(joblib)
@@ -36,7 +38,16 @@ def sweep(n_jobs: int, outputs: Path) -> Figures:
 
 
 def commands(outputs: Path) -> Figures:
-    return {"seconds": sum(pipeline(outputs, f"seed={seed}", *SETTINGS)["seconds"] for seed in range(JOBS))}
+    seconds = sum(pipeline(outputs, f"seed={seed}", *SETTINGS)["seconds"] for seed in range(JOBS))
+    return {"seconds": seconds, "a run": seconds / JOBS}
+
+
+def search(n_jobs: int) -> Figures:
+    """Trains the trials of a search over the learning rate, and evaluates and exports the best."""
+    space = "optimizer.learning_rate=tag(log,interval(1e-4,1e-2))"
+    given = ("sweep=tpe", f"sweep.trials={TRIALS}", "sweep.pruner=none", f"sweep.n_jobs={n_jobs}", space)
+    with tempfile.TemporaryDirectory() as outputs:
+        return {"a run": pipeline(Path(outputs), *given, *SETTINGS)["seconds"] / TRIALS}
 
 
 def hydra(python: str, *arguments: str, outputs: Path) -> Figures:

@@ -63,7 +63,7 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     """
     count, each = settings.n_jobs, settings.devices_per_job
     for experiment in experiments if count > 1 else ():
-        if isinstance(experiment.cluster, JoinedCluster) or experiment.choices.get("strategy") == "tpu":
+        if _takes_all(experiment):
             own = " ".join(f"{name}={experiment.choices.get(name)}" for name in ("strategy", "cluster"))
             raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
     if any(experiment.cluster.submits_jobs for experiment in experiments):
@@ -83,6 +83,16 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
     return [Slot(share if visible else None, threads) for share in shares]
+
+
+def _takes_all(experiment: Experiment) -> bool:
+    return isinstance(experiment.cluster, JoinedCluster) or experiment.choices.get("strategy") == "tpu"
+
+
+def may_overlap(slots: Sequence[Slot], experiments: Sequence[Experiment]) -> bool:
+    """Return whether a job may begin while the one before is evaluated and exported, which holds its devices."""
+    fits = len(slots) == 1 and machine.usable_cores() > 1 and not machine.gpus()
+    return fits and not any(job.members or job.cluster.submits_jobs or _takes_all(job) for job in experiments)
 
 
 def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experiment]) -> None:
@@ -146,7 +156,9 @@ class JobProcess(LocalProcess):
         self._stopped_by: Request | None = None
 
     def train(self) -> None:
-        """Let the job train. Its seconds count from now on."""
+        """Let the job train, if it has not yet. Its seconds count from now on."""
+        if self.has_trained:
+            return
         self.started = time.monotonic()
         with suppress(OSError):  # it has ended
             self.turn.send(None)

@@ -30,8 +30,8 @@ from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
 from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import Index, SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
-from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, Slot, deal_out, refusal_in
-from pipeline.system import machine, signals
+from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
+from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up
 from pipeline.system.signals import Interrupted
@@ -187,7 +187,8 @@ class Session(ABC):
                 self._parent = self._open_parent()
                 held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
                 with self.console.live(self._table):
-                    given = self.settings.retries, self._ended, self._poll, self._overlaps(slots)
+                    overlaps = not self.is_adaptive and may_overlap(slots, self.experiments)
+                    given = self.settings.retries, self._ended, self._poll, overlaps
                     for jobs in map(self._until_failed, (self.draw(), self._to_finish())):
                         Scheduler(jobs, self.console, list(slots), *given).run()
             except Interrupted as interrupted:
@@ -198,15 +199,6 @@ class Session(ABC):
                 status = self._end(code)
                 self.write(status)  # last of all: before it, the same command resumes this session
                 return code
-
-    def _overlaps(self, slots: Sequence[Slot]) -> bool:
-        """Return whether a job may begin while the one before is evaluated and exported.
-
-        Not on a GPU, whose memory the one before holds, and not where its results decide what is next.
-        """
-        fits = len(slots) == 1 and machine.usable_cores() > 1 and not machine.gpus()
-        alone = not any(job.members or job.cluster.submits_jobs for job in self.experiments)
-        return fits and alone and not self.is_adaptive
 
     def _until_failed(self, jobs: Iterator[Job]) -> Iterator[Job]:
         """Yield `jobs`, none after an error that the next ones would have, too."""
