@@ -195,6 +195,13 @@ MUTATIONS = (
         "tests/pipeline/sweep/test_sweep.py", "-k", "only_the_best",
     ),
     mutation(
+        "pipeline/run/runner.py", "turn.wait()", "pass", "tests/pipeline/run/test_runner.py", "-k", "in_its_turn",
+    ),
+    mutation(
+        "pipeline/sweep/queue.py", "if not self.overlaps or not self._running:", "if True:",
+        "tests/pipeline/sweep/test_queue.py", "-k", "trains_after",
+    ),
+    mutation(
         "pipeline/search/study.py", "journal.truncate(", "abs(", "tests/pipeline/search/test_study.py", "-k", "whole",
     ),
     mutation(

@@ -1,5 +1,7 @@
 """Errors that a stage raises, as its runner passes them on."""
 
+import functools
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.console import Console
+from pipeline.planning.job import Turn
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import BoundStage, StageRunner
@@ -41,6 +44,25 @@ def test_a_run_that_fails_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it fails"):
         StageRunner(tmp_path, tmp_path, Tracker(), Console(), Summary(None, "RUNNING", "own", "", {})).run([stage])
     assert started[0].returncode is not None
+
+
+def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
+    """It loads its data before, and the next one begins as soon as it has trained."""
+    events: list[str] = []
+
+    class Noted(Turn):
+        def wait(self) -> None:
+            events.append("wait")
+
+        def has_trained(self) -> None:
+            events.append("next")
+
+    names = ("load", "train", "evaluate")
+    functions = {name: functools.partial(events.append, name) for name in names}
+    stages = [BoundStage(PlannedStage(name, "x.y", "", (), name), functions[name], None) for name in names]
+    summary = Summary(None, "RUNNING", "own", "", {})
+    StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary, turn=Noted(Pipe()[0])).run(stages)
+    assert events == ["load", "wait", "train", "next", "evaluate"]
 
 
 def test_what_follows_training_is_prepared_once_and_not_long_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
