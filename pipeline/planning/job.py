@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -65,15 +65,21 @@ class Turn:
 
     def _has_come(self) -> bool:
         pulse.beat()
-        return self.connection.poll()
+        with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
+            return self.connection.poll() and self.connection.recv() is None
+        return False
 
     def has_trained(self) -> None:
         """Let the next job begin, and wait."""
-        self.connection.send(None)
+        self._tell(None)
 
     def has_finished(self) -> None:
         """Let the next job train: this one has but to be sent to its store."""
-        self.connection.send(DONE)
+        self._tell(DONE)
+
+    def _tell(self, code: int | None) -> None:
+        with suppress(OSError):
+            self.connection.send(code)
 
 
 @dataclass(frozen=True)

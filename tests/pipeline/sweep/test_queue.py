@@ -195,3 +195,6 @@ def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
         assert turn.waited >= 0.3
         assert signals._listener.timer is not None
         assert signals._listener.timer[0] >= deadline + turn.waited
+    ours.close()  # the sweep was killed
+    turn.has_finished()
+    assert not turn._has_come()
