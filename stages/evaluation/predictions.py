@@ -19,7 +19,7 @@ from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_
 from stages.safe_places import safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
-from stages.tasks.task import Task
+from stages.tasks.task import LOWER_IS_BETTER, Task
 
 if TYPE_CHECKING:  # readers import no TensorFlow
     from stages.evaluation.eval_step import Scores, Sink
@@ -36,9 +36,6 @@ CLASSES = "class_names"
 
 METRIC = "metric"
 """The metric by which the predictions are compared with others, in the metadata of their file."""
-
-LOWER_IS_BETTER = ("rmse", "mae")
-"""Of the metrics of `ESTIMATES`."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +196,7 @@ class Against:
         return self.is_better and self.difference.excludes_zero
 
     def _gain(self, change: float) -> float:
-        return -change if self.metric in LOWER_IS_BETTER else change
+        return -change if self.metric.endswith(LOWER_IS_BETTER) else change
 
     @property
     def sentence(self) -> str:
@@ -219,7 +216,7 @@ class Against:
         """The difference in the metric, with its interval."""
         found = self.difference
         value, low, high = (changed(self.metric, part) for part in (found.difference, found.low, found.high))
-        better = "; lower is better" if self.metric in LOWER_IS_BETTER else ""
+        better = "; lower is better" if self.metric.endswith(LOWER_IS_BETTER) else ""
         return f"{value}{unit_of(self.metric)} ({100 * self.confidence:g} %: {low} to {high}{better})"
 
     @property

@@ -42,7 +42,7 @@ class TrainSettings:
     """Their BatchNorm layers stay frozen: keras.io/guides/transfer_learning."""
     fine_tune_rate: float = number(0.1, above=0, unit="of optimizer.learning_rate, in the second phase")
     cache_features: str = choice("auto", "auto", "off")
-    """`auto`: a frozen backbone's features of images that are not augmented are computed once, and the head trains on
+    """`auto`: a frozen backbone's features of inputs that are not augmented are computed once, and the head trains on
     them."""
     callbacks: list[Any] = field(default_factory=list)
     """Keras callbacks, each a mapping with `_target_`, such as `keras.callbacks.TerminateOnNaN`."""

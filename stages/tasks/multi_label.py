@@ -70,10 +70,6 @@ class MultiLabel(Probabilities):
         """Returns the labels that hold."""
         return ", ".join(name for name, value in zip(names, target, strict=True) if value > THRESHOLD) or "none"
 
-    def soften(self, targets: tf.Tensor) -> tf.Tensor:
-        """See `Task`."""
-        return tf.cast(targets, tf.float32)
-
     def balanced(self, targets: np.ndarray) -> list[float]:
         """See `Probabilities`."""
         positives = self.support(targets)
@@ -95,10 +91,6 @@ class MultiLabel(Probabilities):
         """See `Task`."""
         are_answers = as_logits or self.given == "probabilities"
         return tf.cast(targets, outputs.dtype), outputs if are_answers else tf.sigmoid(outputs)
-
-    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Task`."""
-        return tf.cast(targets, tf.float32), self.answers(outputs)
 
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:

@@ -72,10 +72,6 @@ class Regression(Task):
         rows = [np.flatnonzero(quantiles == place) for place in range(quantiles.max() + 1)]
         return {f"{targets[part, 0].min():.4g} to {targets[part, 0].max():.4g}": part for part in rows}
 
-    def soften(self, targets: tf.Tensor) -> tf.Tensor:
-        """See `Task`."""
-        return targets
-
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
         """See `Task`.
 
@@ -103,10 +99,6 @@ class Regression(Task):
     def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Task`: standardized, so that a loss has the same scale whatever the units."""
         return self.standardized(targets, outputs.dtype), outputs
-
-    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Task`: in the targets' own units."""
-        return tf.cast(targets, tf.float32), self.answers(outputs)
 
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:

@@ -219,7 +219,7 @@ class Task(ABC):
 
     def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns targets and answers for metrics of the configuration, float32 [b, k] each."""
-        raise NotImplementedError
+        return self.soften(targets), self.answers(outputs)
 
     def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
         """Returns a factor of each example's loss by its target, [b] of `dtype`; None: 1."""
@@ -227,7 +227,9 @@ class Task(ABC):
 
     def soften(self, targets: tf.Tensor) -> tf.Tensor:
         """Returns targets that can be mixed, float32 [b, outputs]."""
-        raise NotImplementedError
+        import tensorflow as tf
+
+        return tf.cast(targets, tf.float32)
 
     @property
     @abstractmethod
