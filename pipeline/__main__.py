@@ -6,19 +6,17 @@ from pipeline.system import early_signals  # acts while the rest is imported
 
 import os
 import sys
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline import __version__
-from pipeline.command_line.arguments import Arguments, help_text, names_run, read_arguments
+from pipeline.command_line.arguments import help_text, names_run, read_arguments
+from pipeline.command_line.command import exit_code
 from pipeline.config.names import check_texts, read_options
-from pipeline.exit_codes import DONE, FAILED, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
 from pipeline.system.signals import Interrupted
-from pipeline.system.streams import no_room
-from stages.errors import UserError
 
 if TYPE_CHECKING:
     from pipeline.command_line.compose import Composer
@@ -32,32 +30,19 @@ def main() -> NoReturn:
     with signals.listening(owns_process=True):
         try:
             with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                check_texts(sys.argv[1:])
-                code = _execute(read_arguments(sys.argv[1:]))
+                code = exit_code(_execute)
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
-        except Exception as error:
-            code = _report(error)
         signals.ended(code)
     if sys.modules.keys() & {"tensorflow", "mlflow"}:
         _leave(code)
     sys.exit(code)
 
 
-def _report(error: Exception) -> int:
-    """Print `error` without secrets and return the exit code; defects with a traceback, user errors on request."""
-    full = no_room(error)
-    error = full or error
-    is_mistake = isinstance(error, UserError)
-    if not is_mistake or os.environ.get("HYDRA_FULL_ERROR") == "1":
-        print("".join(traceback.format_exception(error)), file=sys.stderr)
-    if is_mistake:
-        print(f"error: {error}", file=sys.stderr)
-    return WRONG_CONFIGURATION if is_mistake and full is None else FAILED
-
-
-def _execute(arguments: Arguments) -> int:
+def _execute() -> int:
     """Execute the command and return the exit code. Help is printed before anything heavy is imported."""
+    check_texts(sys.argv[1:])
+    arguments = read_arguments(sys.argv[1:])
     if arguments.help:
         print(help_text(read_options(arguments.folders)), end="")
         return streams.all_written(DONE)

@@ -1,7 +1,9 @@
 """Commands beside `python -m pipeline`: their parser, their errors in one line, their exit codes."""
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -9,6 +11,7 @@ from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import outputs_folder
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import streams
+from pipeline.system.streams import no_room
 from stages.errors import UserError
 
 INTERRUPTED = 130
@@ -50,19 +53,21 @@ def command_parser(name: str, description: str | None, examples: str | None = No
 def exit_code(work: Callable[[], int]) -> int:
     """Returns the exit code of `work`; 130 after Ctrl-C.
 
-    2 for a UserError, and 1 for a file that cannot be read or written, which are printed.
+    A UserError (2) and a file that cannot be read or written (1) are printed in a line, a defect (1) with its traceback.
     """
     try:
         return work()
-    except UserError as error:
-        print_error(str(error))
-        return WRONG_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        print_error(f"{place}{error.strerror or error}")
-        return FAILED
+    except Exception as error:
+        told = no_room(error) or error
+        is_known = isinstance(told, (UserError, OSError))
+        if not is_known or os.environ.get("HYDRA_FULL_ERROR") == "1":
+            print("".join(traceback.format_exception(error)), file=sys.stderr)
+        if is_known:
+            place = f"{told.filename}: " if isinstance(told, OSError) and told.filename is not None else ""
+            print_error(f"{place}{getattr(told, 'strerror', None) or told}")
+        return WRONG_CONFIGURATION if isinstance(error, UserError) else FAILED
 
 
 def print_error(line: str) -> None:
