@@ -53,7 +53,7 @@ def command_parser(name: str, description: str | None, examples: str | None = No
 def exit_code(work: Callable[[], int]) -> int:
     """Returns the exit code of `work`; 130 after Ctrl-C.
 
-    A UserError (2) and a file that cannot be read or written (1) are printed in a line, a defect (1) with its traceback.
+    A UserError (2), and a file that cannot be read or written (1), are printed in a line; a defect (1) has a traceback.
     """
     try:
         return work()
