@@ -69,8 +69,6 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
     """
     with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
-        folder = job.folder
-        assert folder is not None
         while True:
             cluster = _Cluster(job, plan, console)
             code = cluster.run()
@@ -79,8 +77,7 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts
             restarts -= 1
             console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
         with signals.ending(code):
-            status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
-            end_lost(folder, job.experiment, status, console, shared=True)
+            end_lost(job.run_folder, job.experiment, code, console, shared=True)
     return code
 
 
@@ -88,12 +85,11 @@ class _Cluster:
     """The members of one attempt. has_lost: whether a member that the run needs has died or hung."""
 
     def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> None:
-        assert job.folder is not None
         self.has_lost = False
         self._job = job
         self._plan = plan
         self._console = console
-        self._folder = job.folder
+        self._folder = job.run_folder
         self._members: dict[str, LocalProcess] = {}
         self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
 
@@ -179,9 +175,8 @@ class _Cluster:
 
 def _member(heartbeats: Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None) -> None:
     """Run in the process of one member of the cluster; `log`: see Console."""
-    assert job.folder is not None
     if not task.is_chief:
-        streams.append_to(job.folder / f"{task.name}.log")
+        streams.append_to(job.run_folder / f"{task.name}.log")
     enter_cluster(task)
     # The chief alone is signalled, as it needs the others to save a checkpoint.
     enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)

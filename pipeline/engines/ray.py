@@ -140,9 +140,8 @@ class RayJob(RemoteJob):
     def __init__(self, job: Job, settings: RayCluster, console: Console) -> None:
         import ray
 
-        assert job.folder is not None
-        job.folder.mkdir(parents=True, exist_ok=True)
-        super().__init__(job, job.folder / LOG, console)
+        job.run_folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(job, job.run_folder / LOG, console)
         self._shown = self.log.stat().st_size if self.log.exists() else 0  # what a run that is resumed printed before
         self._settings = settings
         self._counts = job.experiment.members or {"worker": 1}
@@ -179,7 +178,6 @@ class RayJob(RemoteJob):
 
     def _work(self) -> Generator[None, None, int]:
         """Run the job, and end its run; yields while it waits, and returns the exit code."""
-        assert self.job.folder is not None
         code = FAILED
         for left in reversed(range(self._settings.restarts + 1)):
             self._lost = None
@@ -187,7 +185,7 @@ class RayJob(RemoteJob):
                 code = yield from self._attempt()
             except UserError as error:
                 self._console.error(str(error))
-                remove_if_unused(self.job.folder)
+                remove_if_unused(self.job.run_folder)
                 return WRONG_CONFIGURATION
             if self._lost is None or code in (DONE, TIMED_OUT, *STOPPED):
                 break
@@ -195,8 +193,7 @@ class RayJob(RemoteJob):
                 more = f"{left - 1} restarts are left"
                 self._console.warn(f"the cluster is started again from its last checkpoint; {more}")
         with signals.ending(code):
-            status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
-            end_lost(self.job.folder, self.job.experiment, status, self._console, self._lost or LOST)
+            end_lost(self.job.run_folder, self.job.experiment, code, self._console, self._lost or LOST)
         return code
 
     def _attempt(self) -> Generator[None, None, int]:

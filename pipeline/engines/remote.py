@@ -62,8 +62,7 @@ class Member:
         Args:
             cluster: by which it finds the others; None: as the job's.
         """
-        assert self.job.folder is not None
-        if has_finished(self.job.folder):  # it is started again after its end
+        if has_finished(self.job.run_folder):  # it is started again after its end
             return DONE
         experiment = read(self.document, self.choices, self.config_dirs)
         experiment = replace(experiment, cluster=cluster or experiment.cluster)

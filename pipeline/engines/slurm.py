@@ -132,9 +132,8 @@ def submit(job: Job, settings: SlurmCluster, console: Console) -> "SlurmJob":
     import submitit
 
     _refuse_secrets(job)
-    assert job.folder is not None
     try:
-        executor = submitit.SlurmExecutor(job.folder / FOLDER)
+        executor = submitit.SlurmExecutor(job.run_folder / FOLDER)
         executor.update_parameters(**parameters(job, settings))
         with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
             return SlurmJob(job, executor.submit(SlurmTask(Member.of(job), settings.requeues)), console)
@@ -244,16 +243,14 @@ class SlurmJob(RemoteJob):
                 self._state = shown
                 self._console.log(f"{self}: {shown}")
             return
-        assert self.job.folder is not None
         own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
-        is_done = has_finished(self.job.folder)
+        is_done = has_finished(self.job.run_folder)
         code = DONE if is_done and state in ENDED else ENDED.get(state, own)
         self.exit_code = FAILED if code == DONE and not is_done else code
         if state not in ("COMPLETED", "FAILED"):
             self._console.error(f"{self}: {state}")
-        status_of_run = "KILLED" if state in ENDED else "FAILED"
         reason = f"its Slurm job {self.id} is {state}"
-        end_lost(self.job.folder, self.job.experiment, status_of_run, self._console, reason)
+        end_lost(self.job.run_folder, self.job.experiment, ENDED.get(state, FAILED), self._console, reason)
 
 
 @lru_cache(maxsize=1)

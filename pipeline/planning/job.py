@@ -112,6 +112,12 @@ class Job:
     lock: IO[str] | None = None
     store: Connection | None = None
 
+    @property
+    def run_folder(self) -> Path:
+        """The folder of a job that has one by now."""
+        assert self.folder is not None
+        return self.folder
+
     def resuming(self, run: Summary | None) -> "Job":
         """Returns this job, resuming `run` in its folder; unchanged for None."""
         if run is None:

@@ -81,7 +81,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             signals.time_out(job.started + limit, limit)
         try:
             job = resources.enter_context(claimed(job))
-            folder = job.folder or Path()  # of a claimed job never None
+            folder = job.run_folder
             store = Store(job.experiment.tracking, job.experiment.outputs)
             assert job.lock is not None
             served = JobStore(job.store) if job.store else store_process.start(store, folder, job.lock)
@@ -183,8 +183,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     Raises:
         UserError: where the folder or the store cannot be used; nothing of a new run is left.
     """
-    experiment, folder = job.experiment, job.folder
-    assert folder is not None
+    experiment, folder = job.experiment, job.run_folder
     code = source_digest.sources(experiment)
     state = job.sweep.code if job.sweep else code_state()
     summary = _first_summary(job, folder, code.digest)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.console import Console
-from pipeline.exit_codes import FAILED
+from pipeline.exit_codes import FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
@@ -109,13 +109,15 @@ def is_unsent(summary: Summary, tracking: TrackingSettings) -> bool:
 
 
 def end_lost(
-    folder: Path, experiment: Experiment, status: str, console: Console, reason: str = LOST, shared: bool = False
+    folder: Path, experiment: Experiment, code: int, console: Console, reason: str = LOST, shared: bool = False
 ) -> None:
     """Mark a run whose process died as ended, and send what the store misses; no-op for one that still runs.
 
     Args:
+        code: the exit code of the process.
         shared: whether this process has supervised the run, and shares its lock.
     """
+    status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
     try:
         with locked(folder, shared=shared):
             end_run(folder, Store(experiment.tracking, experiment.outputs), status, reason, console)

@@ -17,7 +17,7 @@ from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, Turn
 from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of
@@ -192,12 +192,10 @@ class JobProcess(LocalProcess):
         request = self._stopped_by
         if request is not None and code != DONE:
             code = request.exit_code
-        assert self.job.folder is not None
+        stopped = request.exit_code if request is not None else FAILED
         with signals.ending(code if request is not None else None):
-            status = "FAILED" if request is None else "KILLED"
-            end_lost(
-                self.job.folder, self.job.experiment, status, self._console, f"it {self.why}" if self.why else LOST
-            )
+            reason = f"it {self.why}" if self.why else LOST
+            end_lost(self.job.run_folder, self.job.experiment, stopped, self._console, reason)
         self.exit_code = code if self.exit_code is None else self.exit_code
         return True
 
@@ -209,27 +207,25 @@ _reloaded: set[tuple[Path, str]] = set()
 def _reloads_afresh(job: Job) -> bool:
     """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
     process, since a fresh one that imports TensorFlow costs as much as many a job."""
-    assert job.folder is not None
     model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
-    kind = (job.folder.parent, f"{model and target_of(model.network)} {export and export.formats}")
+    kind = (job.run_folder.parent, f"{model and target_of(model.network)} {export and export.formats}")
     is_first = kind not in _reloaded
     _reloaded.add(kind)
     return is_first
 
 
 def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
-    assert job.folder is not None
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
         export.reload = "here"
     os.environ.update(variables)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    streams.append_to(job.folder / OUTPUT)
+    job.run_folder.mkdir(parents=True, exist_ok=True)
+    streams.append_to(job.run_folder / OUTPUT)
     own_job = replace(job, started=time.monotonic())
     if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
         own_job = replace(own_job, turn=Turn(turn, job.experiment.job_timeout_seconds))
     enter(job, own)
-    console = Console(log=job.folder / LOG)
+    console = Console(log=job.run_folder / LOG)
     leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
 
 

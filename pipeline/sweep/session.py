@@ -17,7 +17,7 @@ from pipeline.config.experiment import Experiment, read
 from pipeline.config.names import split_override
 from pipeline.config.sweep import SweepSettings
 from pipeline.console import Console
-from pipeline.exit_codes import DONE, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
@@ -140,7 +140,7 @@ class Session(ABC):
 
     def send(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended."""
-        end_lost(self.folder / made.folder, made.experiment, "FAILED", self.console)
+        end_lost(self.folder / made.folder, made.experiment, FAILED, self.console)
 
     def write(self, status: str = "RUNNING") -> None:
         """Write the index of the folder, unless it would lose the jobs of one that is resumed."""
@@ -240,8 +240,7 @@ class Session(ABC):
         self._running = running
 
     def _ended(self, job: Job, code: int, seconds: float, again: bool) -> None:
-        assert job.folder is not None
-        made = self._jobs[job.folder.name]
+        made = self._jobs[job.run_folder.name]
         self._show_end(made, code, seconds, again)
         if again:
             return
@@ -276,12 +275,11 @@ class Session(ABC):
         """Return the jobs that run, for a terminal."""
         table = Table("running", "epoch", "best on validation", "seconds", box=None, pad_edge=False, header_style="dim")
         for process in self._running:
-            assert process.job.folder is not None
-            epoch, best = progress(process.job.folder, int(time.monotonic() / LOOK_SECONDS))
+            epoch, best = progress(process.job.run_folder, int(time.monotonic() / LOOK_SECONDS))
             epochs = getattr(process.job.experiment.settings.get("train"), "epochs", "?")
             score = "" if math.isnan(best) else f"{best:.4g}"
             seconds = f"{time.monotonic() - process.started:.0f}"
-            table.add_row(self._title(self._jobs[process.job.folder.name]), f"{epoch}/{epochs}", score, seconds)
+            table.add_row(self._title(self._jobs[process.job.run_folder.name]), f"{epoch}/{epochs}", score, seconds)
         done = sum(job.exit_code is not None for job in self.jobs)
         table.caption = f"{done} of {self.total} {self.unit}s have ended"
         return table

@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.console import Console
+from pipeline.exit_codes import FAILED
 from pipeline.paths import new_folder_name
 from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job, claimed
@@ -125,9 +126,9 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
     given, console = experiment(outputs=tmp_path), Console()
     monkeypatch.setattr("pipeline.run_folder.lock.PATIENCE_SECONDS", 0.3)
     with locked(folder):
-        end_lost(folder, given, "FAILED", console)
+        end_lost(folder, given, FAILED, console)
     assert Summary.read(folder).status == "RUNNING"
-    end_lost(folder, given, "FAILED", console)
+    end_lost(folder, given, FAILED, console)
     assert Summary.read(folder).status == "FAILED"
 
 
