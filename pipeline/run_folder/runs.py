@@ -103,7 +103,10 @@ class Runs:
         is_folder = path is not None and (path / NAME).is_file()
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
         folders = [path] if path and is_folder else names
-        runs = [run for folder in folders if (run := read_run(folder, self.warn)) is not None]
+        damaged: list[str] = []
+        runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
+        if damaged:
+            raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
         if not folders and len(text) >= SHORTEST_ID:
             runs = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(text)]
         if len(runs) != 1:
