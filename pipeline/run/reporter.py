@@ -1,15 +1,13 @@
 """The reports of a running stage: to the console, the summary and MLflow."""
 
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch
 from pipeline.redaction import redact
-from pipeline.run.after_training import PREPARE_SECONDS
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.tracker import Tracker
@@ -24,21 +22,15 @@ _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
 class RunReporter:
-    """The `stages.reporter.Reporter` of a run."""
+    """The `stages.reporter.Reporter` of a run. stage: the one that reports."""
 
     def __init__(self, tracker: Tracker, console: Console, summary: Summary, on_epoch: OnEpoch | None = None) -> None:
         self._on_epoch = on_epoch
         self._tracker = tracker
         self._console = console
         self._summary = summary
-        self._stage = ""
+        self.stage = ""
         self._warned: set[str] = set()
-
-    def begin(self, stage: str, before_end: Callable[[], None] | None = None) -> None:
-        """Makes `stage` the one that reports from now on; `before_end` is called PREPARE_SECONDS before its end."""
-        self._stage = stage
-        self._began = time.monotonic()
-        self._before_end = before_end
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         numbers = {str(name): as_number(value) for name, value in values.items()}
@@ -46,7 +38,7 @@ class RunReporter:
         for name, number in numbers.items():
             if number is None:
                 self._warn_once(
-                    f"{self._stage}: the metric {name} is a {kind(values[name])}, not a number: it is not recorded"
+                    f"{self.stage}: the metric {name} is a {kind(values[name])}, not a number: it is not recorded"
                 )
         with signals.uninterrupted():
             self._summary.metrics.update(by_name)
@@ -68,9 +60,6 @@ class RunReporter:
     def progress(self, done: int, total: int, note: str) -> None:
         with signals.uninterrupted():
             self._console.progress(done, total, note)
-        if self._before_end and (time.monotonic() - self._began) * (total - done) < PREPARE_SECONDS * done:
-            self._before_end()
-            self._before_end = None
         safe_place()
 
     def doing(self, activity: str) -> None:

@@ -19,7 +19,6 @@ from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError, Turn
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.after_training import prepare, reloads
 from pipeline.run.card import model_card
 from pipeline.run.reporter import RunReporter, kind, metric_name
 from pipeline.run_folder.runs import Runs
@@ -144,8 +143,8 @@ class StageRunner:
                     turn = self.turn if stage.planned.name == "train" else None
                     if turn is not None:
                         turn.wait()
-                    if stage.planned.name == "evaluate" and reloads(stages[index + 1 :]):
-                        fresh_process.prestart()
+                    if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
+                        fresh_process.prestart()  # imports TensorFlow meanwhile
                     result = self._timed(stage, stages[index + 1 :])
                     self._record(stage, result)
                     self._results[stage.planned.makes] = result
@@ -162,7 +161,7 @@ class StageRunner:
         """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
-        self._reporter.begin(name, functools.partial(prepare, later) if name == "train" else None)
+        self._reporter.stage = name
         began = time.perf_counter()
         outcome = "failed"
         self.console.doing(f"stage {name}")
@@ -239,6 +238,12 @@ class StageRunner:
         for model in models:
             if model.format == "saved_model":
                 self.tracker.model(model)
+
+
+def _reloads(later: Sequence[BoundStage]) -> bool:
+    """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
+    exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
+    return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
 
 
 def _visit_safe_place() -> None:

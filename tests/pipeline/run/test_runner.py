@@ -11,7 +11,6 @@ import tensorflow as tf
 from pipeline.console import Console
 from pipeline.planning.job import Turn
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
@@ -63,15 +62,3 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
     summary = Summary(None, "RUNNING", "own", "", {})
     StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary, turn=Noted(Pipe()[0])).run(stages)
     assert events == ["load", "wait", "train", "next", "evaluate"]
-
-
-def test_what_follows_training_is_prepared_once_and_not_long_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the process that waits to reload the export holds no memory for the hours before."""
-    now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    prepared: list[float] = []
-    reporter = RunReporter(Tracker(), Console(), Summary(None, "RUNNING", "own", "", {}))
-    reporter.begin("train", lambda: prepared.append(now))
-    for now in (0.0, 1.0, 50.0, 89.0, 91.0, 100.0):
-        reporter.progress(int(now), 100, "")
-    assert prepared == [91.0]
