@@ -123,6 +123,7 @@ def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
     assert [summary["stages"][name]["status"] for summary in trained for name in ("evaluate", "export")] == [
         "skipped"
     ] * 4
+    assert not any("is registered" in path.read_text() for path in folder.glob("[12]_*/pipeline.log"))
     first, second = compare(folder).rows
     assert first.mean("test/accuracy") is None
     final = json.loads((folder / "best_2" / "summary.json").read_text())
