@@ -12,7 +12,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.targets import load, named_parameters, settings_class, signature
 from stages.errors import UserError
 from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
-from stages.settings.ranges import check, known_as
+from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings
 from stages.settings.train import TrainSettings
 from stages.targets import import_target, target_of
@@ -20,6 +20,11 @@ from stages.targets import import_target, target_of
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
 """Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
 loss gets targets and answers."""
+
+
+_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
+_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
+"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
 
 
 def check_own_code(experiment: Experiment) -> None:
@@ -115,6 +120,12 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     for name in unknown + missing:
         problem = "does not take it" if name in unknown else "requires it"
         raise UserError(f"{path}.{name}: {target} {problem}", f"of {path}: {', '.join(parameters) or 'no settings'}")
+    for name, entry in parameters.items():
+        value, kind = arguments.get(name), _KINDS.get(entry.annotation)
+        if value is None or kind is None:
+            continue
+        if not isinstance(value, _NUMBERS[kind]) or isinstance(value, bool) != (kind is bool):
+            raise wrong_type(f"{path}.{name}", value, KINDS[kind])
 
 
 def _check_callback(place: str, target: str) -> None:
