@@ -103,7 +103,7 @@ IN_MEMORY = (
     "and this project's process also tests, exports and verifies."
 )
 NOISE = "the host's speed changes by a third from minute to minute, which 25 records do not outweigh."
-SUMMED = "a step of a millisecond also gathers its rows and sums each metric; others on a busy host do the rest."
+SUMMED = "a step of a millisecond also takes its rows and sums each metric; others on a busy host do the rest."
 SOCKETS = "gradients go through sockets, and both workers wait for the slower one at each of the short steps."
 PREPARED = "every image is also digested, described and written, for the runs that follow."
 

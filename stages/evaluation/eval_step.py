@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from stages.data.batches import places, steps_per_epoch
 from stages.data.columns import own_errors
-from stages.data.examples import network_input
+from stages.data.examples import Batch, network_input
 from stages.data.split import Split
-from stages.data.step_input import Source, StepInput, batch_of, passes, taken
+from stages.data.step_input import passes
 from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.networks.complexity import scoring_batch
 from stages.results import Model, Strategy
@@ -62,7 +62,7 @@ class Scorer:
         )
         self._steps_at_once = 1
         self._delivered = 0
-        self._made: tuple[Split, int, StepInput] | None = None
+        self._made: tuple[Split, int, tf.data.Iterator] | None = None
 
     def score(
         self,
@@ -80,12 +80,12 @@ class Scorer:
         self._delivered = 0
         while True:
             self._totals.reset()
-            source = self._input(split, batch_size)
+            batches = self._input(split, batch_size)
             try:
                 if predictions is None:
-                    self._run(self._compiled, source, 0, steps_per_epoch(split, batch_size), split)
+                    self._run(self._compiled, batches, steps_per_epoch(split, batch_size), split)
                 else:
-                    self._predict(source, split, batch_size, predictions)
+                    self._predict(batches, split, batch_size, predictions)
                 break
             except BaseException as error:
                 self._made = None  # an iterator is somewhere within a pass
@@ -97,21 +97,21 @@ class Scorer:
         tables = {name: sums[name] for name in self._task.tables}
         return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), tables)
 
-    def _predict(self, source: StepInput, split: Split, batch_size: int, predictions: Sink) -> None:
+    def _predict(self, batches: tf.data.Iterator, split: Split, batch_size: int, predictions: Sink) -> None:
         total = steps_per_epoch(split, batch_size)
         replicas = replicas_here(self._here.distribution)
         chunk = max(CHUNK_BYTES // (4 * batch_size * self._task.width), 1)
         for first in range(0, total, chunk):  # all workers sum their parts after the same steps
             steps = min(chunk, total - first)
-            parts = self._run(self._predicting, source, first, steps, split)
+            parts = self._run(self._predicting, batches, steps, split)
             count = min(steps * batch_size, len(split) - first * batch_size)
             values = self._in_order(parts, count, batch_size, replicas)
             values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
             predictions(values)
             self._delivered += len(values)
 
-    def _input(self, split: Split, batch_size: int) -> StepInput:
-        """Returns the input of a pass; the last one is kept, since a training scores one split after every epoch."""
+    def _input(self, split: Split, batch_size: int) -> tf.data.Iterator:
+        """Returns the batches of a pass; the last one is kept, since a training scores one split after every epoch."""
         if self._made is None or self._made[0] is not split or self._made[1] != batch_size:
             self._made = None  # two at a time would take twice the memory
             self._made = (split, batch_size, passes(self._here, split, batch_size))
@@ -120,22 +120,19 @@ class Scorer:
 
     def _run(
         self,
-        compiled: Callable[[Source, tf.Tensor, tf.Tensor], Sequence[tf.Tensor]],
-        source: StepInput,
-        first: int,
+        compiled: Callable[[tf.data.Iterator, tf.Tensor], Sequence[tf.Tensor]],
+        batches: tf.data.Iterator,
         steps: int,
         split: Split,
     ) -> list[list[np.ndarray]]:
         """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
         results = []
         while steps:
-            wanted = min(self._steps_at_once, steps)
+            count = min(self._steps_at_once, steps)
             began = time.perf_counter()
-            batches, count = source.at(first, wanted)
             with own_errors(split.inputs.values()):
-                outputs = compiled(batches, tf.constant(first, tf.int64), tf.constant(count, tf.int64))
+                outputs = compiled(batches, tf.constant(count, tf.int64))
                 results.append([part.numpy() for part in outputs])
-            first = first + count
             steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
             safe_place()
@@ -167,9 +164,9 @@ class _Step:
         self._totals = totals
         self._task = model.task
 
-    def add(self, batch: Any, number: tf.Tensor) -> tf.Tensor:
+    def add(self, batch: Batch) -> tf.Tensor:
         """Adds to the totals; returns the network's outputs."""
-        inputs, targets, weights, _ = batch_of(batch, number)
+        inputs, targets, weights, _ = batch
         outputs = self._network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)
         losses = tf.cast(self._task.loss_of_each(targets, outputs), tf.float64)
@@ -180,9 +177,9 @@ class _Step:
         self._totals.add(loss=loss, examples=examples, **self._task.add_all(*given), **self._task.tabulate(*given))
         return outputs
 
-    def predict(self, batch: Any, number: tf.Tensor) -> tf.Tensor:
+    def predict(self, batch: Batch) -> tf.Tensor:
         """Returns the task's predictions, float32 [b, width]; adds to the totals."""
-        return self._task.predict(self.add(batch, number))
+        return self._task.predict(self.add(batch))
 
 
 # No method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
@@ -192,16 +189,16 @@ class _Step:
 def _compiled(
     distribution: tf.distribute.Strategy, step: _Step, width: int, predicts: bool
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Returns a function that scores `steps` steps from `first` on.
+    """Returns a function that scores the next steps.
 
     Args:
         predicts: whether it returns the predictions of each local replica, float32 [n, width].
     """
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def compiled(source: Source, first: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def compiled(batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
-            outputs = distribution.run(step.predict if predicts else step.add, args=(taken(source), first + done))
+            outputs = distribution.run(step.predict if predicts else step.add, args=(next(batches),))
             parts = distribution.experimental_local_results(outputs) if predicts else ()
             index = tf.cast(done, tf.int32)
             return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))

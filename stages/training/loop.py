@@ -6,9 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from stages.data.batches import RandomChanges
 from stages.data.columns import own_errors
-from stages.data.step_input import Rows, Source, batch_of, taken, training_steps
+from stages.data.step_input import training_steps
 from stages.distribution.collectives import mean_over_workers, others_needed
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
@@ -21,8 +20,7 @@ CALL_SECONDS = 0.3
 class Loop:
     """Takes `step` with the batches of `dataset`, from the run's `first_step` on.
 
-    steps_per_call: steps that the next call should take. waited: seconds that the last one waited for its batches; none
-    where they are part of the steps.
+    steps_per_call: steps that the next call should take. waited: seconds that the last one waited for its batches.
     """
 
     def __init__(
@@ -33,8 +31,9 @@ class Loop:
         self._strategy = strategy
         self._columns = dataset.train.inputs.values()
         self._is_chosen = settings.steps_per_call is not None
-        self._input = training_steps(strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
-        changes = RandomChanges(dataset, settings.batch_size, settings.seed)
+        self._batches = training_steps(
+            strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step
+        )
         self._is_traced = False
         distribution = strategy.distribution
         clock = _clock()
@@ -45,25 +44,20 @@ class Loop:
         # Not a method: a function that refers to `self` would leave an iterator and its batches to the garbage
         # collector. No AutoGraph: rewriting a single loop takes as long as tracing it.
         @tf.function(reduce_retracing=True, autograph=False)
-        def compiled(source: Source, first_step: tf.Tensor, steps: tf.Tensor) -> None:
-            if not isinstance(source, Rows):
-                waited.assign(0.0)
+        def compiled(batches: tf.data.Iterator, first_step: tf.Tensor, steps: tf.Tensor) -> None:
+            waited.assign(0.0)
 
             def batch_in_time() -> Any:
                 # A step begins when the previous one is complete, as a graph's loop waits for that.
                 began = clock()
                 with tf.control_dependencies([began]):
-                    batch = taken(source)
+                    batch = next(batches)
                 with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
                     waited.assign_add(clock() - began)
                 return batch
 
-            def in_replica(batch: Any, number: tf.Tensor) -> None:
-                step(batch_of(batch, number, changes), number)
-
             def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
-                batch = source if isinstance(source, Rows) else batch_in_time()
-                distribution.run(in_replica, args=(batch, first_step + offset))
+                distribution.run(step, args=(batch_in_time(), first_step + offset))
                 return (offset + 1,)
 
             tf.while_loop(lambda offset: offset < steps, take, (tf.constant(0, tf.int64),))
@@ -73,15 +67,9 @@ class Loop:
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         began = time.perf_counter()
-        self.waited = 0.0
-        number, last = first_step, first_step + steps
         with own_errors(self._columns), others_needed(f"at step {first_step} or soon after"):
-            while number < last:
-                source, count = self._input.at(number, last - number)
-                self._compiled(source, tf.constant(number, tf.int64), tf.constant(count, tf.int64))
-                if not isinstance(source, Rows):
-                    self.waited += float(self._waited.numpy())
-                number = number + count
+            self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
+            self.waited = float(self._waited.numpy())
             means = self.step.means()
         if self._is_traced and not self._is_chosen:
             # Workers with different numbers of steps would wait for each other forever.

@@ -175,7 +175,8 @@ class Phase:
                 session.checkpoints.wait()
             if any_worker(session.strategy, [stop.requested])[0]:
                 stop.now()
-        if not self.is_on_features and progress.clock.advice():  # features are in memory
+        is_cheap = self.dataset.train.is_in_memory and self.dataset.augmentation is None
+        if not is_cheap and progress.clock.advice():
             session.reporter.warn(progress.clock.advice())
         self.validation.use_result_weights()
         self._call("on_train_end", progress.logs)

@@ -261,14 +261,10 @@ MUTATIONS = (
         "pipeline/comparison/comparison.py", "not speeds[row].is_distinguishable", "speeds[row].is_distinguishable",
         "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
-    # Batches in the step, one operation a variable, decoders, clusters, debug runs
+    # One operation a variable, decoders, clusters, debug runs
     mutation(
         "stages/optimization/exact_apply.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
         "tests/stages/optimization/test_fused.py",
-    ),
-    mutation(
-        "stages/data/step_input.py", "if epoch != self._epoch and self._seed is not None:", "if False:",
-        "tests/stages/data/test_step_input.py",
     ),
     mutation(
         "stages/data/decode.py", "orientation = tf.where(is_jpeg, _orientation(content), 1)", "orientation = 1",
