@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.measuring import Samples, UnavailableError, interleave, timed
 from benchmarks.models import built, device, trained_by_adam, training_loop
 from benchmarks.processes import DATA
-from stages.data.step_input import first_batch
+from stages.data.batches import first_batch
 from stages.load.arrays import dataset_of_result
 from stages.load.table import table
 from stages.networks.mlp import mlp

@@ -11,7 +11,7 @@ from stages.distribution.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.by_task import report_of
 from stages.evaluation.estimates import Columns
-from stages.evaluation.eval_step import BATCH, Scorer, Scores, Sink
+from stages.evaluation.eval_step import BATCH, Scorer, Scores
 from stages.evaluation.importance import importance_of, is_quick
 from stages.evaluation.predictions import (
     NAME,
@@ -62,12 +62,9 @@ def evaluate(
     scorer = Scorer(strategy, trained.model)
     reporter = reporter or Silent()
     batch_size = _batch_size(settings, scorer, len(dataset.test), reporter)
-
-    def score(predictions: Sink) -> Scores:
-        return scorer.score(dataset.test, batch_size, predictions=predictions)
-
-    if not is_chief(strategy):  # computes its part of them
-        scores = score(lambda rows: None)
+    scores = scorer.score(dataset.test, batch_size, predicts=True)
+    assert scores.predictions is not None
+    if not is_chief(strategy):  # has computed its part of them
         return Evaluation(scores.loss, scores.metrics, scores.tables)
     other = _other(trained, dataset, settings)
     files: dict[str, Any] = {}
@@ -75,7 +72,7 @@ def evaluate(
         path = Path(scratch) / NAME
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
-        scores = write_predictions(path, dataset.test, trained.model.task, score)
+        write_predictions(path, dataset.test, trained.model.task, scores.predictions)
         report, plots = _explain(path, scores, trained, dataset, settings, folder)
         against = compare_predictions(path, other, settings.confidence) if other is not None else None
         baseline, sections = _beside(path, trained.model, dataset, settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from stages.data import step_input
+from stages.data import batches
 from stages.data.columns import evenly_spread
 from stages.data.statistics import log, statistics, write
 from stages.distribution.collectives import is_chief
@@ -108,5 +108,5 @@ def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray
         float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
         float32 [b, classes] where images are mixed.
     """
-    batch = step_input.first_batch(dataset, settings.batch_size, settings.seed)
+    batch = batches.first_batch(dataset, settings.batch_size, settings.seed)
     return batch.inputs[IMAGES][:BATCH].numpy(), batch.targets[:BATCH].numpy()

@@ -17,7 +17,7 @@ from tensorflow.python.data.ops import multi_device_iterator_ops
 
 from stages.data.examples import Batch, Examples
 from stages.data.split import Split
-from stages.results import Augmentation, Dataset
+from stages.results import Augmentation, Dataset, Strategy
 from stages.seeds import derive
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -33,6 +33,9 @@ WITHOUT_AUTOTUNER.autotune.enabled = False
 _ENDLESS = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
 """Declares a dataset endless, so that `tf.distribute` does not ask all workers at every step, in a collective, whether
 one has a batch left; no worker takes more steps than there are batches."""
+
+_FOREVER = 2**31
+"""Passes of an endless input."""
 
 _as_written = tf.autograph.experimental.do_not_convert
 """For functions without a loop or a branch on tensors: AutoGraph would take most of a second over them."""
@@ -86,6 +89,28 @@ def _keep_autotuners_from_devices() -> None:
 def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
     """Returns an input of `passes` over `split` in its own order, unchanged."""
     return _input(split, batch_size, passes, 0, None, fixed_shapes)
+
+
+def training_steps(
+    strategy: Strategy, dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int
+) -> tf.data.Iterator:
+    """Returns the batches of a training's steps from `first_step` on; see `training_input`."""
+    source = training_input(dataset, batch_size, seed, epochs, first_step, strategy.fixed_shapes)
+    return iter(distributed(strategy.distribution, source))
+
+
+def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
+    """Returns the global batch of a training's first step."""
+    with tf.device("/cpu:0"):
+        in_order = order(len(dataset.train), seed if dataset.is_shuffled else None, tf.constant(0, tf.int64))
+        changes, first = RandomChanges(dataset, batch_size, seed), tf.constant(0, tf.int64)
+        return replica_batch(Examples.of_split(dataset.train), in_order, first, (0, 1), batch_size, changes)
+
+
+def passes(strategy: Strategy, split: Split, batch_size: int) -> tf.data.Iterator:
+    """Returns the batches of endless passes over `split` in its own order, unchanged."""
+    source = evaluation_input(split, batch_size, strategy.fixed_shapes, passes=_FOREVER)
+    return iter(distributed(strategy.distribution, source))
 
 
 def _input(

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.batches import places, steps_per_epoch
+from stages.data.batches import passes, places, steps_per_epoch
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.data.split import Split
-from stages.data.step_input import passes
 from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.networks.complexity import scoring_batch
 from stages.results import Model, Strategy
@@ -24,20 +23,18 @@ LONGEST_CALL_SECONDS = 1.0
 BATCH = 256
 """Examples at a time, over all replicas, where memory suffices: more are hardly faster."""
 
-CHUNK_BYTES = 2**24
-"""Of predictions that are in memory before they are handed on."""
-
-Sink = Callable[[np.ndarray], None]
-"""Takes what `Task.predict` returns for the next n examples of a split, float32 [n, width]."""
-
 
 @dataclass(frozen=True)
 class Scores:
-    """loss: mean over the examples; metrics: of the task, by name; tables: its tables, such as `confusion`."""
+    """loss: mean over the examples; metrics: of the task, by name; tables: its tables, such as `confusion`.
+
+    predictions: what `Task.predict` returns for each example, float32 [n, width], in the split's order; None: unasked.
+    """
 
     loss: float
     metrics: Mapping[str, float]
     tables: Mapping[str, np.ndarray]
+    predictions: np.ndarray | None = None
 
 
 class Scorer:
@@ -61,31 +58,21 @@ class Scorer:
             _compiled(distribution, step, task.width, predicts) for predicts in (False, True)
         )
         self._steps_at_once = 1
-        self._delivered = 0
         self._made: tuple[Split, int, tf.data.Iterator] | None = None
 
-    def score(
-        self,
-        split: Split,
-        batch_size: int,
-        predictions: Sink | None = None,
-    ) -> Scores:
+    def score(self, split: Split, batch_size: int, predicts: bool = False) -> Scores:
         """Returns the scores on `split`, every example counted once.
 
         Args:
             batch_size: examples at a time, over all replicas; where they do not fit in memory, half as many.
-            predictions: gets those of every example once, in the split's order. Of several workers each must have one,
-                and each is given all.
+            predicts: whether predictions are among them, in every worker all.
         """
-        self._delivered = 0
         while True:
             self._totals.reset()
             batches = self._input(split, batch_size)
             try:
-                if predictions is None:
-                    self._run(self._compiled, batches, steps_per_epoch(split, batch_size), split)
-                else:
-                    self._predict(batches, split, batch_size, predictions)
+                compiled = self._predicting if predicts else self._compiled
+                parts = self._run(compiled, batches, steps_per_epoch(split, batch_size), split)
                 break
             except BaseException as error:
                 self._made = None  # an iterator is somewhere within a pass
@@ -95,20 +82,8 @@ class Scorer:
             batch_size = batch_size // 2
         sums = self._totals.read()
         tables = {name: sums[name] for name in self._task.tables}
-        return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), tables)
-
-    def _predict(self, batches: tf.data.Iterator, split: Split, batch_size: int, predictions: Sink) -> None:
-        total = steps_per_epoch(split, batch_size)
-        replicas = replicas_here(self._here.distribution)
-        chunk = max(CHUNK_BYTES // (4 * batch_size * self._task.width), 1)
-        for first in range(0, total, chunk):  # all workers sum their parts after the same steps
-            steps = min(chunk, total - first)
-            parts = self._run(self._predicting, batches, steps, split)
-            count = min(steps * batch_size, len(split) - first * batch_size)
-            values = self._in_order(parts, count, batch_size, replicas)
-            values = values[max(self._delivered - first * batch_size, 0) :]  # the rest has been, in larger batches
-            predictions(values)
-            self._delivered += len(values)
+        predictions = self._in_order(parts, len(split), batch_size) if predicts else None
+        return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), tables, predictions)
 
     def _input(self, split: Split, batch_size: int) -> tf.data.Iterator:
         """Returns the batches of a pass; the last one is kept, since a training scores one split after every epoch."""
@@ -138,16 +113,13 @@ class Scorer:
             safe_place()
         return results
 
-    def _in_order(
-        self, parts: Sequence[Sequence[np.ndarray]], count: int, batch_size: int, replicas: tuple[range, int]
-    ) -> np.ndarray:
-        """Returns the predictions of the `count` examples of a chunk, float32 [count, width], whoever computed them.
+    def _in_order(self, parts: Sequence[Sequence[np.ndarray]], count: int, batch_size: int) -> np.ndarray:
+        """Returns the predictions of the `count` examples of a split, float32 [count, width], whoever computed them.
 
         Args:
             parts: of each call, for each replica of this process, the outputs of its rows of each step.
-            replicas: those of this process, and how many there are.
         """
-        here, of = replicas
+        here, of = replicas_here(self._here.distribution)
         values = np.zeros((count, self._task.width), np.float32)
         for replica, outputs in zip(here, zip(*parts, strict=True), strict=True):
             to = places(count, batch_size, replica, of, self._here.fixed_shapes)

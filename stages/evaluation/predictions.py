@@ -1,11 +1,10 @@
 """`predictions.parquet`: what a model predicts for each test example, written, read, and compared with another's."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,6 @@ from stages.safe_places import safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import LOWER_IS_BETTER, Task
-
-if TYPE_CHECKING:  # readers import no TensorFlow
-    from stages.evaluation.eval_step import Scores, Sink
-
-    Score = Callable[[Sink], Scores]
 
 NAME = "predictions.parquet"
 
@@ -119,8 +113,8 @@ def _metric_of(path: Path) -> str:
     return (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
 
 
-def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Sink], Scores]") -> "Scores":
-    """Writes the predictions that `score` makes of `split`, whole or not at all; returns what it returns.
+def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) -> None:
+    """Writes predictions of `split`, whole or not at all.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
     the source has none); `file`, where the source has files; the target; `weight`, where examples have weights; and the
@@ -128,37 +122,17 @@ def write_predictions(path: Path, split: Split, task: Task, score: "Callable[[Si
     first metric and the facts of `facts_of` are in the metadata of the file's schema.
 
     Args:
-        score: gets the function that takes predictions.
+        values: what `Task.predict` returns for each example, float32 [n, width].
     """
-    numbers = numbers_of(split)
-    results: list[Scores] = []
-
-    def table_of(values: np.ndarray, rows: slice) -> pa.Table:
-        columns = {"example": numbers[rows]}
-        if split.files is not None:
-            columns["file"] = np.array(split.files[rows], object)
-        if split.weights is not None:
-            columns["weight"] = split.weights[rows]
-        columns |= {task.target: split.targets[rows], **task.columns(values)}
-        return pa.table({name: _arrow(column) for name, column in columns.items()})
-
-    empty = table_of(np.empty((0, task.width), np.float32), slice(0, 0))
+    columns = {"example": numbers_of(split)}
+    if split.files is not None:
+        columns["file"] = np.array(split.files, object)
+    if split.weights is not None:
+        columns["weight"] = split.weights
+    columns |= {task.target: split.targets, **task.columns(values)}
     facts = {CLASSES: json.dumps(list(task.names)), METRIC: task.primary, **facts_of(split)}
-    schema = empty.schema.with_metadata(facts)
-
-    def make(partial: Path) -> None:
-        with pq.ParquetWriter(partial, schema) as writer:
-            written = 0
-
-            def add(values: np.ndarray) -> None:
-                nonlocal written
-                writer.write_table(table_of(values, slice(written, written + len(values))).cast(schema))
-                written += len(values)
-
-            results.append(score(add))
-
-    atomic_write(path, make)
-    return results[0]
+    table = pa.table({name: _arrow(column) for name, column in columns.items()}, metadata=facts)
+    atomic_write(path, partial(pq.write_table, table))
 
 
 def _arrow(column: np.ndarray) -> pa.Array:

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from stages.data.batches import training_steps
 from stages.data.columns import own_errors
-from stages.data.step_input import training_steps
 from stages.distribution.collectives import mean_over_workers, others_needed
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy

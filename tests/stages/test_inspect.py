@@ -15,7 +15,7 @@ from matplotlib.image import imread
 from stages import inspect as stage
 from stages.augment import Changes
 from stages.augmentations.mixing import Mixing
-from stages.data import step_input
+from stages.data import batches
 from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
@@ -156,13 +156,13 @@ def test_the_batch_shown_is_that_of_step_0(change: Changes | None, mixing: Mixin
 def test_a_batch_of_mixed_images_has_names_with_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels may be shares of classes, and a batch may have a fourth part."""
 
-    make = step_input.first_batch
+    make = batches.first_batch
 
     def mixed(dataset: Dataset, batch_size: int, seed: int) -> Batch:
         batch = make(dataset, batch_size, seed)
         return batch._replace(targets=0.9 * tf.one_hot(batch.targets, 10) + 0.01, uniforms=(batch.weights,))
 
-    monkeypatch.setattr(step_input, "first_batch", mixed)
+    monkeypatch.setattr(batches, "first_batch", mixed)
     dataset = real_digits(100)
     labels = first_batch(dataset, SETTINGS)[1]
     assert labels.shape == (BATCH, 10)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.evaluation.eval_step import Scores, Sink
 from stages.evaluation.predictions import NAME, write_predictions
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
@@ -29,25 +28,16 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
     labels = labels.astype(np.int32)
     split = Split.of_images(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
     predicted = values.argmax(axis=1).astype(np.int32)
-
-    def score(add: Sink) -> Scores:
-        for rows in np.array_split(np.arange(len(labels)), 3):
-            add(np.column_stack([values[rows], predicted[rows]]).astype(np.float32))
-        return Scores(0.0, {}, {})
-
-    write_predictions(
-        folder / NAME, split, Classification(tuple(f"class {number}" for number in range(values.shape[1]))), score
-    )
+    rows = np.column_stack([values, predicted]).astype(np.float32)
+    names = tuple(f"class {number}" for number in range(values.shape[1]))
+    write_predictions(folder / NAME, split, Classification(names), rows)
     return folder / NAME
 
 
 def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path:
     """Writes predictions of numbers, [n] each; returns the file's path."""
     split = Split.of_images(np.zeros((len(targets), 1, 1, 1), np.uint8), targets.astype(np.float32)[:, np.newaxis])
-
-    def score(add: Sink) -> Scores:
-        add(values.astype(np.float32)[:, np.newaxis])
-        return Scores(0.0, {}, {})
-
-    write_predictions(folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), score)
+    write_predictions(
+        folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), values.astype(np.float32)[:, np.newaxis]
+    )
     return folder / NAME

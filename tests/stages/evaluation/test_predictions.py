@@ -13,7 +13,6 @@ from benchmarks.clusters import run_workers
 from stages.data.batches import evaluation_input, places
 from stages.data.split import Split
 from stages.evaluate import evaluate
-from stages.evaluation import eval_step
 from stages.evaluation.predictions import NAME
 from stages.evaluation.test_set import facts_of
 from stages.results import Dataset, Evaluation, Strategy, Trained
@@ -76,16 +75,6 @@ def test_the_scores_follow_from_the_predictions(where: str, tmp_path: Path) -> N
 def test_low_precisions_are_kept_as_float32(tmp_path: Path) -> None:
     evaluated(one_device(), tmp_path, policy="mixed_bfloat16")
     assert str(pq.read_schema(tmp_path / NAME).field("probabilities").type) == "fixed_size_list<element: float>[10]"
-
-
-def test_chunks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder, size in ((whole, 2**24), (parts, 1)):  # a batch at a time
-        folder.mkdir()
-        monkeypatch.setattr(eval_step, "CHUNK_BYTES", size)
-        evaluated(mirrored(3), folder, batch_size=7)
-    assert pq.read_table(whole / NAME).equals(pq.read_table(parts / NAME))
-    assert pq.ParquetFile(parts / NAME).num_row_groups == 15
 
 
 def test_two_workers_write_one_file(tmp_path: Path) -> None:

@@ -65,21 +65,17 @@ def test_a_step_that_does_not_fit_is_one_line() -> None:
         train(hungry_model(dataset, where, 16), dataset, where, settings(batch_size=32))
 
 
-def test_an_evaluation_halves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second batch on, whose predictions have not been handed on yet."""
-    monkeypatch.setattr("stages.evaluation.eval_step.CHUNK_BYTES", 1)
+def test_an_evaluation_halves_its_batch() -> None:
+    """From the second batch on."""
     dataset, where = real_digits(64), one_device()
     images = np.array(dataset.test.images[:])
     images[150] = 100
     split = Split.of_images(images, dataset.test.targets)
     model = hungry_model(dataset, where, 50, 2.0)
-    scores, parts = [], []
-    for size in (100, 25):
-        handed: list[np.ndarray] = []
-        scorer = Scorer(where, model)
-        scores.append(scorer.score(split, size, predictions=lambda values, to=handed: to.append(values)))  # type: ignore[misc]
-        parts.append(np.concatenate(handed))
-    np.testing.assert_allclose(parts[0], parts[1], rtol=1e-5)
+    scores = [Scorer(where, model).score(split, size, predicts=True) for size in (100, 25)]
+    assert scores[0].predictions is not None
+    assert scores[1].predictions is not None
+    np.testing.assert_allclose(scores[0].predictions, scores[1].predictions, rtol=1e-5)
     assert (scores[0].tables["confusion"] == scores[1].tables["confusion"]).all()
     assert scores[0].loss == pytest.approx(scores[1].loss, rel=1e-6)
     with pytest.raises(tf.errors.ResourceExhaustedError):

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.cases import flat
 from stages.augment import augment
-from stages.data import step_input
+from stages.data import batches
 from stages.data.split import Split
 from stages.evaluation.eval_step import Scorer
 from stages.results import Strategy
@@ -60,7 +60,7 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
 ) -> None:
     """After a whole pass, and after one that was stopped within it; the last batch has one example."""
     built: list[tuple[Any, ...]] = []
-    passes = step_input.passes
+    passes = batches.passes
 
     def counted(*arguments: Any) -> Any:
         built.append(arguments)
