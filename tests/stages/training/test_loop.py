@@ -227,7 +227,7 @@ def test_a_network_may_branch_on_tensors() -> None:
     dataset, where = real_digits(64), mirrored(2)
     network = {"_target_": f"{__name__}.branching"}
     built = built_of(network, dataset, where)
-    means = start(where, built, dataset, settings(batch_size=32, steps_per_call=20)).run(0, 20)
+    means = start(where, built, dataset, settings(batch_size=32, steps_per_call=20, epochs=10)).run(0, 20)
     assert 0 < means["loss"] < 2.4
     outputs = built.network(tf.cast(dataset.val.images, tf.float32)).numpy()
     assert outputs.max() <= 2.0
