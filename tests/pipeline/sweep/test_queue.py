@@ -1,5 +1,6 @@
 """The scheduler of a sweep's jobs: several at a time, the next one only when a slot is free, none left running."""
 
+import functools
 import os
 import signal
 import threading
@@ -152,20 +153,24 @@ def test_the_next_job_begins_while_a_finished_one_still_sends(outputs: Path, mon
     assert [process.exitcode for process in processes] == [0, 1]
 
 
-def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection) -> None:
-    """Stands for a job that begins, trains in its turn, and is evaluated for half a second."""
+def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection, until: str) -> None:
+    """Stands for a job that begins, trains in its turn, and is evaluated until the next one does `until`."""
     assert job.folder is not None
     job.folder.mkdir(parents=True)
+    number, events = int(job.folder.name), job.folder.with_name("events")
 
     def note(event: str) -> None:
-        with (job.folder or Path()).with_name("events").open("a") as file:
-            file.write(f"{event} {job.folder.name if job.folder else ''}\n")
+        with events.open("a") as file:
+            file.write(f"{event} {number}\n")
 
     note("begins")
     Turn(turn).wait()
     note("trains")
     Turn(turn).has_trained()
-    time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while until and number < 2 and f"{until} {number + 1}" not in events.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)  # a job that must not begin, or train, would do so now
     note("ends")
     os._exit(0)
 
@@ -174,7 +179,7 @@ def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: C
 def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.sweep.queue._work", notes)
+    monkeypatch.setattr("pipeline.sweep.queue._work", functools.partial(notes, until="begins" if overlaps else ""))
     Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
