@@ -88,9 +88,11 @@ def _plain(value: Any) -> Any:
 
 def describe_block(images: np.ndarray) -> Described:
     """Returns digests and moments of a few images, whatever others are described with them."""
-    wide = images.astype(np.float64)
-    sums = np.stack([wide.sum(axis=(1, 2)), np.square(wide).sum(axis=(1, 2))], axis=1)
-    return Described(np.array([digest(image) for image in images], np.uint64), sums / (wide.shape[1] * wide.shape[2]))
+    count, height, width, channels = images.shape
+    wide = images.astype(np.float64).reshape(count, height * width, channels)
+    ones = np.ones(height * width)  # products of matrices are twice as fast as `sum`; whole numbers have the same bits
+    sums = np.stack([ones @ wide, ones @ np.square(wide)], axis=1)
+    return Described(np.array([digest(image) for image in images], np.uint64), sums / (height * width))
 
 
 def empty(shape: tuple[int, ...]) -> np.ndarray:
