@@ -87,7 +87,7 @@ class Run:
         return f'<table style="text-align: left">{cells}</table>{images}'
 
     def load_model(self) -> Any:
-        """Returns the exported SavedModel: from unscaled pixels [N, H, W, C] to probabilities, float32 [N, classes].
+        """Returns the exported SavedModel: for images from raw pixels [N, H, W, C] to float32 [N, classes].
 
         Raises:
             UserError: where the run has not exported it.

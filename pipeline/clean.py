@@ -37,8 +37,10 @@ class Removable:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
     parser = command_parser("clean", __doc__)
-    parser.add_argument("--older-than", type=days, default=30.0, metavar="DAYS", help="not used since; %(default)s")
-    parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these, of several kinds; all of them")
+    parser.add_argument(
+        "--older-than", type=days, default=30.0, metavar="DAYS", help="last used so long ago (%(default)g); 0: all"
+    )
+    parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these; may be repeated (all kinds)")
     parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
     parser.add_argument("--yes", action="store_true", help="remove it without asking")
@@ -67,6 +69,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def days(text: str) -> float:
+    """Return a number of days, with or without a `d` after it."""
     return float(text.removesuffix("d"))
 
 

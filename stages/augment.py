@@ -16,6 +16,7 @@ from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing
 from stages.augmentations.rand_augment import RANDOMS, Drawn
 from stages.errors import UserError
+from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record
 from stages.settings.images import AugmentSettings
 
@@ -38,10 +39,10 @@ COLUMNS = (
 """Uses of the random numbers, in order; switching one off leaves the others as they are. RandAugment's follow."""
 
 
-def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
+def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | None = None) -> Dataset:
     """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
 
-    Images without three channels have neither saturation nor hue: the two are skipped, and recorded as such.
+    Images without three channels have neither saturation nor hue: the two are skipped, told and recorded.
     """
     images = dataset.images
     if images is None:
@@ -53,6 +54,7 @@ def augment(dataset: Dataset, settings: AugmentSettings) -> Dataset:
     params = {}
     if channels != 3 and color_settings:
         params = {"skipped": f"{', '.join(color_settings)}: images have {channels} channel(s)"}
+        (reporter or Silent()).log(f"augment skips {params['skipped']}")
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,

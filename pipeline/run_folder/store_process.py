@@ -43,7 +43,7 @@ class StoreClient(StoredRun):
 
     def __init__(self, connection: Connection) -> None:
         self.notes = []
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._connection = connection
 
     def open_run(self, spec: RunSpec, run_id: str | None) -> StoredRun:
@@ -80,7 +80,7 @@ class StoreClient(StoredRun):
         self._connection.close()
 
     def _ask(self, *request: Any, seconds: float | None = None) -> Any:
-        with self._turn:
+        with self._lock:
             try:
                 self._connection.send(request)
                 if self._connection.poll(seconds):
@@ -134,8 +134,8 @@ class JobStore(StoreClient):
         try:
             self._own = self._own or open_run(self._spec, self.run_id)
             return self._own.deliver(entry)
-        except UserError as unusable:
-            return failed(unusable)
+        except UserError as refused:
+            return failed(refused)
 
 
 def serve(store: Store) -> Connection | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.serving.models import BYTES, drift_of, encoded_function, scores
 from pipeline.system.environment import quiet_stderr
-from stages.exporters.reload import know_tokenizers
+from stages.exporters.reload import import_text_operations
 from stages.features.drift import LEAST, Drift
 from stages.features.kinds import IMAGES as IMAGES_OF
 
@@ -30,7 +30,7 @@ def build_app(folder: Path) -> Any:
     GET /ping: 200 once the model is loaded.
     """
     with quiet_stderr():
-        know_tokenizers()
+        import_text_operations()
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         loaded = model.get_raw_model()
         watch = Watch(drift_of(loaded))

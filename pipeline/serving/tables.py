@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,26 +56,28 @@ def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[
     if wide is not None:
         raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", "Python and MLflow")
     typed = [Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()]
-    rows = read_files(header, settings)
-    values, texts, wrong = read(rows, typed, "skip")
-    if wrong:
-        raise UserError(": ".join(wrong[0]), "values as the model was trained on")
-    given = {name: _values(values[columns[name]], texts.get(columns[name])) for name in arguments}
-    drift.add(given)
-    begin = 0
-    for name, count in rows.parts:
-        for start in range(0, count, BATCH):
-            here = slice(begin + start, begin + min(start + BATCH, count))
-            yield Block(name, start + 1), _answer(loaded, {key: part[here] for key, part in given.items()})
-        begin += count
+    with TemporaryDirectory() as scratch:  # a table may be larger than memory
+        rows = read_files(header, settings, Path(scratch))
+        values, texts, wrong = read(rows, typed, "skip", Path(scratch))
+        if wrong:
+            raise UserError(": ".join(wrong[0]), "values as the model was trained on")
+        words = {name: np.array(found, object) for name, found in texts.items()}
+        begin = 0
+        for file, count in rows.parts:
+            for start in range(0, count, BATCH):
+                here = slice(begin + start, begin + min(start + BATCH, count))
+                given = {name: _values(values[columns[name]][here], words.get(columns[name])) for name in arguments}
+                drift.add(given)
+                yield Block(file, start + 1), _answer(loaded, given)
+            begin += count
 
 
 def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
 
 
-def _values(values: np.ndarray, texts: list[str] | None) -> np.ndarray:
-    return values if texts is None else np.array(texts, object)[values]
+def _values(values: np.ndarray, words: np.ndarray | None) -> np.ndarray:
+    return values if words is None else words[values]
 
 
 def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

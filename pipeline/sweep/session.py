@@ -293,7 +293,7 @@ class Session(ABC):
         with imports_kept():
             tracker = open_tracker(spec, self.console.warn)
             for name in ("matplotlib.backends.backend_svg", "matplotlib.figure"):
-                import_module(name)  # for the end, now that jobs cannot be forked yet
+                import_module(name)  # for the comparison: no job waits for them now
             return tracker
 
     def _mark_killed(self) -> None:

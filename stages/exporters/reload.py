@@ -57,8 +57,8 @@ def load(path: str) -> Predict:
     return formats.get(Path(path).suffix, _saved_model)(path)
 
 
-def know_tokenizers() -> None:
-    """Have TensorFlow know the operations of TensorFlow Text, of which tokenizers of KerasHub are made."""
+def import_text_operations() -> None:
+    """Import the operations of TensorFlow Text, of which KerasHub's tokenizers are made, where it is installed."""
     with suppress(ImportError):
         import tensorflow_text  # noqa: F401
 
@@ -67,7 +67,7 @@ def load_saved_model(path: str) -> Any:
     """Load a SavedModel, also one with a tokenizer."""
     import tensorflow as tf
 
-    know_tokenizers()
+    import_text_operations()
     return tf.saved_model.load(path)
 
 

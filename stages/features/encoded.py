@@ -48,7 +48,7 @@ def learn_encoder(
     texts_of = [name for name, feature in dataset.features.items() if feature.kind == "text"]
     if settings.tokenizer is not None and len(texts_of) != 1:
         have = f"the texts {', '.join(texts_of)}" if texts_of else "no text"
-        raise UserError(f"{settings.tokenizer} takes one text, and {dataset.name} has {have}", "one", "model=auto")
+        raise UserError(f"{settings.tokenizer} takes one text, and {dataset.name} has {have}", "one text", "model=auto")
     learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length, settings.tokenizer)
     features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
     files = {}

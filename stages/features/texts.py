@@ -105,7 +105,7 @@ def learn_tokens(column: Column, preset: str, length: int | None = None, name: s
         )
     for package in ("keras_hub", "tensorflow_text"):
         if find_spec(package) is None:
-            raise UserError(f"normalize.tokenizer={preset} without {package}", "it", f"pip install {package}")
+            raise UserError(f"normalize.tokenizer={preset} without {package}", "the package", f"pip install {package}")
     most = json.loads((folder / "config.json").read_text())["config"].get("max_sequence_length") or length or LONGEST
     if length is not None and length > most:
         raise UserError(f"normalize.length={length} with {preset}", f"at most {most}", f"normalize.length={most}")

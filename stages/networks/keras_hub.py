@@ -53,8 +53,8 @@ def keras_hub(
     def pooled(numbers: Any, count: int, name: str) -> Any:
         if count != known + 1:
             raise UserError(
-                f"model.network.preset={preset}, and {name} is not of its tokenizer",
-                "it",
+                f"model.network.preset={preset}, and {name} has the tokens of another tokenizer",
+                "those of the preset",
                 f"normalize.tokenizer={preset}",
             )
         return _pooled(loaded, numbers)

@@ -52,12 +52,18 @@ def regular_folder(folder: Path) -> Path:
     return folder
 
 
-@lru_cache
 def content_digest(folder: str) -> str:
     """Returns 32 hexadecimal digits that change with the files in a folder and their names."""
     root = regular_folder(Path(folder).expanduser())
+    files = {path: path.stat() for path in sorted(root.rglob("*")) if path.is_file()}
+    return _digest_of(root, tuple((path, status.st_size, status.st_mtime_ns) for path, status in files.items()))
+
+
+@lru_cache
+def _digest_of(root: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Returns the digest of files, read again where their sizes or times have changed."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+    for path, *_ in files:
         with path.open("rb") as file:
             digest.update(f"{path.relative_to(root)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -18,6 +18,7 @@ from stages.data.split import Split
 from stages.results import Dataset
 from stages.settings.images import AugmentSettings
 from tests.stages.experiments import assemble, elements, real_digits, strong
+from tests.stages.images import Telling
 
 NOISE = np.random.default_rng(7).integers(0, 256, (6, 9, 7, 3)).astype(np.float32)
 BYTES = (0.0, 255.0)
@@ -259,8 +260,9 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
 
 
 def test_color_is_left_out_where_there_is_none() -> None:
-    dataset = real_digits(20)
-    found = augment(dataset, strong())
+    dataset, told = real_digits(20), Telling()
+    found = augment(dataset, strong(), told)
+    assert told.lines == ["augment skips saturation, hue: images have 1 channel(s)"]
     assert found.record.params == {"skipped": "saturation, hue: images have 1 channel(s)"}
     assert isinstance(found.augmentation, Changes)
     assert found.augmentation.settings.saturation == found.augmentation.settings.hue == 0

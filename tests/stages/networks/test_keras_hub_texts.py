@@ -148,7 +148,7 @@ def test_wrong_combinations_are_refused(preset: str, data: Dataset, tmp_path: Pa
         normalize(load(tmp_path, review="text"), NormalizeSettings(tokenizer=preset, length=15))
     with pytest.raises(UserError, match=r"holds a .*Backbone, which does not take images"):
         build(real_digits(50), one_device(), preset)
-    with pytest.raises(UserError, match="review is not of its tokenizer"):
+    with pytest.raises(UserError, match="review has the tokens of another tokenizer"):
         build(normalize(load(tmp_path, review="text"), NormalizeSettings()), one_device(), preset)
     (tmp_path / "config.json").touch()
     with pytest.raises(UserError, match="has no tokenizer for the texts of review"):

@@ -28,7 +28,7 @@ from stages.load.image_folder import image_folder
 from stages.load.tfds import tfds
 from stages.settings.data import ImageFolderSettings, TfdsSettings
 from stages.settings.model import ModelSettings
-from stages.settings.places import is_file_or_folder, regular_file
+from stages.settings.places import content_digest, is_file_or_folder, regular_file
 from tests.stages.experiments import one_device
 from tests.stages.transfer.small import build
 
@@ -169,3 +169,16 @@ def test_names_that_only_look_like_a_checkpoints(name: str, tmp_path: Path) -> N
     assert found is not None
     assert found.step == 3
     assert (tmp_path / name).exists()
+
+
+def test_the_digest_of_a_folder_is_of_its_content(tmp_path: Path) -> None:
+    """Also in a process that has computed it before, such as a notebook's."""
+    for name in ("one", "other"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+        (tmp_path / name / "inside" / "a").write_text("a")
+    first = content_digest(str(tmp_path / "one"))
+    assert first == content_digest(str(tmp_path / "other"))
+    (tmp_path / "one" / "inside" / "a").write_text("ab")
+    changed = content_digest(str(tmp_path / "one"))
+    (tmp_path / "other" / "inside" / "a").rename(tmp_path / "other" / "b")
+    assert len({first, changed, content_digest(str(tmp_path / "other"))}) == 3

@@ -105,7 +105,7 @@ CHOSEN = {
 
 @pytest.mark.parametrize(("feature", "where"), [(feature, where) for where in CHOSEN for feature in CHOSEN[where]])
 def test_a_run_is_that_of_one_device(feature: str, where: str, iterated: list[tf.data.Dataset]) -> None:
-    """With images in memory, or those that tf.data reads."""
+    """With images in memory, and with those that are read at each use."""
     is_streamed = feature == "EMA in use"
     found, weights = run(PLACES[where](), is_streamed=is_streamed, **FEATURES[feature])
     assert_without_autotuner(iterated)
