@@ -21,13 +21,13 @@ run: .venv/.installed  ## the pipeline on real digits; ARGS="strategy=mirrored" 
 test: lint  ## everything but test-engines: linting, types, the whole suite; ARGS="-k resume" selects, WORKERS=4 for more cores
 	$(PYTEST) -m "not engines" $(ARGS)
 
-test-engines: .venv/.docs  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray, on hosts in network namespaces, and in a clean environment; it installs what is missing
+test-engines: .venv/.docs  ## tests on Debian's PostgreSQL, Chromium and Slurm, on Ray and KerasHub, on hosts in network namespaces, and in a clean environment; it installs what is missing
 	@(for program in ip chromium chromedriver munged slurmctld slurmd sbatch; do \
 		PATH="$$PATH:/usr/sbin" command -v $$program || exit 1; done; \
 		ls /usr/lib/postgresql/*/bin/postgres) >/dev/null 2>&1 || \
 		($(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium chromium-driver postgresql \
 		iproute2 munge slurm-client slurmctld slurmd)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray keras-hub
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
 screenshots: .venv/.installed  ## those of MLflow's pages in docs/images, taken in Chromium

@@ -15,6 +15,7 @@ from stages.settings.results import ExportSettings, KerasSettings, SavedModelSet
 from stages.transfer.backbone import backbone_of
 from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
 
+pytestmark = pytest.mark.engines
 keras_hub = pytest.importorskip("keras_hub", reason="needs the extra hub")
 
 SCALE, OFFSET = [1 / 58, 1 / 57, 1 / 56], [-2.1, -2.0, -1.9]

@@ -25,6 +25,7 @@ from stages.train import train
 from tests.stages.experiments import assert_replicas_equal_one_device, flat, one_device, real_digits, settings
 from tests.stages.training.stopped import Stopper
 
+pytestmark = pytest.mark.engines
 keras_hub = pytest.importorskip("keras_hub", reason="needs the extra hub")
 pytest.importorskip("tensorflow_text", reason="needs the extra hub")
 
