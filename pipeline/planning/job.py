@@ -74,7 +74,7 @@ class Turn:
         self._tell(None)
 
     def has_finished(self) -> None:
-        """Let the next job train: this one has but to be sent to its store."""
+        """Let the next job train: this one is only to be sent to its store."""
         self._tell(DONE)
 
     def _tell(self, code: int | None) -> None:
