@@ -31,6 +31,8 @@ def _against_tfdata(name: str, folder: Path, size: int | None, rounds: int) -> S
         "pipeline": timed(partial(_prepare, name, folder, size)),
         "tf.data": timed(partial(_read, name, folder, size)),
     }
+    if size is not None:
+        ways["tf.data, antialiased"] = timed(partial(_read, name, folder, size, antialias=True))
     return interleave(ways, rounds, warm_up=1)
 
 
@@ -42,12 +44,12 @@ def _prepare(name: str, folder: Path, size: int | None) -> None:
         tfds(TfdsSettings(name=name, dir=str(folder), size=size, split_seed=1), cache=Path(cache))
 
 
-def _read(name: str, folder: Path, size: int | None) -> None:
+def _read(name: str, folder: Path, size: int | None, antialias: bool = False) -> None:
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
     def resized(image: Any, label: Any) -> Any:
-        return (image if size is None else tf.image.resize(image, [size, size])), label
+        return (image if size is None else tf.image.resize(image, [size, size], antialias=antialias)), label
 
     builder = tfds.builder_from_directory(next((folder / name).iterdir()))
     for split in builder.info.splits:
