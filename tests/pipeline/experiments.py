@@ -1,23 +1,29 @@
 """Experiments composed as the command composes them, and what a run of one comes to."""
 
+import dataclasses
 import functools
 import json
 import os
+import re
+import shlex
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from omegaconf import OmegaConf
 
 from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 from pipeline.planning.earlier import prepare
+from pipeline.redaction import redact
+from pipeline.system.signals import until
 from stages.errors import UserError
 from tests import commands
 
@@ -56,6 +62,19 @@ def compose(*overrides: str) -> Composed:
     return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))
 
 
+def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
+    """Returns every part of a configuration that has a schema: from its dotted name to the dataclass."""
+    found = {}
+    if OmegaConf.is_dict(node):
+        schema = OmegaConf.get_type(node)
+        if schema is not None and dataclasses.is_dataclass(schema):
+            found[name] = schema
+        for key in node:
+            if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+                found |= schema_nodes(node[key], f"{name}.{key}".lstrip("."))
+    return found
+
+
 def command_error(words: Sequence[str]) -> UserError | None:
     """Returns the error of a whole command line, its flags included."""
     try:
@@ -68,6 +87,30 @@ def command_error(words: Sequence[str]) -> UserError | None:
     return None
 
 
+def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = False) -> UserError:
+    """Asserts that a command line is refused in one line, and that what the line says to type passes its check.
+
+    Args:
+        is_replaced: whether what is to be typed stands for the last word, and not beside it.
+    """
+    error = command_error(words)
+    assert error is not None, words
+    said = redact(str(error))
+    assert said.isprintable()
+    assert re.search(message, said), said
+    if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
+        return error
+    is_replaced |= re.search("unknown setting|is new", error.problem) is not None
+    after = command_error([*(words[:-1] if is_replaced else words), *shlex.split(error.fix)])
+    assert after is None or _complaint(after) != _complaint(error), f"{error}\n  then: {after}"
+    return error
+
+
+def _complaint(error: UserError) -> str:
+    """Returns what an error complains of, without the values."""
+    return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
+
+
 def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
     """Kills a run after its first checkpoint and repeats its command; returns its `outputs` in `folder`.
 
@@ -78,9 +121,7 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
     for outputs in (folder / "whole", folder / "killed"):
         if outputs.name == "killed":
             with commands.start(*given, f"outputs={outputs}", cwd=cwd) as process:
-                deadline = time.monotonic() + 120
-                while not [*outputs.glob("runs/*/*/checkpoints/step-*.npz")] and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                assert until(lambda: [*outputs.glob("runs/*/*/checkpoints/step-*.npz")], 120, 0.01)  # noqa: B023
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
             assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]

@@ -16,6 +16,9 @@ def test_a_format_without_its_packages_is_refused(monkeypatch: pytest.MonkeyPatc
     for option in ("onnx", "all"):
         with pytest.raises(UserError, match=r"no_such_package is not installed\..*Try: pip install no_such_package$"):
             check_rules(experiment(f"export={option}", "tracking=off"), surroundings=False)
+    mapping = "+export.formats.b={_target_: stages.exporters.onnx_file.OnnxFile, opset: 18}"
+    with pytest.raises(UserError, match="no_such_package is not installed"):
+        check_rules(experiment(mapping, "tracking=off"), surroundings=False)
     check_rules(experiment("export=litert", "tracking=off"), surroundings=False)
 
 
@@ -35,13 +38,10 @@ def test_a_backbone_of_keras_hub_needs_its_extra_and_a_preset(tmp_path: Path, mo
 
 
 MAPPINGS = {
-    "{_target_: stages.exporters.saved_model.SavedModel, least_agreement: 7}": "least_agreement=7 is out of range",
     "{_target_: stages.exporters.litert.LiteRT, weights: int4}": "weights=int4 is not known",
-    "{_target_: stages.exporters.litert.LiteRT, representative_examples: 0}": "examples=0 is out of range",
     "{_target_: stages.exporters.litert.LiteRT, wieghts: int8}": "wieghts",
     "{_target_: stages.exporters.litert.LiteRT, least_agreement: much}": "least_agreement=much has the wrong type",
     "{_target_: keras.layers.Dense, units: 3}": "keras.layers.Dense is no exporter",
-    "{_target_: stages.export.export}": "stages.export.export is no exporter",
     "{_target_: stages.exporters.no_such.Exporter}": "No module named 'stages.exporters.no_such'",
 }
 
@@ -52,21 +52,10 @@ def test_an_exporter_given_as_a_mapping_is_checked_as_the_projects_own_options(g
         check_rules(experiment(f"+export.formats.b={given}", "tracking=off"), surroundings=False)
 
 
-def test_an_exporter_given_as_a_mapping_needs_the_same_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OnnxSettings, "requires", ("no_such_package",))
-    given = "{_target_: stages.exporters.onnx_file.OnnxFile, opset: 18}"
-    with pytest.raises(UserError, match="no_such_package is not installed"):
-        check_rules(experiment(f"+export.formats.b={given}", "tracking=off"), surroundings=False)
-    fine = "{_target_: stages.exporters.litert.LiteRT, weights: int8, least_agreement: 0.9}"
-    check_rules(experiment(f"+export.formats.b={fine}", "tracking=off"), surroundings=False)
-
-
 def test_formats_are_checked_when_they_are_composed() -> None:
     for given, said in {
         "+export.formats.mine=3": "names no exporter",
-        "+export.formats.mine={a: 1}": "names no exporter",
         "export.reload=there": "export.reload=there is not known",
-        "export.formats.litert_int8.weights=int4": "weights=int4 is not known",
         "export.formats.litert_int8.least_agreement=2": "is out of range",
     }.items():
         with pytest.raises(Exception, match=said):

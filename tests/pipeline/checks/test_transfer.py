@@ -12,7 +12,6 @@ from mlflow import MlflowClient
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run.launch import run_job
-from pipeline.tracking.models import logged_model
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
 from tests.pipeline.experiments import experiment
@@ -41,7 +40,7 @@ def run(outputs: Path, *given: str) -> dict:
     return found
 
 
-def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     source = run(outputs)
     uri = f"runs:/{source['run_id']}"
     tuned = run(outputs, f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1", "data.split_seed=7")
@@ -63,17 +62,8 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path, monkeypatch: py
     assert all(same[2:6])  # BatchNorm was trained neither with the head nor later
     assert not any(same[12:])
 
-    model = record.tags["model_uri"].removeprefix("models:/")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs / 'mlflow.db'}")  # where MLflow looks for the source
-    client.create_registered_model("digits")
-    client.create_model_version("digits", source=f"models:/{model}", model_id=model)
-    client.set_registered_model_alias("digits", "best", "1")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    for given in (f"runs:/{tuned['run_id']}", f"models:/{model}", "models:/digits/1", "models:/digits@best"):
-        assert logged_model(client, given) == model
 
-
-@pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3", "models:/m-123"])
+@pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3"])
 def test_an_unknown_model_is_said_before_anything_is_recorded(given: str, outputs: Path) -> None:
     with pytest.raises(UserError, match=f"model.weights={given} cannot be loaded"):
         run_job(Job(experiment(*NETWORK, f"model.weights={given}", outputs=outputs)), Console())
