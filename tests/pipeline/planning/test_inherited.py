@@ -11,39 +11,20 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 
-HARMLESS = (
-    [
-        "train.epochs=7",
-        "model=mlp",
-        "strategy=mirrored",
-        "tracking.tags.team=x",
-        "~pipeline.inspect",
-        "optimizer.learning_rate=0.1",
-    ],
-    ["model.network._target_=stages.networks.mlp.mlp", "model.weights=imagenet", "tracking=off", "seed=3"],
-    [
-        "model.network.filters=[1,2]",
-        "++train.epochs=2",
-        "data=image_folder",
-        "data.dir=/somewhere",
-        "experiment=mnist_mlp",
-    ],
-)
+HARMLESS = [
+    "train.epochs=7", "strategy=mirrored", "tracking.tags.team=x", "~pipeline.inspect", "++train.batch_size=2",
+    "data=image_folder", "data.dir=/somewhere", "model.network._target_=stages.networks.mlp.mlp",
+]  # fmt: skip
 
 ASKED = {
     "model.network._target_=os.system": "run os.system",
     "+train.callbacks=[{_target_: evil.Watch}]": "run evil.Watch",
-    "model.network={_target_: evil.net, units: 3}": "run evil.net",
     "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]": "run subprocess.run",
-    "++data._target_=my_own.data": "run my_own.data",
     "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x",
-    "model.network={'_target_': \"evil.net\"}": "run evil.net",
-    "+model={net: ${oc.decode:_target_}}": r"run \+model=",
     "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "run evil.net",
 }
 
-NEVER = ("--config-dir=/tmp/evil", "-m", "hydra/launcher=basic", "hydra.searchpath=[file:///tmp]", "--cfg", "-cd=/tmp",
-         "+hydra.job.chdir=true", "a b=1", "")  # fmt: skip
+NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hydra.job.chdir=true", "a b=1", "")
 
 
 def taken_over(words: Sequence[str]) -> list[str]:
@@ -60,22 +41,19 @@ def foreign(folder: Path, *overrides: str) -> Path:
 
 
 @pytest.mark.parametrize("option", ["resume", "fork"])
-@pytest.mark.parametrize("overrides", HARMLESS, ids=range(len(HARMLESS)))
-def test_settings_are_taken_over(overrides: list[str], option: str, tmp_path: Path) -> None:
-    place = foreign(tmp_path, *overrides)
-    assert taken_over([f"{option}={place}"])[1:] == overrides
+def test_settings_are_taken_over(option: str, tmp_path: Path) -> None:
+    assert taken_over([f"{option}={foreign(tmp_path, *HARMLESS)}"])[1:] == HARMLESS
 
 
-@pytest.mark.parametrize("option", ["resume", "fork"])
 @pytest.mark.parametrize("override", ASKED)
-def test_what_would_run_or_leave_is_asked_for(override: str, option: str, tmp_path: Path) -> None:
+def test_what_would_run_or_leave_is_asked_for(override: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, "train.epochs=7", override)
     with pytest.raises(UserError, match=ASKED[override]) as raised:
-        taken_over([f"{option}={place}"])
+        taken_over([f"resume={place}"])
     assert raised.value.fix == "trust=true"
-    assert taken_over([f"{option}={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
+    assert taken_over([f"resume={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
     key = override.lstrip("+").partition("=")[0]
-    assert override not in taken_over([f"{option}={place}", f"{key}=x"])  # typed by the user
+    assert override not in taken_over([f"resume={place}", f"{key}=x"])  # typed by the user
 
 
 @pytest.mark.parametrize("override", NEVER)

@@ -1,11 +1,8 @@
 """The plan, read from sources and printed before any work."""
 
-from dataclasses import replace
-
 import pytest
 
 from pipeline.planning.plan import make_plan
-from pipeline.targets import named_parameters, signature
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
@@ -18,13 +15,6 @@ def test_the_plan_matches_inputs_by_name() -> None:
     assert (plan["load"].option, plan["strategy"].option) == ("digits", "mirrored")
 
 
-def test_a_stage_before_its_input_is_refused() -> None:
-    wrong = experiment()
-    wrong = replace(wrong, pipeline=dict(reversed(list(wrong.pipeline.items()))))
-    with pytest.raises(UserError, match="the stage export takes `trained`, which no earlier stage makes"):
-        make_plan(wrong)
-
-
 def without_settings(model: object, size: int = 1) -> None:
     """Takes the result of an earlier stage, and no settings."""
 
@@ -35,11 +25,3 @@ def test_settings_that_a_stage_never_receives_are_refused() -> None:
     with pytest.raises(UserError, match=r"own\.size has no effect: .* no parameter `settings`.*Try: ~own\.size"):
         make_plan(experiment("+pipeline.own=own", own))
     make_plan(experiment("+pipeline.own=own", f"+own={{_target_: {__name__}.without_settings}}"))
-
-
-def test_parameters_are_read_without_importing() -> None:
-    found = named_parameters(signature("train", "stages.train.train"))
-    assert {name: entry.default is entry.empty for name, entry in found.items()} == {
-        "model": True, "dataset": True, "strategy": True, "settings": True,
-        "reporter": False, "folder": False, "cache": False,
-    }  # fmt: skip

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,21 +36,11 @@ from tests.pipeline.planning.test_inherited import taken_over
 
 pytestmark = pytest.mark.slow
 
-LONG = ("train.epochs=4000", "model.network.filters=[8,16]", "pipeline.inspect=null")
-
-
-def stopped(outputs: Path, *given: str, number: int = signal.SIGTERM) -> Summary:
-    """Returns a run that a signal has stopped after an epoch or more."""
-    with commands.start(*LONG, *given, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
-        began = time.monotonic()
-        os.kill(process.pid, number)
-        printed = process.stdout.read()
-        assert process.wait(300) == 128 + number
-        assert time.monotonic() - began < commands.HEARD_SECONDS
-    assert f"resume      python -m pipeline {shlex.join(LONG)}" in printed
-    return last(outputs)
+LONG = (
+    "strategy=mirrored", "train.epochs=4000", "train.early_stopping_patience=1", "train.steps_per_call=1",
+    "model.network.filters=[8,16]", "pipeline.inspect=null",
+)  # fmt: skip
+SHORT = (*SMALL, *TRAINED)
 
 
 def last(outputs: Path) -> Summary:
@@ -59,16 +48,35 @@ def last(outputs: Path) -> Summary:
     return Summary.read(path.parent)
 
 
-def saved_step(run: Summary) -> int:
-    return max(int(path.stem.removeprefix("step-")) for path in Path(run.folder).glob("checkpoints/step-*.npz"))
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of a run that Ctrl-C has stopped after an epoch or more; the last test of it resumes it."""
+    outputs = tmp_path_factory.mktemp("killed")
+    shutil.copy(migrated_store, outputs / "mlflow.db")
+    with commands.start(*LONG, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGINT)
+        printed = process.stdout.read()
+        assert process.wait(300) == 130
+        assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert f"resume      python -m pipeline {shlex.join(LONG)}" in printed
+    return outputs
+
+
+def ran(outputs: Path, *given: str) -> Summary:
+    """Returns a run that has finished."""
+    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
+    return last(outputs)
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
-    """The outputs of a run that was stopped; tests copy what they change."""
-    outputs = tmp_path_factory.mktemp("killed")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    stopped(outputs)
+def finished(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """The outputs of a run that has finished, and of its forks."""
+    outputs = tmp_path_factory.mktemp("finished")
+    shutil.copy(migrated_store, outputs / "mlflow.db")
+    ran(outputs, *SHORT)
     return outputs
 
 
@@ -79,20 +87,16 @@ def job(outputs: Path, *given: str) -> Job:
 def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) -> None:
     before = last(killed)
     assert before.status == "KILLED"
-    assert before.error == "stopped by SIGTERM"
+    assert before.error == "stopped by SIGINT"
     found = resolve(job(killed), Console())
     assert found.folder == Path(before.folder)
     assert found.resumed is not None
     assert found.resumed.run_id == before.run_id
 
 
-@pytest.mark.parametrize(
-    "other",
-    [("seed=1",), ("resume=never",), ("strategy=mirrored",), ("optimizer.learning_rate=0.1",), ("name=mine",)],
-    ids=lambda given: given[0],
-)
-def test_another_experiment_begins_a_new_run(other: tuple[str, ...], killed: Path) -> None:
-    assert resolve(job(killed, *other), Console()).folder is None
+def test_another_experiment_begins_a_new_run(killed: Path) -> None:
+    for other in ("seed=1", "resume=never", "strategy=one_device", "name=mine"):
+        assert resolve(job(killed, other), Console()).folder is None
 
 
 def test_settings_without_an_effect_may_differ(killed: Path) -> None:
@@ -111,14 +115,6 @@ def test_other_code_begins_a_new_run_and_says_how_to_resume(
     assert resolve(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
 
 
-def test_a_run_that_a_process_works_on_is_left_alone(killed: Path) -> None:
-    folder = Path(last(killed).folder)
-    with locked(folder), pytest.raises(UserError, match="another process works on"), locked(folder, patience=0.5):
-        pass
-    with locked(folder, patience=0):
-        pass
-
-
 def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -130,16 +126,6 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
     assert Summary.read(folder).status == "RUNNING"
     end_lost(folder, given, FAILED, console)
     assert Summary.read(folder).status == "FAILED"
-
-
-def test_a_run_is_found_by_its_folder_and_by_the_beginning_of_its_id(killed: Path) -> None:
-    run = last(killed)
-    assert run.run_id is not None
-    for text in (run.folder, Path(run.folder).name, run.run_id, run.run_id[:6]):
-        assert Runs(killed).find(text, "resume").run_id == run.run_id
-    for text in (run.run_id[:3], "0000000", "no/such/folder"):
-        with pytest.raises(UserError, match=r"resume=.* is no run under .*Try: resume=<run id>"):
-            Runs(killed).find(text, "resume")
 
 
 def test_a_name_that_two_jobs_have_is_refused(tmp_path: Path) -> None:
@@ -155,7 +141,7 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
     run = last(killed)
     assert run.run_id is not None
     asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
-    assert resolve(job(killed, asked, "strategy=mirrored"), Console()).folder == Path(run.folder)
+    assert resolve(job(killed, asked, "strategy=one_device"), Console()).folder == Path(run.folder)
     with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Try: train.batch_size=64$"):
         resolve(job(killed, asked, "train.batch_size=32"), Console())
     with pytest.raises(UserError, match=r"fork=0badc0de with resume="):
@@ -164,28 +150,27 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
 
 def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
     run = last(killed)
-    given = [f"resume={Path(run.folder).name}", f"outputs={killed}", "strategy=mirrored"]
-    assert taken_over(given) == [f"resume='{Path(run.folder).name}'", *given[1:], *LONG]
-    given = [f"fork={Path(run.folder).name}", f"outputs={killed}", "train.epochs=9"]
-    assert taken_over(given) == [f"fork='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
-    swept = ["-m", f"fork={run.folder}", "train.epochs=9", "seed=1,2", f"outputs={killed}"]
+    for option in ("resume", "fork"):
+        given = [f"{option}={Path(run.folder).name}", f"outputs={killed}", "strategy=one_device"]
+        assert taken_over(given) == [f"{option}='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
+    swept = ["-m", f"fork={run.folder}", "strategy=one_device", "seed=1,2", f"outputs={killed}"]
     assert taken_over(swept) == [f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
     assert taken_over(["-m", "resume=4e123456", "seed=1,2"]) == ["resume='4e123456'", "seed=1,2"]
     assert taken_over(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
 
 
-def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(outputs: Path) -> None:
-    """By Ctrl-C, under two replicas; then by its id under one device, with fewer epochs left by early stopping."""
-    given = ("strategy=mirrored", "train.early_stopping_patience=1", "train.steps_per_call=1")
-    before = stopped(outputs, *given, number=signal.SIGINT)
-    saved = saved_step(before)
-    done = commands.run(f"resume={before.run_id}", "strategy=one_device", f"outputs={outputs}")
+def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(killed: Path) -> None:
+    """Under two replicas; then by its id under one device, with fewer epochs left by early stopping."""
+    before = last(killed)
+    checkpoints = Path(before.folder).glob("checkpoints/step-*.npz")
+    saved = max(int(path.stem.removeprefix("step-")) for path in checkpoints)
+    done = commands.run(f"resume={before.run_id}", "strategy=one_device", f"outputs={killed}")
     assert done.returncode == 0, done.stdout + done.stderr
-    after = last(outputs)
+    after = last(killed)
     assert (after.run_id, after.folder) == (before.run_id, before.folder)
     assert (after.status, after.resumed_from_step, after.replicas) == ("FINISHED", saved, 1)
     assert f"resuming training after step {saved}" in done.stdout
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{killed / 'mlflow.db'}")
     assert len(client.search_runs(["1"])) == 1
     assert after.run_id is not None
     run = client.get_run(after.run_id)
@@ -200,69 +185,45 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(out
         assert len(client.get_metric_history(after.run_id, name)) == 1
 
 
-def test_a_finished_run_is_not_resumed(outputs: Path) -> None:
-    given = (*SMALL, *TRAINED, "tracking=off")
-    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
-    run = last(outputs)
-    again = Job(experiment(*given, outputs=outputs), given)
+def test_a_finished_run_is_not_resumed(finished: Path) -> None:
+    run = last(finished)
+    again = Job(experiment(*SHORT, outputs=finished), SHORT)
     assert resolve(again, Console()) == again
     with pytest.raises(UserError, match=r"has finished.*Try: fork=.* train.epochs=<more>"):
-        resolve(replace(again, experiment=experiment(*given, f"resume={run.folder}", outputs=outputs)), Console())
+        resolve(replace(again, experiment=experiment(*SHORT, f"resume={run.folder}", outputs=finished)), Console())
 
 
-def test_a_fork_starts_from_the_weights_with_other_settings(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (*SMALL, *TRAINED)
-    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
-    source = last(outputs)
+def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = last(finished)
     assert source.run_id is not None
-    asked = (*given, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
-    assert run_job(Job(experiment(*asked, outputs=outputs), asked), Console()) == 0
-    fork = last(outputs)
+    asked = (*SHORT, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
+    fork = ran(finished, *asked)
     assert fork.run_id != source.run_id
     assert fork.resumed_from_step is None
     assert fork.overrides == list(asked[:-1])
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{finished / 'mlflow.db'}")
     assert fork.run_id is not None
     assert client.get_run(fork.run_id).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(fork.run_id, "val/loss")] == [3, 4]
-    for finished in (source, fork):
-        [_] = Path(finished.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
+    for run in (source, fork):
+        [_] = Path(run.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
     printed = capsys.readouterr().out
     assert f"forked from {source.run_id[:8]}" in printed
     assert "resum" not in printed
-
-
-def test_an_interrupted_fork_is_found_by_the_same_command(outputs: Path, killed: Path) -> None:
-    shutil.copytree(killed / "runs", outputs / "runs")
-    source = last(outputs)
-    asked = ("train.epochs=5000", f"fork={Path(source.folder).name}")
-    fork = stopped(outputs, *asked)
-    assert fork.folder != source.folder
-    found = resolve(job(outputs, *asked), Console())
-    assert found.folder == Path(fork.folder)
-    assert found.forked is None
-    other = resolve(job(outputs), Console())
-    assert other.folder is not None
-    assert other.folder.name == Path(source.folder).name
-
-
-@pytest.mark.smoke
-def test_a_fork_of_a_run_without_a_checkpoint_is_refused(outputs: Path, tmp_path: Path) -> None:
-    folder = outputs / "runs" / "x" / "y"
-    folder.mkdir(parents=True)
-    Summary("abcdef", "KILLED", "x", str(folder), {}).write(folder)
-    with pytest.raises(UserError, match="fork=abcd has no checkpoint"):
-        resolve(Job(experiment("fork=abcd", outputs=outputs)), Console())
+    replace(fork, status="KILLED").write(Path(fork.folder))
+    found = resolve(Job(experiment(*asked, outputs=finished), asked), Console())
+    assert (str(found.folder), found.forked) == (fork.folder, None)
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
-    given = (*SMALL, *TRAINED)
     folder = outputs / "runs" / "synthetic_mlp" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
-    made = experiment(*given, outputs=outputs)
+    made = experiment(*SHORT, outputs=outputs)
     code = sources(made).digest
     Summary(None, "RUNNING", "synthetic_mlp", str(folder), {}, identity=identity(made), code=code).write(folder)
-    assert run_job(Job(made, given), Console()) == 0
+    ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None
 
@@ -285,15 +246,6 @@ def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> N
     uri = "tracking.uri=http://me:again@127.0.0.1:1"
     assert taken_over([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
     assert taken_over([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
-
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def test_a_wrong_name_is_answered_in_one_line(pipeline_command: Command, tmp_path: Path) -> None:
-    done = pipeline_command("resume=12345678", f"outputs={tmp_path}/outputs", trains=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: resume=12345678 is no run under outputs. Expected the folder of a run")
 
 
 def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlflow import MlflowClient
 
 from pipeline.planning.earlier import plan_of
-from pipeline.tracking.models import RESULTS
+from pipeline.tracking.models import RESULTS, logged_model
 from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
@@ -63,11 +63,11 @@ def probabilities(folder: Path) -> np.ndarray:
 
 
 def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Path, outputs: Path) -> None:
-    again, printed = begin(trained, outputs)
+    again, printed = begin(trained, outputs, "pipeline.export=null")
     first, second = summary(trained), summary(again)
     assert {name: stage["status"] for name, stage in second["stages"].items()} == {
         "strategy": "ran", "load": "ran", "normalize": "reused", "augment": "ran", "inspect": "skipped",
-        "model": "ran", "train": "reused", "evaluate": "ran", "export": "ran",
+        "model": "ran", "train": "reused", "evaluate": "ran",
     }  # fmt: skip
     tested = [name for name in first["metrics"] if re.fullmatch(r"test/(loss|accuracy|macro_\w+)", name)]
     assert len(tested) >= 5
@@ -76,22 +76,9 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
     assert second["weights"] == first["weights"]
     assert second["facts"]["val_examples"] == first["facts"]["val_examples"]
     assert second["metrics"]["val/best_loss"] == first["metrics"]["val/best_loss"]
-    assert "reused: normalize, train; these run: strategy, load, augment, model, evaluate, export" in printed
+    assert "reused: normalize, train; these run: strategy, load, augment, model, evaluate" in printed
     client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     assert client.get_run(second["run_id"]).data.tags["reused_run"] == first["run_id"]
-
-
-def test_it_holds_what_it_reused_so_that_the_next_can_begin_with_it(trained: Path, outputs: Path) -> None:
-    exported, _ = begin(trained, outputs, first="export")
-    assert summary(exported)["stages"]["evaluate"]["status"] == "skipped"
-    last, _ = begin(summary(exported)["run_id"], outputs, "pipeline.export=null")
-    assert summary(last)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
-
-
-def test_replicas_evaluate_as_one_device_does(trained: Path, outputs: Path) -> None:
-    again, _ = begin(trained, outputs, "strategy=mirrored", "strategy.cpu_replicas=2", "pipeline.export=null")
-    assert summary(again)["replicas"] == 2
-    assert np.abs(probabilities(again) - probabilities(trained)).max() < 1e-6
 
 
 def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path) -> None:
@@ -110,18 +97,27 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     assert summary(other)["facts"]["known_test_images"] > 200
 
 
-def test_a_registered_model_is_evaluated(trained: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_holds_what_it_reused_so_that_the_next_can_begin_with_it(
+    trained: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the name of a model in the registry, and then by its own id; replicas evaluate as one device does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs}/mlflow.db")  # the registry asks for models there
     client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
-    [model] = client.search_logged_models(
-        [client.get_run(summary(trained)["run_id"]).info.experiment_id],
-        filter_string=f"source_run_id = '{summary(trained)['run_id']}'",
-    )
+    source = summary(trained)["run_id"]
+    experiments = [client.get_run(source).info.experiment_id]
+    [model] = client.search_logged_models(experiments, filter_string=f"source_run_id = '{source}'")
     client.create_registered_model("stripes")
-    client.create_model_version("stripes", f"models:/{model.model_id}", summary(trained)["run_id"])
+    client.create_model_version("stripes", f"models:/{model.model_id}", source)
     client.set_registered_model_alias("stripes", "champion", "1")
-    again, _ = begin("models:/stripes@champion", outputs, "pipeline.export=null")
-    assert summary(again)["metrics"]["test/loss"] == summary(trained)["metrics"]["test/loss"]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    for given in (f"runs:/{source}", f"models:/{model.model_id}", "models:/stripes/1", "models:/stripes@champion"):
+        assert logged_model(client, given) == model.model_id
+    exported, _ = begin("models:/stripes@champion", outputs, first="export")
+    assert summary(exported)["stages"]["evaluate"]["status"] == "skipped"
+    replicas = ("strategy=mirrored", "strategy.cpu_replicas=2", "pipeline.export=null")
+    again, _ = begin(summary(exported)["run_id"], outputs, *replicas)
+    assert summary(again)["replicas"] == 2
+    assert np.abs(probabilities(again) - probabilities(trained)).max() < 1e-6
 
 
 OWN = """
@@ -134,40 +130,37 @@ def save(count, folder):
 def restore(saved):
     return {"n": int((saved / "count.txt").read_text())}
 
-def slow(dataset):
-    Path("slow").open("a").write("x")
+def made(dataset):
+    Path("made").open("a").write("x")
     return {"n": len(dataset.test)}
 
-
 def kept(dataset):
-    return slow(dataset)
+    Path("kept").open("a").write("x")
+    return {"n": len(dataset.test)}
 
 allow_reuse(kept, save, restore)
 
-def report(count):
-    return {"report/n": count["n"]}
+def report(count, other):
+    return {"report/n": count["n"] + other["n"]}
 """
 
 
-@pytest.mark.parametrize(("function", "calls"), [("kept", "x"), ("slow", "xx")])
-def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
-    function: str, calls: str, tmp_path: Path, migrated_store: Path
-) -> None:
+def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path) -> None:
     (tmp_path / "own_stage.py").write_text(OWN)
     outputs = tmp_path / "outputs"
     left_out = ("normalize", "augment", "inspect", "model", "train", "evaluate", "export")
-    order = [*(f"pipeline.{name}=null" for name in left_out), "+pipeline.count=count", "+pipeline.report=reported"]
-    words = [*SMALL, *order, f"+count._target_=own_stage.{function}", "+report._target_=own_stage.report"]
-    words += ["tracking=off", f"outputs={outputs}"]
+    added = {"first": ("count", "kept"), "second": ("other", "made"), "report": ("reported", "report")}
+    words = [*SMALL, *(f"pipeline.{name}=null" for name in left_out), "tracking=off", f"outputs={outputs}"]
+    for stage, (result, function) in added.items():
+        words += [f"+pipeline.{stage}={result}", f"+{stage}._target_=own_stage.{function}"]
     done = commands.run(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = outputs.glob("runs/*/*")
     done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ("reused: count; these run:" in done.stdout) == (function == "kept")
-    assert ("reused: none; these run: load, count" in done.stdout) == (function == "slow")
-    assert (tmp_path / "slow").read_text() == calls
-    assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [64, 64]
+    assert "reused: first; these run: load, second" in done.stdout
+    assert [(tmp_path / name).read_text() for name in ("kept", "made")] == ["x", "xx"]
+    assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [128, 128]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +174,6 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(
         (["from=evaluate", "run={run}", "fork={run}"], "fork={run} with run={run}. Expected one of them"),
         (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
         (["from=evaluate", "run={run}", "seed=7"], "seed was 42 and is 7"),
-        (["from=evaluate", "run={run}", "augment=flip"], "augment.horizontal_flip was False and is"),
         (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 and is"),
     ],
 )  # fmt: skip

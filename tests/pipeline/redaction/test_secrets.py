@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import zipfile
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -95,11 +95,7 @@ def test_no_setting_of_the_project_has_the_name_of_a_secret() -> None:
 
 @pytest.mark.smoke
 def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
-    given = {
-        "tags": {"api_key": "x", "note": "y"},
-        "a": [{"pwd": 1234567, "on": True, "token": None}],
-        "auth": {"u": ["v"]},
-    }
+    given = {"tags": {"api_key": "x", "note": "y"}, "a": [{"pwd": 1234567, "on": True, "token": None}]}
     masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}
     assert redact({**given, "auth": {"u": ["v"]}}) == {**masked, "auth": {"u": ["***"]}}
     numbers = {"keep_token": 0.25, "noise_sig": [1, 2.5], "api_token": 64}
@@ -115,9 +111,8 @@ def test_what_follows_the_name_of_a_secret_is_masked_in_texts() -> None:
         assert redact(redact(text)) == redact(text)
 
 
-@pytest.mark.parametrize("user", ["root", "ada"])
-def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    common = {"USER": user, "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
+def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    common = {"USER": "root", "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
     for name, value in {**common, "PWD": "/root/data", "XDG_SESSION_ID": "sqlite"}.items():
         monkeypatch.setenv(name, value)
     learn({"password": "short", "token": 42, "auth": "you"})
@@ -186,50 +181,42 @@ def finish(trained, settings, folder):
 '''
 
 
+ENVIRONMENT = {"MY_SERVICE_TOKEN": "env-v4lue/of+a=token", "DATABASE_URL": "postgres://bobby:gr4pe-fruit@host/db"}
+PLANTED = (
+    *ENVIRONMENT.values(), "gr4pe-fruit", "bobby", "tag-secret-value", "camel-secret-value", "three words",
+    "nested-secret-value", "callback-secret-value", "made-up-here-9", "param-secret-value", "url-p4ss",
+    "kept-by-a-callback-1",
+)  # fmt: skip
+"""Secrets that the sweep below meets: of the environment, settings, callbacks, parameters, errors."""
+
+
 @pytest.fixture(scope="module")
-def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str, Mapping[str, str]]:
-    """A sweep of a job that ends well and one that fails: its outputs, what was printed, and the planted secrets."""
+def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str]:
+    """A sweep of a job that ends well and one that fails: its outputs, and what was printed."""
     folder = tmp_path_factory.mktemp("leaking")
     (folder / "leaky.py").write_text(LEAKY)
     outputs = folder / "outputs"
     outputs.mkdir()
     shutil.copy(migrated_store, outputs / "mlflow.db")
-    settings = {
-        "tag": "tracking.tags.api_key=tag-secret-value",
-        "camel": "tracking.tags.dbPassword=camel-secret-value",
-        "spaces": "tracking.tags.pass_phrase='three words here'",
-        "nested": "+finish={_target_: leaky.finish, credentials: {a: nested-secret-value}, note: NOTE, fails: FAILS}",
-        "callback": "train.callbacks=[{_target_: leaky.Leaky, api_key: callback-secret-value, note: NOTE}]",
-    }
-    environment = {"MY_SERVICE_TOKEN": "env-v4lue/of+a=token", "DATABASE_URL": "postgres://bobby:gr4pe-fruit@host/db"}
-    given = [one.replace("NOTE", "beside").replace("FAILS", "${seed}") for one in settings.values()]
-    arguments = ["-m", "seed=1,2", *SMALL, "train.batch_size=64", "+pipeline.finish=done", f"outputs={outputs}", *given]
-    arguments += [f"tracking.note='with {environment['MY_SERVICE_TOKEN']}'", "tracking.tags.size=8"]
-    variables = {**os.environ, **environment, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
+    settings = (
+        "tracking.tags.api_key=tag-secret-value", "tracking.tags.dbPassword=camel-secret-value",
+        "tracking.tags.pass_phrase='three words here'",
+        "+finish={_target_: leaky.finish, credentials: {a: nested-secret-value}, note: beside, fails: ${seed}}",
+        "train.callbacks=[{_target_: leaky.Leaky, api_key: callback-secret-value, note: beside}]",
+    )  # fmt: skip
+    arguments = ["-m", "seed=1,2", *SMALL, *settings, "train.batch_size=64", "+pipeline.finish=done"]
+    arguments += [f"tracking.note='with {ENVIRONMENT['MY_SERVICE_TOKEN']}'", "tracking.tags.size=8"]
+    variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
     printed = ""
     for module, options in (
-        ("pipeline", arguments),
+        ("pipeline", [*arguments, f"outputs={outputs}"]),
         ("pipeline.compare", ["--outputs", str(outputs)]),
         ("pipeline.sync", ["--outputs", str(outputs)]),
     ):
         done = commands.run(*options, module=module, cwd=folder, env=variables)
         printed += done.stdout + done.stderr
         assert done.returncode == (3 if module == "pipeline" else 0), printed
-    planted = {
-        **{value: value for value in environment.values()},
-        "password of an address": "gr4pe-fruit",
-        "user of an address": "bobby",
-        "tag": "tag-secret-value",
-        "camel": "camel-secret-value",
-        "spaces": "three words",
-        "nested": "nested-secret-value",
-        "callback": "callback-secret-value",
-        "exception": "made-up-here-9",
-        "parameter": "param-secret-value",
-        "address": "url-p4ss",
-        "state of a callback": "kept-by-a-callback-1",
-    }
-    return outputs, printed, planted
+    return outputs, printed
 
 
 def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -247,19 +234,15 @@ def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{path}, as SQL", "\n".join(database.iterdump()).encode()
 
 
-def test_no_secret_is_in_any_file_store_or_output(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
-    outputs, printed, planted = leaking
-    assert len(planted) >= 12
+def test_no_secret_is_in_any_file_store_or_output(leaking: tuple[Path, str]) -> None:
+    outputs, printed = leaking
     everything = [("standard output and error", printed.encode()), *contents(outputs)]
     assert len(everything) > 100
-    found = {
-        (name, place) for place, content in everything for name, secret in planted.items() if secret.encode() in content
-    }
-    assert sorted(found) == []
+    assert [(secret, place) for place, content in everything for secret in PLANTED if secret.encode() in content] == []
 
 
-def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
-    outputs, _, _ = leaking
+def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str]) -> None:
+    outputs, _ = leaking
     assert "connecting with *** beside" in next(outputs.glob("sweeps/*/1_*/output.log")).read_text()
     failed, finished = (json.loads(next(outputs.glob(f"sweeps/*/{job}_*/summary.json")).read_text()) for job in (2, 1))
     assert failed["status"] == "FAILED"
@@ -271,12 +254,6 @@ def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str, M
     tags = config.tracking.tags
     assert (tags.api_key, str(tags["size"]), config.finish.credentials.a) == ("***", "8", "***")
     assert (config.seed, config.train.batch_size) == (1, 64)
-
-
-def test_masking_changes_nothing_that_runs(leaking: tuple[Path, str, Mapping[str, str]]) -> None:
-    outputs, _, planted = leaking
-    plain = experiment(f"tracking.tags.api_key={planted['tag']}", outputs=outputs)
-    assert plain.tracking.tags["api_key"] == planted["tag"]
 
 
 def test_a_servers_password_reaches_that_server_alone_and_no_address(
@@ -315,11 +292,7 @@ def test_a_servers_password_reaches_that_server_alone_and_no_address(
 
 @pytest.mark.smoke
 def test_variables_that_end_as_secrets_do_are_masked_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {
-        "SMTP_PASS": "swordfish", "STRIPE_KEY": "abc-123-xyz", "MYKEY2": "zz9plural", "db_pass": "tulip99",
-        "Api_Key": "rose_77", "FOO_PASSWD1": "pw-one-two", "DB_AUTH": "basic-9-x", "GCP_CREDENTIALS": "cred!ent",
-        "A_TOKEN_3": "tok-33-3", "MAIL_PWD": "p(w)d[7", "NOT_UTF8_PASS": "p\udcffss99",
-    }  # fmt: skip
+    given = {"SMTP_PASS": "swordfish", "Api_Key": "rose_77", "MAIL_PWD": "p(w)d[7", "NOT_UTF8_PASS": "p\udcffss99"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     for name, value in given.items():
