@@ -12,8 +12,7 @@ from pipeline.comparison.rows import Row, read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
 from pipeline.sweep.index import SweepJob
-from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED
+from tests.pipeline.experiments import SMALL
 
 RATE = "optimizer.learning_rate"
 DRAWN = f"{RATE}=tag(log,interval(1e-4,1e-1))"
@@ -37,12 +36,8 @@ OVER = "{over: {optimizer.learning_rate: 'tag(log,interval(1e-4,1e-1))'}}"
 
 WAYS: dict[str, tuple[str, ...]] = {
     "typed": ("sweep=tpe", DRAWN, *SMALL),
-    "-m": ("-m", "sweep=random", DRAWN, "model=cnn,mlp", "schedule=cosine"),
     "experiment file": ("experiment=mine",),
-    "experiment file, values typed": ("sweep=tpe", "experiment=group", DRAWN, "model=cnn", "train.epochs=7"),
-    "sweep file": ("sweep=own", "model=resnet20"),
     "sweep file in an experiment file": ("experiment=group",),
-    "several goals": ("sweep=nsga2", DRAWN, "sweep.metric=[val/best_loss,val/best_accuracy]"),
     "of a stage and options of one's own": (
         "sweep=tpe", DRAWN, "+pipeline.extra=report", "+extra={_target_: tests.own.stage, a.b: 1}", "+own=more",
         "export=all", "~export.formats.onnx", "pipeline.inspect=null",
@@ -70,9 +65,7 @@ def read_composed(composed: Composed) -> Experiment:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.smoke) if way == "experiment file" else way for way in WAYS]
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path: Path) -> None:
     words = [*WAYS[way], f"outputs='{tmp_path / 'out puts'}'", "--config-dir", str(own)]
     composer = Composer(read_arguments(words))
@@ -92,20 +85,3 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
     assert (best.name, best.outputs, best.pipeline) == (job.name, job.outputs, job.pipeline)
     assert best.tracking == job.tracking
     assert best.settings["train"].optimizer.learning_rate == 0.25
-
-
-@pytest.mark.slow
-def test_what_a_search_prints_trains_one_run(own: Path, outputs: Path) -> None:
-    """Typed to the letter, for each best of a search with two goals that an experiment file asks for."""
-    text = EXPERIMENT.format(sweep="nsga2", over=OVER[:-1] + ", trials: 3, metric: [val/best_loss, val/best_accuracy]}")
-    (own / "experiment" / "two.yaml").write_text(text.replace(", api_key: kZq8x71m1", ""))
-    words = ("--config-dir", str(own), "experiment=two", *TRAINED, "tracking=off", f"outputs={outputs}")
-    done = commands.run(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    printed = [line for line in done.stdout.splitlines() if line.startswith("run it")]
-    assert printed
-    for number, line in enumerate(printed, 1):
-        again = commands.run(*shlex.split(line.removeprefix("run it"))[3:])
-        assert again.returncode == 0, again.stdout + again.stderr
-        assert len(list(outputs.glob("runs/*/*"))) == number
-    assert len(list(outputs.glob("sweeps/*"))) == 1

@@ -3,9 +3,8 @@
 import functools
 import json
 import re
+import shlex
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from pipeline.comparison.report import notes
 from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import compare, read_index, write_index
+from pipeline.system.signals import until
 from pipeline.tracking.journal import SENT, Journal
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED
@@ -34,9 +34,6 @@ FIXED = (
 
 SHORT = (*SMALL, *TRAINED, "tracking=off")
 """Trials that are over at once."""
-
-SEARCH = (*SHORT, "optimizer.learning_rate=tag(log,interval(1e-4,1))", "optimizer.beta_1=interval(0.5,0.9)")
-"""A search of such trials."""
 
 
 @functools.cache
@@ -158,10 +155,10 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
     """The same points, and the same results to the bit; the trial that was interrupted is resumed in its folder."""
     command = commands.start(*FIXED, *SPACE, f"outputs={outputs}")
-    _wait(lambda: len(list(outputs.glob("sweeps/*/3_*/summary.json"))) > 0)
+    assert until(lambda: [*outputs.glob("sweeps/*/3_*/summary.json")], 300)
     command.kill()
     assert command.wait(120) == -signal.SIGKILL
-    _wait(lambda: not any(is_locked(path.parent) for path in outputs.glob("sweeps/*/*/summary.json")))
+    assert until(lambda: not any(is_locked(path.parent) for path in outputs.glob("sweeps/*/*/summary.json")), 300)
     again = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resuming search" in again.stdout
@@ -180,39 +177,28 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str]
     assert len(study(database.parent).trials) == len(mine)
 
 
-def _wait(happened: Callable[[], bool], seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_a_trial_that_fails_does_not_end_the_search(outputs: Path) -> None:
-    done = commands.run(
-        "-m", "sweep=grid", *SHORT, "sweep.metric=val/best_accuracy", "strategy.device=/gpu:7,/cpu:0",
-        f"outputs={outputs}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    failed, complete = sorted(study(database.parent).trials, key=lambda trial: trial.state.name, reverse=True)
-    assert (failed.state.name, complete.state.name) == ("FAIL", "COMPLETE")
-    assert "/gpu:7 does not exist" in failed.user_attrs["reason"]
-
-
-def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) -> None:
+def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front(outputs: Path) -> None:
+    """And what it prints trains one run, typed to the letter."""
+    varied = ("strategy.device=/gpu:7,/cpu:0", "optimizer.learning_rate=0.1,0.01")
     goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
-    done = commands.run(*SEARCH, "sweep=nsga2", "sweep.trials=3", "sweep.population=2", goals, f"outputs={outputs}")
+    done = commands.run("-m", "sweep=grid", *SHORT, *varied, goals, f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
     [database] = outputs.glob(f"sweeps/*/{STUDY}")
     trials, best = study(database.parent).trials, study(database.parent).best_trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
+    assert sorted(trial.state.name for trial in trials) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
+    [reason, _] = [trial.user_attrs["reason"] for trial in trials if trial.state.name == "FAIL"]
+    assert "/gpu:7 does not exist" in reason
     said = " ".join(done.stdout.split())
     assert "as none beats them in" in said
     assert re.findall(r"trial (\d+) \(val/best_accuracy \S+, train/images_per_second", said) == [
         str(trial.number + 1) for trial in best
     ]
-    assert done.stdout.count("\nrun it ") == len(best)
     assert (database.parent / "history.png").is_file()
+    printed = re.findall(r"^run it(.*)", done.stdout, re.MULTILINE)
+    assert len(printed) == len(best)
+    again = commands.run(*shlex.split(printed[0])[3:])
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert (len([*outputs.glob("runs/*/*")]), len([*outputs.glob("sweeps/*")])) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +208,11 @@ def test_a_genetic_search_for_two_goals_answers_with_their_front(outputs: Path) 
         (["sweep=tpe", "seed=1,2", "sweep.metric=test/accuracy"], "then tests nothing"),
         (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
-        (["sweep=tpe", "optimizer.learning_rate=interval(1,0.1)"], "`low <= high` must hold"),
-        (["sweep=tpe", "optimizer.learning_rate=interval(-1,1)"], "optimizer.learning_rate"),
         (["sweep=tpe", "optimizer.learning_rat=interval(0.1,1)"], "optimizer.learning_rate"),
-        (["sweep=tpe", "seed=1,2", "sweep.pruner=best"], "sweep.pruner"),
-        (["sweep=tpe", "seed=1,2", "sweep.trials=0"], "sweep.trials"),
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
         (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
-        (["sweep=tpe", "data=synthetic", "data.examples=300,400"], "validated on different examples"),
-        (["sweep=tpe", "data=digits,synthetic"], "validated on different examples"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
 )
@@ -242,11 +222,3 @@ def test_wrong_searches_are_refused_before_anything_starts(words: list[str], sai
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not [*tmp_path.rglob("sweeps/*"), *tmp_path.rglob("mlflow.db")]
-
-
-def test_a_search_for_something_else_is_not_resumed(searched: tuple[Path, str]) -> None:
-    folder, _ = searched
-    other = [word.replace("1e-4", "1e-3") for word in SPACE]
-    done = commands.run(*FIXED, *other, f"resume={folder}", f"outputs={folder.parents[1]}", trains=False)
-    assert done.returncode == 2
-    assert "no search of these trials" in done.stderr

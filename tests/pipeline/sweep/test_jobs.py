@@ -1,4 +1,4 @@
-"""Jobs of a sweep before it begins: what is the same twice is refused."""
+"""Jobs of a sweep before it begins: what is the same twice is refused, GPUs and threads are dealt out."""
 
 from pathlib import Path
 
@@ -13,8 +13,11 @@ from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import SweepJob
-from pipeline.sweep.queue import refusal_in
+from pipeline.sweep.queue import GPUS, Slot, deal_out, refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
+from pipeline.system import machine
+from pipeline.system.environment import THREADS
+from pipeline.system.machine import Gpu
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
@@ -29,7 +32,6 @@ def jobs(outputs: Path, *words: str) -> list[SweepJob]:
     [
         (("seed=1,1",), "jobs 1 and 2 have the same settings (seed=1"),
         (("seed=1,2", "optimizer.learning_rate=0.1,1e-1"), "jobs 1 and 2 have the same settings"),
-        (("seed=42,43", "train.epochs=5,05"), "jobs 1 and 2 have the same settings"),
         (("seed=1,2", "evaluate.against=nope"), "evaluate.against=nope"),
         (("name=a,b",), "jobs 1 and 2 have the same settings (name=b"),
     ],
@@ -68,11 +70,62 @@ def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.C
     assert refusal_in(outputs / "none") is None
 
 
-@pytest.mark.parametrize("values", [(0.1, 0.9), (4, 8), ("mean", "max")], ids=str)
-def test_settings_that_are_named_like_secrets_tell_jobs_apart(values: tuple[object, object]) -> None:
+def test_settings_that_are_named_like_secrets_tell_jobs_apart() -> None:
     """A credential never does: no result depends on it."""
     own = "+extra={_target_: own.stage, %s: %s}"
-    first, second = (experiment("+pipeline.extra=report", own % ("keep_token", value)) for value in values)
+    first, second = (experiment("+pipeline.extra=report", own % ("keep_token", value)) for value in (0.1, 0.9))
     assert identity(first) != identity(second)
-    first, second = (experiment("+pipeline.extra=report", own % ("api_token", f"kZq8x{value}")) for value in values)
+    first, second = (experiment("+pipeline.extra=report", own % ("api_token", f"kZq8x{value}")) for value in (1, 2))
     assert identity(first) == identity(second)
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: (Gpu("made up", (8, 0)),) * 4)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    for name in (GPUS, *THREADS):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("n_jobs", "each", "expected"),
+    [(1, None, [None]), (1, 2, ["0,1"]), (2, None, ["0,1", "2,3"]), (2, 1, ["0", "1"]),
+     (3, 0, ["-1", "-1", "-1"])],
+)  # fmt: skip
+def test_gpus_are_dealt_out(n_jobs: int, each: int | None, expected: list[str | None]) -> None:
+    places = deal_out(SweepSettings(n_jobs=n_jobs, devices_per_job=each), [experiment()])
+    assert [place.environment(experiment()).get(GPUS) for place in places] == expected
+    threads = {place.environment(experiment()).get(THREADS[0]) for place in places}
+    assert threads == ({None} if n_jobs == 1 else {str(8 // n_jobs)})
+    assert not set(THREADS) & places[0].environment(experiment("deterministic=true")).keys()
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GPUS, "5,7,8,9")
+    monkeypatch.setenv(THREADS[0], "3")
+    places = deal_out(SweepSettings(n_jobs=2), [experiment()])
+    assert [place.environment(experiment())[GPUS] for place in places] == ["5,7", "8,9"]
+    assert THREADS[0] not in places[0].environment(experiment())
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("settings", "overrides", "message"),
+    [
+        (SweepSettings(n_jobs=2, devices_per_job=3), (), "6 GPUs"),
+        (SweepSettings(n_jobs=2), ("strategy=multi_worker", "cluster=tf_config"), "takes the whole of it"),
+        (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from it"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        deal_out(settings, [experiment(*overrides)])
+
+
+def test_jobs_that_an_engine_places_share_its_settings() -> None:
+    alone = experiment("cluster=ray", "cluster.cpus=3")
+    assert deal_out(SweepSettings(n_jobs=2), [alone]) == [Slot()] * 2
+    with pytest.raises(UserError, match="different clusters"):
+        deal_out(SweepSettings(), [alone, experiment("cluster=ray")])
