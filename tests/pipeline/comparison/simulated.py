@@ -73,19 +73,10 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
                 "train/images_per_second": float(random.lognormal(7, SPEED_SPREAD)),
             }
             facts = {"test_examples": "a"} | ({"pruned_after_epoch": 1} if is_pruned else {})
-            summary = Summary(
-                None,
-                "FINISHED",
-                "x",
-                f"{name}{seed}",
-                {},
-                metrics=metrics,
-                weights={"monitor": "val_loss"},
-                facts=facts,
-            )
+            weights = {"monitor": "val_loss"}
+            made = Summary(None, "FINISHED", "x", name + seed, {}, metrics=metrics, weights=weights, facts=facts)
             settings = {"model": name, "seed": seed}
-            run = SimulatedRun(len(runs), "FINISHED", settings, summary, answers=answers)
-            runs.append(run)
+            runs.append(SimulatedRun(len(runs), "FINISHED", settings, made, answers=answers))
     return compare_runs("a simulation", runs)
 
 

@@ -64,19 +64,6 @@ def test_no_row_leads_by_the_seed_that_it_lacks(tmp_path: Path) -> None:
         assert answer(comparison).commands == ["python -m pipeline precision=float32"]
 
 
-def test_accuracies_without_predictions_are_of_the_seeds_that_both_have(tmp_path: Path) -> None:
-    def made(name: str, accuracies: dict[str, float]) -> list[MadeRun]:
-        return [
-            MadeRun({"precision": name, "seed": seed}, None, metrics={"test/accuracy": accuracy})
-            for seed, accuracy in accuracies.items()
-        ]
-
-    base = made("float32", {"1": 0.97, "2": 0.96, "3": 0.8})
-    comparison = compared(tmp_path, base, made("mixed", {"1": 0.97, "2": 0.96}))
-    [sentence] = sentences(comparison)
-    assert "0.00 points from the baseline's, with no interval" in sentence
-
-
 def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     """It shows nothing of other seeds."""
     for folder in ("a", "b"):
@@ -88,16 +75,6 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     assert [len(row.runs) for row in comparison.rows] == [1, 2]
     assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]
     assert "n = 1 seed: two trained models" in sentences(comparison)[0]
-
-
-def test_sums_over_seeds_may_be_equal_where_predictions_are_not(tmp_path: Path) -> None:
-    swapped = [ANSWERS[1], ANSWERS[0]]
-    comparison = compared(
-        tmp_path, runs("float32", dict.fromkeys("12", 0.5)), runs("mixed", dict.fromkeys("12", 0.5), correct=swapped)
-    )
-    [sentence] = sentences(comparison)
-    assert "exactly the same" not in sentence
-    assert "changes test accuracy by 0.00 points" in sentence
 
 
 def test_a_single_run_varies_as_the_other_rows_do(tmp_path: Path) -> None:
@@ -173,17 +150,10 @@ def test_single_runs_are_told_apart_by_their_validation_examples(
     assert ("by one run each and so few validation examples" in choice(comparison)) == is_tied
 
 
-@pytest.mark.parametrize("name", ["a b", "50 % (a)", "it's", "a,b", "[x", "back\\slash"])
+@pytest.mark.parametrize("name", ["50 % (a), b", "it's", "[back\\slash"])
 def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> None:
     comparison = compare(make_sweep(tmp_path / "s", [MadeRun({"tracking.note": name, "seed": "1"}, ANSWERS[0])]))
     words = shlex.split(answer(comparison).commands[0])
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
-
-
-def test_the_command_of_a_row_is_one_run(tmp_path: Path) -> None:
-    settings = {"experiment": "mine", "sweep": "rates", "resume": "never", "name": "a b", "seed": "1"}
-    comparison = compare(make_sweep(tmp_path / "s", [MadeRun(settings, ANSWERS[0])]))
-    words = shlex.split(answer(comparison).commands[0])
-    assert words[3:] == ["--config-dir", "…", "experiment=mine", "name=a b", "seed=1", "sweep=none"]

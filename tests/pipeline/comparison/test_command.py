@@ -41,19 +41,16 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[
     assert max(map(len, printed.splitlines()[:5])) <= 80
 
 
-def test_another_baseline_leaves_the_comparison_of_the_sweep_as_mlflow_has_it(outputs: Path) -> None:
-    assert ran(outputs) == 0
-    folder = outputs / "sweeps" / "20260102-000000-bbbb"
-    before = {path: path.read_bytes() for path in folder.glob("comparison.*")}
-    assert ran(outputs, "--baseline", "strategy=mirrored", "--columns", "my/score") == 0
-    assert {path: path.read_bytes() for path in folder.glob("comparison.*")} == before
-
-
-def test_a_sweep_by_its_name_or_folder(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "20260101-000000-aaaa"
-    for word in (name, str(outputs / "sweeps" / name)):
+def test_a_sweep_by_its_name_and_another_baseline_leaves_the_comparison_as_mlflow_has_it(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = outputs / "sweeps" / "20260101-000000-aaaa"
+    for word in (folder.name, str(folder)):
         assert ran(outputs, word) == 0
-        assert f"sweep {name}" in capsys.readouterr().out
+        assert f"sweep {folder.name}" in capsys.readouterr().out
+    before = {path: path.read_bytes() for path in folder.glob("comparison.*")}
+    assert ran(outputs, folder.name, "--baseline", "strategy=mirrored", "--columns", "my/score") == 0
+    assert {path: path.read_bytes() for path in folder.glob("comparison.*")} == before
 
 
 def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,10 +93,7 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--baseline", "strategy=tpu"],
-            "strategy=tpu: no finished run has these settings. Expected strategy",
-        ),
+        (["--baseline", "strategy=tpu"], "strategy=tpu: no finished run has these settings. Expected strategy"),
         (["--baseline", "mirrored"], "Expected settings as name=value,name=value. Try: --baseline strategy=one_device"),
         (["--columns", "my/scare"], "no run has a metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
@@ -115,3 +109,8 @@ def test_what_cannot_be_compared_is_one_line(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not printed.out
+
+
+def test_without_a_sweep_there_is_nothing_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(tmp_path) == 2
+    assert "there is no sweep" in capsys.readouterr().err
