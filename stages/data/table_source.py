@@ -176,10 +176,10 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
     kind = settings.declared.get(profile.name, found)
     if kind != found:
         note = "" if kind != "leave_out" else "by data.features"
-    if isinstance(settings.features, list) and profile.name not in settings.features and role is None:
-        kind, note = "leave_out", "not in data.features"
-    if settings.image not in (None, profile.name) and role is None:
-        kind, note = "leave_out", "beside images"
+    if unused := _unused(profile.name, settings) if role is None else "":
+        kind, note = "leave_out", unused
+    elif profile.is_marked and role in (None, "target") and profile.name not in settings.declared:
+        raise _marked(profile, is_feature=role is None)
     is_whole = profile.is_whole and profile.is_number and not profile.missing
     kind = "whole" if kind == "category" and is_whole else kind
     kind = "category" if kind == "text" and role is not None else kind
@@ -190,6 +190,22 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
             raise UserError(problem, "a column of numbers, or classes", "task=classification")
     different = profile.different if kind != "number" else 0
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
+
+
+def _unused(column: str, settings: TableSettings) -> str:
+    """Returns why the settings leave a column out; empty where they do not."""
+    if isinstance(settings.features, list) and column not in settings.features:
+        return "not in data.features"
+    return "beside images" if settings.image not in (None, column) else ""
+
+
+def _marked(profile: Profile, is_feature: bool) -> UserError:
+    assert profile.wrong is not None
+    text, row = profile.wrong
+    fix = f"'data.features={{{profile.name}: leave_out}}'" if is_feature else ""
+    return UserError(
+        f"column {profile.name} has {text!r} in row {row:,}", "numbers such as -1234.5, without other marks", fix
+    )
 
 
 def _refuse_target(profile: Profile, kind: str, note: str, is_declared: bool) -> None:

@@ -37,6 +37,9 @@ WORDS = 4
 """Words of a value, on average, from which a column of different texts is one of sentences."""
 
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)?\s*)$"
+MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£¥]?\s*$"
+"""Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
+
 DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
 _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$|^Unnamed: \d+$", re.IGNORECASE)
 
@@ -191,7 +194,8 @@ def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | 
 class Profile:
     """Facts of a column.
 
-    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
+    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row;
+    marked: those that are, or would be without marks of thousands, currencies and the like.
     different: values; 0 of numbers that are not whole.
     """
 
@@ -199,6 +203,7 @@ class Profile:
     missing: int = 0
     present: int = 0
     numbers: int = 0
+    marked: int = 0
     spaces: int = 0
     dates: int = 0
     wrong: tuple[str, int] | None = None
@@ -225,6 +230,8 @@ class Profile:
             texts, times = present.value_counts().flatten()  # each text is looked at once
             is_number = pc.match_substring_regex(texts, NUMBER)
             facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
+            is_marked = pc.match_substring_regex(texts, MARKED)
+            facts["marked"] = pc.sum(pc.if_else(pc.or_(is_number, is_marked), times, 0)).as_py()
             facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
             facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
             facts["different"] = len(texts)
@@ -246,6 +253,11 @@ class Profile:
         """Whether numbers are in the majority, of many different ones, and yet too many others beside them."""
         half = self.present / 2 <= self.numbers < NEARLY_ALL * self.present
         return half and self.different > FEW and not self.has_leading_zeros
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its many different numbers are written with marks, so that most are read as texts."""
+        return self.different > FEW and self.numbers < NEARLY_ALL * self.present <= self.marked
 
     @property
     def is_date(self) -> bool:

@@ -11,6 +11,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from stages.data.table_source import read_rows
 from stages.data.tables import Rows, read_files, scan
 from stages.data.typed_columns import NUMBERS, Typed, digests, read
 from stages.errors import UserError
@@ -114,6 +115,19 @@ def test_kinds(write: Write) -> None:
         "counter": "leave_out (an identifier, 200 different values)",
         "price": "number",
     }
+
+
+@pytest.mark.parametrize("size", ["{:.2f}", "${}", "{} %", "{:,.2f}", "-{:.1f} €"])
+def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, size: str) -> None:
+    values = (size.format(1000 + row * 997 / 8) for row in range(40))
+    settings = write(
+        "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
+    )
+    with pytest.raises(UserError, match=r"size has '.*' in row 1\. Expected numbers such as"):
+        read_rows(rows_of(settings), settings)
+    for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
+        settings.features = features
+        read_rows(rows_of(settings), settings)
 
 
 def test_whole_numbers_of_a_first_block_do_not_decide(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

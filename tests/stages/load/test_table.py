@@ -254,6 +254,12 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
         ("price", {"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
         ("price", {"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
         ("day", {}, {}, "data.target=day has dates"),
+        (
+            "price",
+            {"price": [f"${row + 900}" for row in range(ROWS)]},
+            {},
+            "column price has '$900' in row 1. Expected numbers",
+        ),
         ("color", {"color": ["red"] * (ROWS - 1) + ["blue"]}, {}, "the test split cannot be cut"),
     ],
 )
