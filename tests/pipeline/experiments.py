@@ -21,8 +21,12 @@ from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
+from pipeline.console import Console
 from pipeline.planning.earlier import prepare
+from pipeline.planning.job import Job
 from pipeline.redaction import redact
+from pipeline.run.launch import run_job
+from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from stages.errors import UserError
 from tests import commands
@@ -111,6 +115,18 @@ def _complaint(error: UserError) -> str:
     return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
 
 
+def ran(outputs: Path, *words: str) -> Summary:
+    """Returns the run that an experiment has ended in, in this process."""
+    assert run_job(Job(experiment(*words, outputs=outputs), words), Console()) == 0
+    return last(outputs)
+
+
+def last(outputs: Path) -> Summary:
+    """Returns the run in `outputs` that has written last."""
+    path = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
+    return Summary.read(path.parent)
+
+
 def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
     """Kills a run after its first checkpoint and repeats its command; returns its `outputs` in `folder`.
 
@@ -140,6 +156,17 @@ def losses(outputs: Path) -> list[float]:
     [summary] = outputs.glob("runs/*/*/summary.json")
     metrics = json.loads(summary.read_text())["metrics"]
     return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]
+
+
+def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
+    """Returns the parent run of the one sweep in the store, and those under it in their order."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    found = client.search_runs([own.experiment_id])
+    [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == len(found) - 1
+    return parent, sorted(children, key=lambda run: run.info.start_time)
 
 
 def only_run(outputs: Path) -> tuple[MlflowClient, Run]:

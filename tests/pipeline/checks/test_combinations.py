@@ -41,8 +41,6 @@ REFUSED: Mapping[str, str] = {
     "strategy=parameter_server augment=flip augment.where=model": "cannot hand over random numbers",
     "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample images",
     "augment=strong augment.where=model": r"a replica does not have the others' images.*Try: augment.where=input",
-    "augment.rotation=0.6": r"augment.rotation=0.6 is out of range.*at most 0.5",
-    "augment.where=gpu": "augment.where=gpu is not known",
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
     "precision=float16 optimizer=adamw": "squares of small gradients to 0",
     "debug.kind=fast": "debug.kind=fast: the option of debug sets it. Expected none. Try: debug=<option>",

@@ -22,7 +22,6 @@ from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.executor import begin
-from pipeline.run.launch import run_job
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import Runs
@@ -31,7 +30,7 @@ from pipeline.sweep.index import write_index
 from pipeline.sweep.select import read_entries
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED, experiment
+from tests.pipeline.experiments import SMALL, TRAINED, experiment, last, ran
 from tests.pipeline.planning.test_inherited import taken_over
 
 pytestmark = pytest.mark.slow
@@ -41,11 +40,6 @@ LONG = (
     "model.network.filters=[8,16]", "pipeline.inspect=null",
 )  # fmt: skip
 SHORT = (*SMALL, *TRAINED)
-
-
-def last(outputs: Path) -> Summary:
-    path = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
-    return Summary.read(path.parent)
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +57,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pa
         assert time.monotonic() - began < commands.HEARD_SECONDS
     assert f"resume      python -m pipeline {shlex.join(LONG)}" in printed
     return outputs
-
-
-def ran(outputs: Path, *given: str) -> Summary:
-    """Returns a run that has finished."""
-    assert run_job(Job(experiment(*given, outputs=outputs), given), Console()) == 0
-    return last(outputs)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +107,7 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
     folder = tmp_path / "run"
     folder.mkdir()
     replace(last(killed), status="RUNNING", run_id=None).write(folder)
-    given, console = experiment(outputs=tmp_path), Console()
+    given, console = experiment("tracking=off", outputs=tmp_path), Console()
     monkeypatch.setattr("pipeline.run_folder.lock.PATIENCE_SECONDS", 0.3)
     with locked(folder):
         end_lost(folder, given, FAILED, console)

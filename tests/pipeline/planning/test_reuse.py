@@ -22,7 +22,7 @@ from tests.pipeline.experiments import QUICK, experiment
 
 pytestmark = pytest.mark.slow
 
-TRAINED = (*QUICK, "normalize=standardize")
+TRAINED = (*QUICK, "normalize=standardize", "pipeline.inspect=null")
 SMALL = ("data=synthetic", "data.examples=200", "data.test_examples=64", "data.height=8", "data.width=8")
 
 
@@ -66,7 +66,7 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
     again, printed = begin(trained, outputs, "pipeline.export=null")
     first, second = summary(trained), summary(again)
     assert {name: stage["status"] for name, stage in second["stages"].items()} == {
-        "strategy": "ran", "load": "ran", "normalize": "reused", "augment": "ran", "inspect": "skipped",
+        "strategy": "ran", "load": "ran", "normalize": "reused", "augment": "ran",
         "model": "ran", "train": "reused", "evaluate": "ran",
     }  # fmt: skip
     tested = [name for name in first["metrics"] if re.fullmatch(r"test/(loss|accuracy|macro_\w+)", name)]

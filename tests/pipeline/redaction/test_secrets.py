@@ -204,7 +204,15 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
         "+finish={_target_: leaky.finish, credentials: {a: nested-secret-value}, note: beside, fails: ${seed}}",
         "train.callbacks=[{_target_: leaky.Leaky, api_key: callback-secret-value, note: beside}]",
     )  # fmt: skip
-    arguments = ["-m", "seed=1,2", *SMALL, *settings, "train.batch_size=64", "+pipeline.finish=done"]
+    arguments = [
+        "-m",
+        "seed=1,2",
+        *SMALL,
+        *settings,
+        "train.batch_size=64",
+        "pipeline.inspect=null",
+        "+pipeline.finish=done",
+    ]
     arguments += [f"tracking.note='with {ENVIRONMENT['MY_SERVICE_TOKEN']}'", "tracking.tags.size=8"]
     variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
     printed = ""

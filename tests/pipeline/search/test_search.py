@@ -21,7 +21,7 @@ from pipeline.sweep.index import compare, read_index, write_index
 from pipeline.system.signals import until
 from pipeline.tracking.journal import SENT, Journal
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED
+from tests.pipeline.experiments import SMALL, TRAINED, sweep_runs
 
 pytestmark = pytest.mark.slow
 
@@ -71,12 +71,10 @@ def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
         assert summary["stages"]["evaluate"]["status"] == "skipped"
         assert not [name for name in summary["metrics"] if name.startswith("test/")]
     client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
-    [experiment] = client.search_experiments(filter_string="name != 'Default'")
-    tracked = client.search_runs([experiment.experiment_id])
-    [parent] = [run for run in tracked if "mlflow.parentRunId" not in run.data.tags]
+    parent, children = sweep_runs(folder.parents[1])
+    tracked = [parent, *children]
     assert {run.info.status for run in tracked} == {"FINISHED"}
-    tests = [run for run in tracked if "test/accuracy" in run.data.metrics]
-    [tested] = [run for run in tests if run is not parent]  # the test split is touched once
+    [tested] = [run for run in children if "test/accuracy" in run.data.metrics]  # the test split is touched once
     assert parent.data.metrics["test/accuracy"] == tested.data.metrics["test/accuracy"]
     best = study(folder).best_trial
     assert tested.info.run_name.startswith("best: ")
@@ -111,8 +109,7 @@ def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str
     folder, printed = searched
     best = study(folder).best_trial
     assert [trial for trial in study(folder).trials if trial.state.name == "PRUNED"]
-    client = MlflowClient(f"sqlite:///{folder.parents[1] / 'mlflow.db'}")
-    [parent] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" not in run.data.tags]
+    parent, _ = sweep_runs(folder.parents[1])
     markdown = (folder / "comparison.md").read_text()
     note, page = parent.data.tags["mlflow.note.content"], (folder / "comparison.html").read_text()
     for text in (" ".join(printed.split()), markdown, page, note):

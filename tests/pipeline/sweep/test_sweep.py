@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.command_line.arguments import read_arguments
@@ -32,22 +31,11 @@ from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, experiment
+from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, experiment, sweep_runs
 
 pytestmark = pytest.mark.slow
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def runs(outputs: Path) -> tuple[Run, list[Run]]:
-    """Returns the parent run and its children."""
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [own] = client.search_experiments(filter_string="name != 'Default'")
-    found = client.search_runs([own.experiment_id])
-    [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
-    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert len(children) == len(found) - 1
-    return parent, sorted(children, key=lambda run: run.info.start_time)
 
 
 def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, outputs: Path) -> None:
@@ -68,7 +56,7 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     losses = [summary["metrics"]["test/loss"] for summary in summaries]
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)  # two replicas equal one
     assert losses[0] != losses[1]
-    parent, children = runs(outputs)
+    parent, children = sweep_runs(outputs)
     assert parent.info.status == "FINISHED"
     assert [run.info.status for run in children] == ["FINISHED"] * 4
     assert parent.info.run_name == "strategy × precision, 4 jobs"
@@ -161,7 +149,7 @@ def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: 
     done = commands.run("-m", f"data._target_={targets}", *limits, *LONG, callbacks, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
     assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FAILED", "KILLED", "FAILED"]
-    parent, children = runs(outputs)
+    parent, children = sweep_runs(outputs)
     assert parent.info.status == "FAILED"
     assert sorted(run.info.status for run in children) == ["FAILED", "FAILED", "FAILED", "KILLED"]
     assert "it gave no sign of life for" in done.stdout
@@ -180,8 +168,7 @@ def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:
         began = time.monotonic()
         process.stdout.read()  # ends when the last process that holds it has gone
         assert time.monotonic() - began < commands.HEARD_SECONDS
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [job] = [run for run in client.search_runs(["1"]) if "mlflow.parentRunId" in run.data.tags]
+    _, [job] = sweep_runs(outputs)
     assert job.info.status == "KILLED"
 
 
@@ -196,7 +183,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
     assert run_sweep(composed, 2, Console(), SweepSettings()) == 130
-    assert runs(outputs)[0].info.status == "KILLED"
+    assert sweep_runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
 
 
@@ -210,7 +197,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
         printed = process.stdout.read()
         assert process.wait(300) == 130
     assert "Traceback" not in printed
-    parent, children = runs(outputs)
+    parent, children = sweep_runs(outputs)
     assert [run.info.status for run in (parent, *children)] == ["KILLED", "FINISHED", "KILLED"]
     assert "resume      python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
@@ -221,7 +208,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert "job 1/2  seed=1  finished earlier, skipped" in done.stdout
     assert "resuming training after step" in log_of(outputs, job=2)
     assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.title.removeprefix("sweep ")]
-    parent, children = runs(outputs)
+    parent, children = sweep_runs(outputs)
     assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
