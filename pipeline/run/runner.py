@@ -268,7 +268,7 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
 
     with others_needed():
         result = stage.function(**_accepted(stage.function, {**provided, **inputs}))
-    if stage.planned.name == "load" and isinstance(result, tuple):
+    if stage.planned.name == "load" and not dataclasses.is_dataclass(result):
         from stages.load.arrays import dataset_of_result
 
         result = dataset_of_result(result, stage.settings, provided["reporter"], provided["folder"])

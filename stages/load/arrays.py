@@ -33,7 +33,7 @@ RANGES = ((0.0, 1.0), (0.0, 255.0))
 """Ranges that pixels have where all are within one."""
 
 EXPECTED = (
-    "(train, val, test), each (features, targets) or (features, targets, weights); None for one that is to be cut"
+    "arrays: (train, val, test), each (features, targets) or (features, targets, weights); None for one to be cut"
 )
 
 
@@ -72,13 +72,15 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
 
 
 def dataset_of_result(
-    result: tuple[Any, ...], settings: Any = None, reporter: Reporter | None = None, folder: Path | None = None
+    result: object, settings: Any = None, reporter: Reporter | None = None, folder: Path | None = None
 ) -> Dataset:
     """Returns what a user's function has returned as a data set: EXPECTED, or one such pair, which is cut.
 
     Raises:
         UserError: where it is neither, or as in `dataset_of_arrays`.
     """
+    if not isinstance(result, tuple):
+        raise UserError(f"the function of the data returned a {type(result).__name__}", EXPECTED)
     parts = result if result and isinstance(result[0], tuple) else (result,)
     names = ("train", "test") if len(parts) == 2 else ("train", "val", "test")
     given = {name: part for name, part in zip(names, parts, strict=False) if part is not None}

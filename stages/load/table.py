@@ -185,7 +185,11 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     found = [part for part in labels if part is not None]
     least = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
     if len(found) == len(names) >= least:
-        return np.stack(found, axis=1), MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
+        several = np.stack(found, axis=1)
+        if settings.predicts == "auto" and (several.sum(axis=1) == 1).all():
+            problem = f"every row has exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''}"
+            raise UserError(problem, "one column that says which, where they exclude each other", "task=multi_label")
+        return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
         return (

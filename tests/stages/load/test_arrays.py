@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
 from stages.data.statistics import statistics
 from stages.errors import UserError
@@ -167,6 +168,12 @@ def words(**columns: Any) -> tuple[Any, Any]:
     ("make", "message"),
     [
         (lambda: (), "the function of the data returned ()"),
+        (lambda: {"x": NUMBERS, "y": CLASSES}, "the function of the data returned a dict. Expected arrays: (train"),
+        (
+            lambda: tf.data.Dataset.range(3),
+            "the function of the data returned a _RangeDataset. Expected arrays: (train",
+        ),
+        (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
         (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
         (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
         (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
