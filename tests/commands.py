@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LIGHT = (
     "pipeline.command_line.compose",
-    "pipeline.command_line.compose",
     "pipeline.engines.local",
     "pipeline.run.launch",
     "pipeline.sweep.run",

@@ -194,10 +194,7 @@ setattr(ConfigStore, "__deepcopy__", _same)  # noqa: B010  # a singleton, which 
 
 
 def register_schemas() -> None:
-    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start.
-
-    Once for each of Hydra's stores: its launchers replace that of a new process by their own.
-    """
+    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start."""
     groups = ConfigStore.instance().repo.setdefault("schema", {})
     for group in SCHEMAS.keys() - groups.keys():
         groups[group] = {

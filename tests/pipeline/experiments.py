@@ -104,7 +104,7 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     assert re.search(message, said), said
     if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
         return error
-    is_replaced |= re.search("unknown setting|is new", error.problem) is not None
+    is_replaced |= re.search("unknown setting|is new|names no exporter", error.problem) is not None
     after = command_error([*(words[:-1] if is_replaced else words), *shlex.split(error.fix)])
     assert after is None or _complaint(after) != _complaint(error), f"{error}\n  then: {after}"
     return error

@@ -62,7 +62,20 @@ REFUSED: Mapping[str, str] = {
     "augment.magnitude=0.5": "augment.rand_augment=0",
     "train=fit model=mobilenet_v2 model.frozen=true train.cache_features=off": "with train=fit",
     "augment.mixup=0.2 augment.where=input": "without changes of single images",
-}
+    "optimizer=custom": r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion",
+    "optimizer=custom optimizer._target_=keras.optimizers.Lino": "keras.optimizers has no Lino",
+    "schedule=custom": r"the import path of a schedule.*Try: 'schedule\._target_=",
+    "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1":
+        r"schedule\.arguments\.alfa: .* does not take it\. .*alpha",
+    "+export.formats.b={_target_:stages.exporters.litert.LiteRT,weights:int4}": "formats.b.*weights=int4 is not known",
+    "+export.formats.b={_target_:stages.exporters.litert.LiteRT,wieghts:int8}": "formats.b.*wieghts",
+    "+export.formats.b={_target_:stages.exporters.litert.LiteRT,least_agreement:much}": "=much has the wrong type",
+    "+export.formats.b={_target_:keras.layers.Dense,units:3}": "keras.layers.Dense is no exporter",
+    "+export.formats.b={_target_:stages.exporters.no_such.Exporter}": "No module named 'stages.exporters.no_such'",
+    "+export.formats.mine=3": "names no exporter",
+    "export.reload=there": "export.reload=there is not known",
+    "export=litert export.formats.litert_int8.least_agreement=2": "is out of range",
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -85,6 +98,7 @@ ALLOWED = (
     "strategy=multi_worker model=mobilenet_v2 model.frozen=true train.fine_tune_epochs=2 model.weights=runs:/abc",
     "train=fit model=mobilenet_v2 model.frozen=true model.weights=imagenet augment=strong augment.where=input",
     "schedule=cosine schedule.warmup_epochs=1 schedule.final_share=0.1 train.epochs=9",
+    "optimizer=custom optimizer._target_=keras.optimizers.Lion optimizer.learning_rate=1e-3",
 )
 
 

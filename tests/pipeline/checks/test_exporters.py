@@ -35,28 +35,3 @@ def test_a_backbone_of_keras_hub_needs_its_extra_and_a_preset(tmp_path: Path, mo
         check_rules(experiment(*given), surroundings=False)
     monkeypatch.setattr(KerasHubSettings, "requires", ("numpy",))
     check_rules(experiment(*given), surroundings=False)
-
-
-MAPPINGS = {
-    "{_target_: stages.exporters.litert.LiteRT, weights: int4}": "weights=int4 is not known",
-    "{_target_: stages.exporters.litert.LiteRT, wieghts: int8}": "wieghts",
-    "{_target_: stages.exporters.litert.LiteRT, least_agreement: much}": "least_agreement=much has the wrong type",
-    "{_target_: keras.layers.Dense, units: 3}": "keras.layers.Dense is no exporter",
-    "{_target_: stages.exporters.no_such.Exporter}": "No module named 'stages.exporters.no_such'",
-}
-
-
-@pytest.mark.parametrize("given", MAPPINGS)
-def test_an_exporter_given_as_a_mapping_is_checked_as_the_projects_own_options(given: str) -> None:
-    with pytest.raises(UserError, match=f"export.formats.b.*{MAPPINGS[given]}"):
-        check_rules(experiment(f"+export.formats.b={given}", "tracking=off"), surroundings=False)
-
-
-def test_formats_are_checked_when_they_are_composed() -> None:
-    for given, said in {
-        "+export.formats.mine=3": "names no exporter",
-        "export.reload=there": "export.reload=there is not known",
-        "export.formats.litert_int8.least_agreement=2": "is out of range",
-    }.items():
-        with pytest.raises(Exception, match=said):
-            experiment("export=litert", given)

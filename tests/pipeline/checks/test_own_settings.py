@@ -135,21 +135,3 @@ def test_a_module_that_is_no_python_is_named_with_its_line(path: Path) -> None:
     write(path, {"own_broken.py": "x = 1\ndef stage(:\n"})
     with pytest.raises(UserError, match=r"own_broken\.stage cannot be imported .*own_broken\.py, line 2\)"):
         own("own_broken.stage", "a: 1")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("optimizer=custom", r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion"),
-        ("optimizer=custom optimizer._target_=keras.optimizers.Lino", "keras.optimizers has no Lino"),
-        ("schedule=custom", r"the import path of a schedule.*Try: 'schedule\._target_="),
-        (
-            "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1",
-            r"schedule\.arguments\.alfa: .* does not take it\. .*alpha",
-        ),
-    ],
-)
-def test_an_optimizer_and_a_schedule_by_target_are_checked(given: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        prepare(experiment(*given.split()))
-    prepare(experiment("optimizer=custom", "optimizer._target_=keras.optimizers.Lion", "optimizer.learning_rate=1e-3"))

@@ -19,7 +19,6 @@ from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import compare, read_index, write_index
 from pipeline.system.signals import until
-from pipeline.tracking.journal import SENT, Journal
 from tests import commands
 from tests.pipeline.experiments import SMALL, TRAINED, sweep_runs
 
@@ -165,13 +164,6 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str]
         (trial.params, trial.state, trial.values) for trial in whole
     ]
     assert [trial.intermediate_values for trial in mine] == [trial.intermediate_values for trial in whole]
-    # Killed once more, when it had finished and the store did not have everything yet: the rest is sent.
-    (database.parent / SENT).unlink()
-    once_more = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
-    assert "resuming search" in once_more.stdout, once_more.stdout + once_more.stderr
-    assert Journal(database.parent).is_closed
-    assert len(list(outputs.glob(f"sweeps/*/{STUDY}"))) == 1
-    assert len(study(database.parent).trials) == len(mine)
 
 
 def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front(outputs: Path) -> None:

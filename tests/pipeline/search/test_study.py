@@ -88,16 +88,6 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     assert [trial.number for trial in study.best()] == [2]
 
 
-def test_of_two_goals_the_front_is_best(tmp_path: Path) -> None:
-    goals = (Goal("val/best_accuracy", "maximize"), Goal("train/seconds", "minimize"))
-    study = Study(tmp_path, replace(changed(sampler="nsga2", trials=3), goals=goals))
-    for values in ([0.9, 10.0], [0.8, 1.0], [0.7, 5.0]):
-        trial = study.ask()
-        assert trial is not None
-        study.tell(trial, values)
-    assert [trial.values for trial in study.best()] == [[0.9, 10.0], [0.8, 1.0]]
-
-
 def test_what_mattered_is_drawn_once_there_are_trials_enough(tmp_path: Path) -> None:
     """Of two goals the picture of the progress is that of their front."""
     goals = (Goal("val/best_loss", "minimize"), Goal("train/images_per_second", "maximize"))
