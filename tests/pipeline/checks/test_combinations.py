@@ -82,7 +82,7 @@ REFUSED: Mapping[str, str] = {
 @pytest.mark.parametrize("given", REFUSED)
 def test_what_cannot_work_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
-    assert_refused([*given.split(), "dry_run=true"], REFUSED[given])
+    assert_refused(["dry_run=true", *given.split()], REFUSED[given])
 
 
 ALLOWED = (

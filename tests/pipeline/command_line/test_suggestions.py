@@ -87,4 +87,4 @@ MORE = (
 @pytest.mark.parametrize("given", MORE, ids=lambda given: given[:60])
 def test_what_it_says_to_type_passes_its_check(given: str) -> None:
     """As of all that is refused in `test_combinations` and `test_config`."""
-    assert_refused([*given.split(), "dry_run=true"])
+    assert_refused(["dry_run=true", *given.split()])
