@@ -35,7 +35,7 @@ def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> di
                 f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
                 f"classes; class number {classes[counts.argmin()]} has {counts.min()}",
                 f"an example of each class in each of {len(fractions) + 1} splits",
-                "more examples, or another data.val_fraction or data.test_fraction",
+                "more examples, other data.val_fraction and data.test_fraction, or for numbers task=regression",
             )
         rows |= {name: train[is_part], "train": train[~is_part]}
     return rows

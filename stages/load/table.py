@@ -192,6 +192,9 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
+        if settings.predicts == "auto" and len(names) == 1 and len(two := np.unique(targets)) == 2:
+            problem = f"data.target={names[0]} is {two[0]:g} or {two[1]:g} in all rows"
+            raise UserError(problem, "task=classification, or task=regression for the mean", "task=classification")
         return (
             targets,
             Regression(tuple(names)),

@@ -173,6 +173,10 @@ def words(**columns: Any) -> tuple[Any, Any]:
             lambda: tf.data.Dataset.range(3),
             "the function of the data returned a _RangeDataset. Expected arrays: (train",
         ),
+        (
+            lambda: (NUMBERS, CLASSES % 2 * 1.0),
+            "data.target=target is 0 or 1 in all rows. Expected task=classification",
+        ),
         (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
         (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
         (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
