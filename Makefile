@@ -38,10 +38,6 @@ test-fast: .venv/.installed  ## all but the slowest tests (clusters, sweeps, who
 
 faults: .venv/.installed  ## kills real runs, sweeps and searches at random moments, and counts those that end as an uninterrupted one
 	$(BIN)/python -m tests.chaos.faults $(ARGS)
-	$(BIN)/python -m tests.chaos.sweep_faults
-	$(BIN)/python -m tests.chaos.sweep_faults --at-once 2
-	$(BIN)/python -m tests.chaos.search_faults
-	$(BIN)/python -m tests.chaos.random_kills
 
 mutations: .venv/.installed  ## breaks the code one line at a time; the tests that must notice do
 	$(BIN)/python -m tests.chaos.mutations $(ARGS)

@@ -31,7 +31,7 @@ LONGEST = (
     "pipeline/engines/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
     "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
     "pipeline/run/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
-    "pipeline/system/test_self_watch.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
+    "pipeline/system/test_pulse.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
     "pipeline/command_line/test_hostile_values.py", "stages/transfer/test_transfer.py",
     "pipeline/planning/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
     "pipeline/run/test_disk.py", "stages/training/test_fork.py", "pipeline/tracking/test_tracking.py",
@@ -92,13 +92,23 @@ def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+def outputs_in(folder: Path, store: Path) -> Path:
+    """Makes a folder for runs in `folder`, with a copy of the empty `store` in it."""
+    outputs = folder / "outputs"
+    outputs.mkdir()
+    shutil.copy(store, outputs / "mlflow.db")
+    return outputs
+
+
 @pytest.fixture
 def outputs(tmp_path: Path, migrated_store: Path) -> Path:
-    """A folder for runs, with a store in it."""
-    folder = tmp_path / "outputs"
-    folder.mkdir()
-    shutil.copy(migrated_store, folder / "mlflow.db")
-    return folder
+    return outputs_in(tmp_path, migrated_store)
+
+
+@pytest.fixture(scope="module")
+def module_outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+    """Those that the tests of a file share."""
+    return outputs_in(tmp_path_factory.mktemp("module"), migrated_store)
 
 
 @pytest.fixture
