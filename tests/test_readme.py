@@ -1,4 +1,4 @@
-"""The front door is true and short, and the commands of all documents compose."""
+"""The commands and the tables of all documents are those of the code."""
 
 import re
 import shlex
@@ -58,9 +58,3 @@ def test_its_commands_of_make_exist() -> None:
     for target in re.findall(r"make ([a-z]+)\b", README):
         if target not in ("has", "on"):
             assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_its_links_lead_somewhere_and_it_is_short() -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / link.partition("#")[0]).is_file(), link
-    assert len(README.splitlines()) <= 120

@@ -1,31 +1,10 @@
-"""The model of docs/how-it-works/scaling.md: a ring, computed by hand and simulated."""
+"""The model of docs/how-it-works/scaling.md: a ring, computed by hand."""
 
-import numpy as np
 import pytest
 
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
 
 LINK = Link.gigabits(8, 50)
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3, 8])
-def test_a_ring_sends_what_the_formula_says(replicas: int) -> None:
-    """Passes parts of vectors around, first to add them up, then to hand the sums out."""
-    values = [np.arange(24.0) * (replica + 1) for replica in range(replicas)]
-    parts = [np.split(value.copy(), replicas) for value in values]
-    sent = np.zeros(replicas)
-    for turn in range(2 * (replicas - 1)):
-        messages = [(replica, (replica - turn) % replicas) for replica in range(replicas)]
-        if turn >= replicas - 1:
-            messages = [(replica, (replica + 1 - (turn - replicas + 1)) % replicas) for replica in range(replicas)]
-        moved = [(replica, part, parts[replica][part].copy()) for replica, part in messages]
-        for replica, part, content in moved:
-            target = parts[(replica + 1) % replicas]
-            target[part] = target[part] + content if turn < replicas - 1 else content
-            sent[replica] += content.nbytes
-    for replica in range(replicas):
-        assert np.array_equal(np.concatenate(parts[replica]), sum(values))
-    assert sent == pytest.approx(sent_by_each(24 * 8, replicas))
 
 
 def test_a_reduction_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Numbers through everything that compares runs: a sweep, its table and page, the registry, a search."""
+"""Numbers through everything that compares runs: a sweep, its table and page, another run."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from pipeline.sweep.index import compare
+from pipeline.sweep.index import compare, latest
 from stages.evaluation.predictions import read_columns
 from tests import commands
 from tests.pipeline.experiments import BARE
@@ -16,33 +16,27 @@ from tests.pipeline.experiments import BARE
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def diabetes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "diabetes.csv"
-    load_diabetes(as_frame=True).frame.to_csv(path, index=False)
-    return path
-
-
-def test_a_sweep_of_numbers_is_compared_by_rmse(diabetes: Path, tmp_path: Path) -> None:
-    done = commands.run(
-        "-m",
-        "data=table",
-        f"data.files={diabetes}",
-        "data.target=target",
-        "strategy=one_device,mirrored",
-        "seed=1,2",
-        "optimizer.learning_rate=0.01",
-        "train.epochs=4",
-        "train.monitor=val_rmse",
-        "evaluate.baseline=false",
-        *BARE,
-        "tracking=off",
-        f"outputs={tmp_path}",
-    )
+def run(outputs: Path, *words: str) -> str:
+    """Trains on a table of numbers; returns what it printed."""
+    load_diabetes(as_frame=True).frame.to_csv(outputs / "diabetes.csv", index=False)
+    given = ("data=table", f"data.files={outputs}/diabetes.csv", "data.target=target", "evaluate.baseline=false")
+    done = commands.run(*words, *given, *BARE, "train.monitor=val_rmse", "tracking=off", f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "val rmse" in done.stdout
-    assert "accuracy" not in done.stdout
-    [folder] = (tmp_path / "sweeps").iterdir()
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a sweep, and what it printed."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    printed = run(outputs, "-m", "train.epochs=1,4")
+    return latest(outputs), printed
+
+
+def test_a_sweep_of_numbers_is_compared_by_rmse(sweep: tuple[Path, str]) -> None:
+    folder, printed = sweep
+    assert "val rmse" in printed
+    assert "accuracy" not in printed
     comparison = compare(folder)
     means = [row.mean("val/best_rmse") or 0.0 for row in comparison.rows]
     assert comparison.choice.metric == "val/best_rmse"
@@ -63,8 +57,7 @@ def test_a_sweep_of_numbers_is_compared_by_rmse(diabetes: Path, tmp_path: Path) 
     assert "| test rmse |" in text
     assert "rows/s" in text
     assert "lower is better" in text
-    page = (folder / "comparison.html").read_text()
-    assert "test rmse − baseline" in page
+    assert "test rmse − baseline" in (folder / "comparison.html").read_text()
 
 
 def _rmse(path: Path) -> float:
@@ -72,15 +65,11 @@ def _rmse(path: Path) -> float:
     return float(np.sqrt(np.mean(np.square(columns["prediction"].astype(float) - columns["target"]))))
 
 
-def test_a_run_is_compared_with_another_by_rmse(diabetes: Path, tmp_path: Path) -> None:
-    words = ["data=table", f"data.files={diabetes}", "data.target=target", "evaluate.baseline=false", *BARE]
-    for name, more in (("first", ["train.epochs=1"]), ("second", ["train.epochs=20", "optimizer.learning_rate=0.03"])):
-        done = commands.run(*words, f"name={name}", *more, "tracking=off", f"outputs={tmp_path}")
-        assert done.returncode == 0, done.stdout + done.stderr
-        [folder] = tmp_path.glob(f"runs/{name}/*")
-        words.append(f"evaluate.against={folder}")
-    facts = json.loads((folder / "summary.json").read_text())["facts"]
-    difference = facts["against"]["rmse"]
+def test_a_run_is_compared_with_another_by_rmse(sweep: tuple[Path, str], tmp_path: Path) -> None:
+    [other, _] = sorted(path.parent for path in sweep[0].glob("*/summary.json"))
+    printed = run(tmp_path, "train.epochs=20", "optimizer.learning_rate=0.03", f"evaluate.against='{other}'")
+    [summary] = tmp_path.glob("runs/*/*/summary.json")
+    difference = json.loads(summary.read_text())["facts"]["against"]["rmse"]
     assert difference["high"] < 0
-    assert f"rmse {difference['difference']:+.4g}".replace("-", "\N{MINUS SIGN}") in done.stdout
-    assert "predictions differ by" in done.stdout
+    assert f"rmse {difference['difference']:+.4g}".replace("-", "\N{MINUS SIGN}") in printed
+    assert "predictions differ by" in printed

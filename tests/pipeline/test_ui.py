@@ -57,16 +57,14 @@ def test_without_a_run_there_is_no_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+def swept(module_outputs: Path) -> Path:
     """The outputs of a sweep."""
-    outputs = tmp_path_factory.mktemp("swept")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
     given = ["seed=1,2", *QUICK]
     if SCREENSHOTS:
         given = ["strategy=one_device,mirrored", "precision=float32,mixed_bfloat16", "train.epochs=12"]
-    done = commands.run("-m", *given, f"outputs={outputs}", cwd=outputs)
+    done = commands.run("-m", *given, f"outputs={module_outputs}", cwd=module_outputs)
     assert done.returncode == 0, done.stdout + done.stderr
-    return outputs
+    return module_outputs
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:

@@ -17,12 +17,13 @@ import pytest
 
 from benchmarks.clusters import run_chief, run_workers
 from pipeline.engines.local import local_tasks
+from pipeline.run_folder.summary import Summary
 from stages.load.digits import digits
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests import commands
-from tests.pipeline.experiments import BARE, LONG, TRAINED
+from tests.pipeline.experiments import BARE, LONG, TRAINED, only_folder
 
 pytestmark = pytest.mark.slow
 
@@ -102,24 +103,36 @@ def start(outputs: Path) -> Iterator[Start]:
                 process.kill()
 
 
-def test_two_workers_end_as_one_device_does(start: Start, pipeline_command: Any, tmp_path: Path) -> None:
-    """The whole command: equal numbers, one run, one export, a log for the other worker."""
+def by_hand(strategy: StrategySettings) -> list[dict[str, str]]:
+    """Returns the environments of the members of a cluster that is started by hand, as on several machines."""
+    return [{"TF_CONFIG": task.tf_config} for task in local_tasks(strategy.members())]
+
+
+def test_two_workers_that_were_started_by_hand_end_as_one_device_does(
+    start: Start, pipeline_command: Any, tmp_path: Path
+) -> None:
+    """The whole command: equal numbers, one run, one export."""
     given = ("train.epochs=2", "train.batch_size=63", SHORT[1], BARE[0])
-    two = start("strategy=multi_worker", *given)
-    assert two.end() == 0, two.printed
+    words = ("strategy=multi_worker", "cluster=tf_config", *given)
+    two, other = (start(*words, environment=own) for own in by_hand(MultiWorkerSettings(deterministic=False)))
+    assert (two.end(), other.end()) == (0, 0), two.printed + other.printed
     one = pipeline_command(*given, "pipeline.export=null", "tracking=off", f"outputs={tmp_path}/one")
     assert one.returncode == 0, one.stdout + one.stderr
-    [path] = (tmp_path / "one").glob("runs/*/*/summary.json")
-    expected, found = json.loads(path.read_text())["metrics"], two.summary()["metrics"]
+    expected, found = Summary.read(only_folder(tmp_path / "one")).metrics, two.summary()["metrics"]
     for name in ("train/loss", "val/loss", "test/loss", "test/accuracy"):
         assert found[name] == pytest.approx(expected[name], abs=1e-5), name
     assert found["export/max_abs_diff"] <= 1e-6
     assert two.summary()["replicas"] == 2
     assert two.status_in_mlflow() == "FINISHED"
-    folder = Path(two.summary()["folder"])
-    assert sorted(log.name for log in folder.glob("*.log")) == ["pipeline.log", "worker-1.log"]
-    assert "epoch 2/2" in (folder / "worker-1.log").read_text()
     assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
+
+
+def test_servers_that_were_started_by_hand_end_with_their_chief(start: Start) -> None:
+    given = ("strategy=parameter_server", "cluster=tf_config", "train.epochs=2", SHORT[1], *TRAINED)
+    environments = by_hand(ParameterServerSettings(deterministic=False, workers=1, servers=1))
+    running = [start(*given, environment=own) for own in reversed(environments)]
+    assert [one.end() for one in running] == [0] * 3, [one.printed for one in running]
+    assert running[-1].summary()["status"] == running[-1].status_in_mlflow() == "FINISHED"
 
 
 def test_a_signal_saves_and_ends_all_within_ten_seconds(start: Start) -> None:
@@ -194,41 +207,35 @@ def waits_as_worker_1(settings: DigitsSettings) -> Dataset:
 def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
     waiting = f"data._target_={__name__}.{waits_as_worker_1.__name__}"
     given = ("strategy=multi_worker", "cluster=tf_config", "hang_seconds=10", *SHORT, waiting)
-    tasks = local_tasks(MultiWorkerSettings(deterministic=False).members())
-    running = [start(*given, environment={"TF_CONFIG": task.tf_config}) for task in tasks]
+    running = [start(*given, environment=own) for own in by_hand(MultiWorkerSettings(deterministic=False))]
     assert [one.end() for one in running] == [1, 1], [one.printed for one in running]
     printed = [one.printed for one in running]
     assert any("it gave no sign of life for 1" in text for text in printed), printed
     assert running[0].summary()["status"] == running[0].status_in_mlflow() == "FAILED"
 
 
-def test_a_worker_that_dies_ends_the_others_with_a_clear_error(start: Start) -> None:
-    running = start("strategy=multi_worker", *LONG)
+@pytest.mark.parametrize(
+    ("killed", "code", "status", "said"),
+    [
+        ("worker-1", 1, "FAILED", "error: worker-1 was killed by signal 9: the run cannot continue"),
+        ("chief", 137, "FAILED", "the run is FAILED: its process was killed"),
+        ("command", -9, "KILLED", "epoch"),
+    ],
+)
+def test_whoever_is_killed_ends_all_others_and_the_run(
+    killed: str, code: int, status: str, said: str, start: Start
+) -> None:
+    """Of parameter servers, a chief that dies is one of those that start again, below."""
+    running = start(f"strategy={'parameter_server' if killed == 'command' else 'multi_worker'}", *LONG)
     running.wait_for(r"epoch +3/5000")
     began = time.monotonic()
-    running.member("worker-1").kill()
-    assert running.end() == 1
+    (running.process if killed == "command" else running.member(killed)).kill()
+    assert running.end() == code
     assert time.monotonic() - began < commands.HEARD_SECONDS
-    assert re.search(r"error: worker-1 was killed by signal 9: the run cannot continue", running.printed)
-    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
-
-
-def test_a_chief_that_dies_ends_all_others_and_its_run(start: Start) -> None:
-    """Of parameter servers, a chief that dies is one of those that start again, below."""
-    running = start("strategy=multi_worker", *LONG)
-    running.wait_for(r"epoch +3/5000")
-    running.member("chief").kill()
-    assert running.end() == 137
-    assert "the run is FAILED: its process was killed" in running.printed
-    assert running.summary()["status"] == running.status_in_mlflow() == "FAILED"
-
-
-def test_nobody_outlives_the_command(start: Start) -> None:
-    running = start("strategy=parameter_server", *LONG)
-    running.wait_for(r"epoch +2/5000")
-    running.process.kill()
-    assert running.end() == -9
-    assert running.summary()["status"] == "KILLED"
+    assert said in running.printed
+    assert running.summary()["status"] == status
+    if killed != "command":  # which would have sent it
+        assert running.status_in_mlflow() == status
 
 
 def test_parameter_servers_reach_95_percent_whoever_is_lost_on_the_way(start: Start) -> None:
@@ -268,21 +275,3 @@ def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_se
     assert found["examples"] == [900.0] * 3
     assert found["steps"] == 45
     assert found["servers"] == ["task:0", "task:1"]
-
-
-@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
-def test_a_cluster_by_tf_config(strategy: str, outputs: Path) -> None:
-    """Every process is started by hand, as on several machines; servers end with their chief."""
-    settings = {
-        "multi_worker": MultiWorkerSettings(deterministic=False),
-        "parameter_server": ParameterServerSettings(deterministic=False, workers=1, servers=1),
-    }[strategy]
-    given = (f"strategy={strategy}", "cluster=tf_config", "train.epochs=2", SHORT[1], *TRAINED)
-    tasks = local_tasks(settings.members())
-    running = [Running(outputs, *given, environment={"TF_CONFIG": task.tf_config}) for task in reversed(tasks)]
-    try:
-        assert [one.end() for one in running] == [0] * len(tasks), [one.printed for one in running]
-    finally:
-        for one in running:
-            one.process.kill()
-    assert running[-1].summary()["status"] == running[-1].status_in_mlflow() == "FINISHED"

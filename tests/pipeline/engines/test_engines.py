@@ -13,15 +13,15 @@ import pytest
 
 from pipeline.config.cluster import HostsCluster, RayCluster, SlurmCluster
 from pipeline.console import Console
-from pipeline.engines.joined import Hosts, Joined, task_at
+from pipeline.engines.joined import Hosts
 from pipeline.engines.ray import RayJob
 from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.run.engine import Task, engine_of
+from pipeline.run.engine import engine_of
 from pipeline.run.launch import run_job
 from stages.errors import UserError
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.experiments import experiment
 
 TWO = MultiWorkerSettings(deterministic=False)
@@ -101,8 +101,6 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> N
     [
         ({}, {"workers": 3}, r"srun has started 2 tasks. Expected those of the strategy: 3 worker"),
         ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "is no task of srun"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "1,1"}, {}, "is no task of srun"),
-        ({"SLURM_PROCID": "2"}, {}, "is no task of srun"),
         ({"SLURM_JOB_ID": "x"}, {}, "is no task of srun"),
         ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block"),
     ],
@@ -123,21 +121,6 @@ def test_without_slurm_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(UserError, match=r"the job is refused \(Could not detect .srun."):
         run_job(Job(experiment("cluster=slurm", "tracking=off", outputs=tmp_path)), Console())
     assert not list(tmp_path.glob("runs/*/*"))
-
-
-class Ranks(Joined):
-    """An engine of a user's own."""
-
-    def task(self, strategy: StrategySettings) -> Task:
-        return task_at(int(os.environ["RANK"]), self.settings.hosts, strategy)
-
-
-def test_an_engine_of_ones_own_is_found_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RANK", "1")
-    given = ("strategy=multi_worker", "cluster=hosts", "cluster.hosts=[a:1,b:2]", f"cluster._target_={__name__}.Ranks")
-    engine = engine_of(experiment(*given, outputs=tmp_path))
-    assert isinstance(engine, Ranks)
-    assert engine.task(TWO).address == "b:2"
 
 
 def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import yaml
 
 from pipeline.config.cluster import TfConfigCluster
 from pipeline.engines.joined import TfConfig
-from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from pipeline.run.engine import Task
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests.conftest import ROOT
 
 JOB, TFJOB, SERVERS = (
@@ -24,6 +24,9 @@ SCHEMAS = "1.37"
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """The annotation in which an indexed Job puts a pod's index."""
+
+Pods = list[tuple[list[str], str]]
+"""Of each pod its arguments and its `TF_CONFIG`."""
 
 
 def documents(path: Path) -> dict[str, Any]:
@@ -44,9 +47,8 @@ def test_the_job_is_what_kubernetes_takes() -> None:
     workers = job["spec"]["completions"]
     assert workers == job["spec"]["parallelism"]
     names = [f"{job['metadata']['name']}-{index}.{pod['subdomain']}:2222" for index in range(workers)]
-    for index, (_, variables) in enumerate(pods_of_job()):
-        config = json.loads(variables["TF_CONFIG"])
-        assert config == {"cluster": {"worker": names}, "task": {"type": "worker", "index": index}}
+    for index, (_, config) in enumerate(pods_of_job()):
+        assert json.loads(config) == {"cluster": {"worker": names}, "task": {"type": "worker", "index": index}}
     [rule] = [rule for rule in job["spec"]["podFailurePolicy"]["rules"] if rule["action"] == "FailJob"]
     assert rule["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
 
@@ -75,31 +77,24 @@ def test_dockerfiles_have_nothing_that_hadolint_knows(path: str) -> None:
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-def pods_of_job() -> list[tuple[list[str], dict[str, str]]]:
-    """Returns arguments and variables of each pod of the Job: Kubernetes replaces `$(…)` by variables further up."""
+def pods_of_job() -> Pods:
+    """Returns the pods of the Job: Kubernetes replaces `$(…)` by variables further up."""
     job = documents(JOB)["Job"]
     [container] = job["spec"]["template"]["spec"]["containers"]
-    index_of_pod, config = container["env"]
-    assert index_of_pod["name"] == "JOB_COMPLETION_INDEX"
-    assert index_of_pod["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{INDEX}']"
-    return [
-        (
-            list(container["args"]),
-            {
-                "JOB_COMPLETION_INDEX": str(index),
-                config["name"]: config["value"].replace("$(JOB_COMPLETION_INDEX)", str(index)),
-            },
-        )
-        for index in range(job["spec"]["completions"])
-    ]
+    number, config = container["env"]
+    assert (number["name"], config["name"]) == ("JOB_COMPLETION_INDEX", "TF_CONFIG")
+    assert number["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{INDEX}']"
+    pods = range(job["spec"]["completions"])
+    return [(container["args"], config["value"].replace("$(JOB_COMPLETION_INDEX)", str(index))) for index in pods]
 
 
-def pods_of_tfjob(path: Path = TFJOB) -> list[tuple[list[str], dict[str, str]]]:
-    """Returns the same of a TFJob, with the `TF_CONFIG` of the training-operator 1.9 (`genTFConfigJSONStr`)."""
+def pods_of_tfjob(path: Path) -> Pods:
+    """Returns those of a TFJob, with the `TF_CONFIG` of the training-operator 1.9 (`genTFConfigJSONStr`)."""
     job = documents(path)["TFJob"]
     kinds = {kind.lower(): replicas for kind, replicas in job["spec"]["tfReplicaSpecs"].items()}
+    name = job["metadata"]["name"]
     cluster = {
-        kind: [f"{name}.default.svc:2222" for name in names_of(job["metadata"]["name"], kind, replicas["replicas"])]
+        kind: [f"{name}-{kind}-{index}.default.svc:2222" for index in range(replicas["replicas"])]
         for kind, replicas in sorted(kinds.items())  # as Go writes a map
     }
     pods = []
@@ -107,16 +102,18 @@ def pods_of_tfjob(path: Path = TFJOB) -> list[tuple[list[str], dict[str, str]]]:
         [container] = replicas["template"]["spec"]["containers"]
         for index in range(replicas["replicas"]):
             config = {"cluster": cluster, "task": {"type": kind, "index": index}, "environment": "cloud"}
-            pods.append((list(container["args"]), {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}))
+            pods.append((container["args"], json.dumps(config, separators=(",", ":"))))
     return pods
 
 
-def names_of(job: str, kind: str, replicas: int) -> list[str]:
-    return [f"{job}-{kind}-{index}" for index in range(replicas)]
-
-
-def pods_with_servers() -> list[tuple[list[str], dict[str, str]]]:
-    return pods_of_tfjob(SERVERS)
+def tasks(pods: Pods, name: str, strategy: StrategySettings, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Returns the place that each pod learns."""
+    found = []
+    for arguments, config in pods:
+        assert {f"strategy={name}", "cluster=tf_config"} <= set(arguments)
+        monkeypatch.setenv("TF_CONFIG", config)
+        found.append(TfConfig(TfConfigCluster()).task(strategy))
+    return found
 
 
 def test_the_image_runs_the_pipeline() -> None:
@@ -124,23 +121,13 @@ def test_the_image_runs_the_pipeline() -> None:
     assert json.loads(words) == ["python", "-m", "pipeline", "outputs=/outputs"]
 
 
-@pytest.mark.parametrize("pods", [pods_of_job, pods_of_tfjob])
-def test_every_pod_learns_its_place(
-    pods: Callable[[], list[tuple[list[str], dict[str, str]]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for index, (arguments, variables) in enumerate(pods()):
-        assert {"strategy=multi_worker", "cluster=tf_config"} <= set(arguments)
-        monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
-        task = TfConfig(TfConfigCluster()).task(MultiWorkerSettings(deterministic=False))
-        assert (task.name, task.is_chief) == (f"worker-{index}", index == 0)
-
-
-def test_every_pod_of_a_cluster_with_servers_learns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = []
-    for arguments, variables in pods_with_servers():
-        assert {"strategy=parameter_server", "cluster=tf_config"} <= set(arguments)
-        monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
-        tasks.append(TfConfig(TfConfigCluster()).task(ParameterServerSettings(deterministic=False)))
-    assert [task.name for task in tasks] == ["chief-0", "server-0", "worker-0", "worker-1"]
-    assert [task.is_chief for task in tasks] == [True, False, False, False]
-    assert [task.address for task in tasks][1] == "train-ps-0.default.svc:2222"
+def test_every_pod_learns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pods in (pods_of_job(), pods_of_tfjob(TFJOB)):
+        found = tasks(pods, "multi_worker", MultiWorkerSettings(deterministic=False), monkeypatch)
+        assert [task.name for task in found] == [f"worker-{index}" for index in range(len(pods))]
+        assert [task.is_chief for task in found] == [True] + [False] * (len(pods) - 1)
+    servers = ParameterServerSettings(deterministic=False)
+    found = tasks(pods_of_tfjob(SERVERS), "parameter_server", servers, monkeypatch)
+    assert [task.name for task in found] == ["chief-0", "server-0", "worker-0", "worker-1"]
+    assert [task.is_chief for task in found] == [True, False, False, False]
+    assert found[1].address == "train-ps-0.default.svc:2222"

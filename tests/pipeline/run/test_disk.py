@@ -1,32 +1,29 @@
-"""A disk that is full, a folder that can no longer be written, memory that is not there: real ones, small."""
+"""A disk that is full: a real one, small."""
 
 import errno
-import json
 import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.system.streams import no_room
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import FINISHED_SECONDS, open_tracker
 from stages.checkpoints.files import read
 from stages.storage.atomic import atomic_write
 from tests import commands
 from tests.pipeline.experiments import TRAINED
+from tests.pipeline.tracking.journals import LOCAL, only_run, steps
 
 pytestmark = pytest.mark.slow
 
-GIVEN = (
-    "model=mlp",
-    "model.network.hidden=[256]",
-    "train.epochs=6",
-    "train.checkpoint_every_steps=20",
-)
+GIVEN = ("model=mlp", "model.network.hidden=[256]", "train.checkpoint_every_steps=20")
 
 
 def mount(*arguments: str) -> None:
@@ -51,68 +48,34 @@ def small_disk(tmp_path: Path, migrated_store: Path) -> Iterator[Callable[[int],
     subprocess.run(["umount", "--lazy", str(disk)], check=False, capture_output=True)
 
 
-def run(outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    return commands.run(*GIVEN, *given, f"outputs={outputs}")
-
-
-def started(outputs: Path) -> commands.Command:
-    given = (*GIVEN, "train.epochs=5000", f"outputs={outputs}")
-    return commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def summary(outputs: Path) -> dict[str, Any]:
-    [path] = outputs.glob("runs/*/*/summary.json")
-    return json.loads(path.read_text())
-
-
-def checkpoints(outputs: Path) -> list[Path]:
-    return sorted(outputs.glob("runs/*/*/checkpoints/step-*.npz"))
+def fill(disk: Path) -> None:
+    """Not one more byte fits: no log, no summary, no record."""
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1024))
 
 
 def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_disk: Callable[[int], Path]) -> None:
-    disk = small_disk(850)
-    done = run(disk)
-    assert done.returncode == 1, done.stdout
-    said = [line for line in done.stdout.splitlines() if line.startswith("error: train: ")]
-    assert len(said) == 1, done.stdout
-    assert "a checkpoint cannot be written to" in said[0]
-    assert "No space left on device" in said[0]
-    assert "Traceback" not in done.stdout + done.stderr
-    kept = checkpoints(disk)
-    assert kept
-    step = max(read(path).step for path in kept)  # each of them is whole
-    assert not list(disk.rglob(".partial-*"))
-    assert summary(disk)["status"] == "FAILED"
-    mount("-o", "remount,size=64m", str(disk))
-    again = run(disk)
-    assert again.returncode == 0, again.stdout
-    assert summary(disk)["resumed_from_step"] == step
-    assert summary(disk)["status"] == "FINISHED"
-
-
-def test_a_disk_that_stays_full_fails_the_run_in_one_line(small_disk: Callable[[int], Path]) -> None:
-    """Not one more byte fits: no log, no summary, no record; what happened is said all the same."""
     disk = small_disk(4000)
-    with started(disk) as process:
+    given = (*GIVEN, "train.epochs=5000", f"outputs={disk}")
+    with commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
-        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
-            while True:
-                filler.write(bytes(1024))
+        fill(disk)
         printed = process.stdout.read()
         assert process.wait(300) == 1, printed
     assert "No space left on device" in printed
     assert "Traceback" not in printed
     assert printed.count("error: train: ") == 1
     (disk / "filler").unlink()
-    kept = checkpoints(disk)
+    kept = [*disk.glob("runs/*/*/checkpoints/step-*.npz")]
+    assert kept
     assert all(read(path).step for path in kept)
-    again = run(disk, "train.epochs=5000", "dry_run=true")
-    assert "(status: " in again.stdout
+    assert "(status: " in commands.run(*given, "dry_run=true").stdout
 
 
 def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], Path]) -> None:
-    """Where its own files do not fit, and where those of a job do not; with room the same command ends it."""
+    """Where its own files do not fit; with room the same command ends it."""
     disk = small_disk(64)
     given = ("-m", "seed=1,2", *GIVEN, "train.epochs=1", "tracking=off", f"outputs={disk}", *TRAINED)
     (disk / "filler").write_bytes(bytes(56 * 1024))
@@ -122,6 +85,26 @@ def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], 
     (disk / "filler").unlink()
     mount("-o", "remount,size=64m", str(disk))
     assert commands.run(*given).returncode == 0
+
+
+def test_a_store_that_takes_no_more_is_not_waited_for(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
+    """What it misses is sent later."""
+    disk, lines = small_disk(4000), list[str]()
+    (tmp_path / "run").mkdir()
+    tracker = open_tracker(RunSpec(LOCAL, disk, tmp_path / "run", "tried", "run"), lines.append)
+    assert tracker.flush(seconds=30) == 0
+    fill(disk)
+    for step in range(100):
+        tracker.metrics({f"a/{index}": float(step) for index in range(30)}, step)
+    tracker.status("FINISHED")
+    began = time.monotonic()
+    assert tracker.flush(print) > 0
+    assert "cannot be written (No space left on device)" in lines[0]
+    assert time.monotonic() - began < FINISHED_SECONDS
+    (disk / "filler").unlink()
+    assert tracker.close(60) == 0
+    assert only_run(disk).info.status == "FINISHED"
+    assert steps(disk, "a/0") == list(range(100))
 
 
 def test_an_error_of_a_full_disk_is_no_defect(tmp_path: Path) -> None:

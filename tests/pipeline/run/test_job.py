@@ -2,13 +2,15 @@
 
 import csv
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlflow
 import numpy as np
@@ -18,11 +20,11 @@ from sklearn.datasets import load_digits
 
 from pipeline.console import Console
 from pipeline.planning.job import Job
+from pipeline.run import executor
 from pipeline.run.launch import run_job
 from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
-from stages.results import Dataset, Record
 from tests import commands
 from tests.pipeline.experiments import QUICK, SMALL, TRAINED, experiment, only_folder, only_run
 
@@ -37,24 +39,6 @@ def hopeless(settings: object) -> None:
     raise UserError("the cheese is wrong", "gouda", "cheese=gouda")
 
 
-@dataclass(frozen=True)
-class Seen:
-    record: Record
-
-
-def look(dataset: Dataset, settings: object) -> Seen:
-    augmented = float(dataset.augmentation is not None)
-    return Seen(Record(metrics={"seen/scale": dataset.normalization.scale[0], "seen/augmented": augmented}))
-
-
-def test_a_stage_is_given_the_latest_result_of_a_name(tmp_path: Path) -> None:
-    left_out = [f"pipeline.{stage}=null" for stage in ("strategy", "model", "train", "export")]
-    given = ["augment=flip_rotate", f"evaluate._target_={__name__}.look", "tracking=off", *left_out]
-    assert run_job(Job(experiment(*given, outputs=tmp_path)), Console()) == 0
-    metrics = json.loads((only_folder(tmp_path) / "summary.json").read_text())["metrics"]
-    assert (metrics["seen/scale"], metrics["seen/augmented"]) == (1 / 16, 1.0)
-
-
 class Command(NamedTuple):
     """A command that has ended: what it printed, and the seconds that it took."""
 
@@ -64,15 +48,13 @@ class Command(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Command:
+def command(module_outputs: Path) -> Command:
     """One whole run, from a directory that is not the project's."""
-    outputs = tmp_path_factory.mktemp("finished")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
     given = ("strategy=mirrored", "precision=mixed", "tracking.note=a try", "tracking.tags.team=vision")
     began = time.monotonic()
-    done = commands.run(*QUICK, *given, f"outputs={outputs}", cwd=outputs)
+    done = commands.run(*QUICK, *given, f"outputs={module_outputs}", cwd=module_outputs)
     assert done.returncode == 0, done.stdout + done.stderr
-    return Command(outputs, done, time.monotonic() - began)
+    return Command(module_outputs, done, time.monotonic() - began)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +111,6 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     assert model.name.startswith("digits_cnn_")
     assert f'load_model("runs:/{run.info.run_id}/{model.name}")' in facts
     assert "  (its predictions differ from the model's by " in facts
-
-
-def test_a_run_s_page_begins_with_its_scores(finished: Path) -> None:
-    _, run = only_run(finished)
     names = [name for name in run.data.metrics if not name.startswith("system/")]  # which have a page of their own
     assert names[:4] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
 
@@ -252,11 +230,19 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
     assert "secret" not in everything
 
 
-def test_importance_of_images_is_refused_before_anything_is_trained(outputs: Path) -> None:
-    assert run_job(Job(experiment("evaluate.importance=true", *SMALL, outputs=outputs)), Console()) == 1
-    log = (only_folder(outputs) / "pipeline.log").read_text()
-    assert "evaluate.importance=true with images. Expected columns. Try: evaluate.importance=false" in log
-    assert "epoch" not in log
+def test_a_signal_while_the_run_is_started_leaves_no_running_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = executor.begin
+
+    def interrupted(*given: Any) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*given)
+
+    monkeypatch.setattr(executor, "begin", interrupted)
+    assert run_job(Job(experiment(*SMALL, outputs=outputs)), Console()) == 143
+    assert only_run(outputs)[1].info.status == "KILLED"
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
 
 
 def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
@@ -272,13 +258,6 @@ def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tm
     with pytest.raises(UserError, match="epochs=many has the wrong type"):
         run_job(Job(wrong), Console())
     assert not list(tmp_path.rglob("*.*"))
-
-
-@pytest.mark.smoke
-def test_tracking_can_be_off(tmp_path: Path) -> None:
-    assert run_job(Job(experiment("tracking=off", *SMALL, *TRAINED, outputs=tmp_path)), Console()) == 0
-    assert not (tmp_path / "mlflow.db").exists()
-    assert json.loads((only_folder(tmp_path) / "summary.json").read_text())["run_id"] is None
 
 
 def test_a_store_that_breaks_in_the_middle_costs_nothing(

@@ -1,36 +1,265 @@
-"""Errors that a stage raises, as its runner passes them on."""
+"""What stages return is recorded, named or refused, and never dropped without a word; what they raise is one line."""
 
+import dataclasses
 import functools
+import math
+from collections.abc import Callable
+from decimal import Decimal
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from mlflow.utils.validation import _validate_metric_name
 
 from pipeline.console import Console
 from pipeline.planning.job import Turn
 from pipeline.planning.plan import PlannedStage
+from pipeline.run.reporter import metric_name
 from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process
+from stages.results import Dataset, Exported, Model, Record, Strategy
+from stages.settings.results import EvaluateSettings
+from tests.stages.experiments import real_digits
+
+
+class Kept(Tracker):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+        self.numbers: dict[tuple[str, int], float] = {}
+        self.files: list[tuple[Path, str]] = []
+        self.datasets: list[Dataset] = []
+        self.models: list[Exported] = []
+
+    def params(self, values: Any) -> None:
+        self.kept |= values
+
+    def metrics(self, values: Any, step: int = 0) -> None:
+        self.numbers |= {(name, step): value for name, value in values.items()}
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        self.files.append((path, folder))
+
+    def dataset(self, dataset: Dataset) -> None:
+        self.datasets.append(dataset)
+
+    def model(self, exported: Exported) -> None:
+        self.models.append(exported)
+
+
+class Heard(Console):
+    """Remembers what it warned of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warned: list[str] = []
+
+    def warn(self, line: str) -> None:
+        self.warned.append(line)
+
+
+class Run:
+    """A run of stages, each of which makes `<name>_result`."""
+
+    def __init__(self, folder: Path, settings: Any = None, turn: Turn | None = None) -> None:
+        self.tracker, self.console = Kept(), Heard()
+        self.summary = Summary(None, "RUNNING", "x", str(folder), {})
+        self.settings = settings
+        self.runner = StageRunner(folder, folder, self.tracker, self.console, self.summary, turn=turn)
+
+    def __call__(self, **stages: Callable[..., Any]) -> "Run":
+        made: list[str] = []
+        bound = []
+        for name, function in stages.items():
+            code = getattr(function, "__code__", None)
+            inputs = tuple(one for one in made if code and one in code.co_varnames[: code.co_argcount])
+            bound.append(BoundStage(PlannedStage(name, "x.y", "", inputs, f"{name}_result"), function, self.settings))
+            made.append(f"{name}_result")
+        self.runner.run(bound)
+        return self
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+@dataclasses.dataclass
+class WithRecord:
+    record: Any
+    error: float = 0.5
+
+
+RESULTS: dict[str, tuple[Any, dict[str, float], dict[str, Any]]] = {
+    "dict": ({"score": np.float32(0.25), "val/ece": tf.Variable([3])}, {"mine/score": 0.25, "val/ece": 3.0}, {}),
+    "record": (Record({"a": 1}, {"val/x": 2}), {"val/x": 2.0}, {"mine/a": 1}),
+    "dataclass": (WithRecord(Record({"a/b": [1]}, {"val/x": 2})), {"val/x": 2.0}, {"a/b": [1]}),
+    "none": (None, {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, run: Run) -> None:
+    result, metrics, params = RESULTS[name]
+    seen = []
+
+    def later(mine_result: "Any | None") -> None:
+        seen.append(mine_result)
+
+    run(mine=lambda: result, later=later)
+    assert seen[0] is result
+    assert {key: v for (key, _), v in run.tracker.numbers.items() if not key.endswith("/seconds")} == metrics
+    assert {key: v for key, v in run.summary.metrics.items() if not key.endswith("/seconds")} == metrics
+    assert run.tracker.kept == params
+    assert run.console.warned == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [0.25, (0.9, Path("x")), {"score": "good"}, WithRecord({"score": 0.25})],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run: Run) -> None:
+    with pytest.raises(UserError, match="Expected a dataclass with a Record as `record`, a Record, or"):
+        run(mine=lambda: result)
+
+
+def test_numbers_of_every_kind_become_metrics_and_others_are_named_once(run: Run) -> None:
+    values = {
+        "numpy bool": np.bool_(True),
+        "int": np.int8(3),
+        "half": tf.constant(0.5, tf.bfloat16),
+        "decimal": Decimal("0.25"),
+        "a[0]": 1.5,
+        "inf": math.inf,
+        "nan": math.nan,
+    }
+    others = {"none": None, "array": np.zeros(3), "text": "0.5", "huge": 10**400}
+
+    def mine(reporter: Any) -> None:
+        for epoch in (1, 2):
+            reporter.metrics(values | others, epoch)
+
+    run(mine=mine)
+    for epoch in (1, 2):
+        metrics = {name: value for (name, step), value in run.tracker.numbers.items() if step == epoch}
+        assert math.isnan(metrics.pop("nan"))
+        expected = {"numpy bool": 1.0, "int": 3.0, "half": 0.5, "decimal": 0.25, "a_0_": 1.5, "inf": math.inf}
+        assert metrics == expected
+    assert [line.split(" is a ")[0] for line in run.console.warned] == [f"mine: the metric {name}" for name in others]
+
+
+@pytest.mark.parametrize("name", ["a[0]", "/a//b", "../a", ".", "", "é ü", "a\nb", "x" * 300, "a%b"])
+def test_every_name_becomes_one_that_the_store_takes(name: str) -> None:
+    clean = metric_name(name)
+    _validate_metric_name(clean)
+    assert 0 < len(clean) <= 250
+    assert metric_name(clean) == clean
+
+
+def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder, work = tmp_path / "run", tmp_path / "work"
+    run_folder.mkdir()
+    work.mkdir()
+    a, b = work / "a.txt", work / "b.txt"
+    for path in (a, b, run_folder / "d.txt"):
+        path.write_text("x")
+    monkeypatch.chdir(work)
+    record = Record(
+        files={
+            "text": str(a),
+            "set": {str(b)},
+            "generator": (path for path in (a, "b.txt")),
+            "of the run": ["d.txt"],
+            "gone": "nowhere.txt",
+            "": "a.txt",
+        }
+    )
+    assert record.files["text"] == a
+    assert Run(run_folder)(mine=lambda: record).tracker.files == [
+        (a, "text"),
+        (b, "set"),
+        (a, "generator"),
+        (b, "generator"),
+        (run_folder / "d.txt", "of the run"),
+        (run_folder / "nowhere.txt", "gone"),  # which the store refuses, and the run lists at its end
+        (a, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "given", [{"files": {"x": [None]}}, {"files": "x"}, {"metrics": 0.5}, {"params": ["a"]}], ids=str
+)
+def test_a_record_of_wrong_types_is_refused_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"Record\.(files|metrics|params)"):
+        Record(**given)
+
+
+def test_a_record_that_is_handed_on_is_recorded_once(run: Run) -> None:
+    record = Record({"a": 1}, {"data/size": 3})
+    run(load=lambda: WithRecord(record), denoise=lambda: WithRecord(record, 0.1))
+    assert list(run.tracker.kept) == ["load/a"]
+
+
+def test_results_without_a_record_are_recorded_by_their_type(run: Run, tmp_path: Path) -> None:
+    dataset, exported = real_digits(64), Exported(tmp_path, (8, 8, 1), ("a", "b"), 0.0)
+    run(
+        strategy=lambda: Strategy(tf.distribute.get_strategy(), ("/cpu:0", "/cpu:1")),
+        load=lambda: dataclasses.replace(dataset, record=Record()),
+        model=lambda: Model(keras.Sequential(), dataset.task, "mixed_bfloat16"),
+        export=lambda: exported,
+    )
+    assert (run.summary.replicas, run.summary.precision) == (2, "mixed_bfloat16")
+    assert run.summary.facts["devices"] == ["/cpu:0", "/cpu:1"]
+    assert run.summary.facts["data"] == {
+        "classes": 10, "height": 8, "width": 8, "channels": 1,
+        **{f"{name}_examples": len(split) for name, split in dataset.splits.items()},
+    }  # fmt: skip
+    assert run.summary.exported == {"saved_model": str(tmp_path)}
+    assert [one.fingerprint for one in run.tracker.datasets] == [dataset.fingerprint]
+    assert run.tracker.models == [exported]
+
+
+def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(run: Run, tmp_path: Path) -> None:
+    calls: list[str] = []
+    record = Record(summary={"tokens": 3, "place": Path("x")}, on_exit=lambda: calls.append("left"))
+
+    def last(first_result: WithRecord) -> WithRecord:
+        assert not calls
+        return WithRecord(first_result.record)
+
+    run(first=lambda: WithRecord(record), last=last)
+    assert calls == ["left"]
+    assert Summary.read(run.summary.write(tmp_path).parent).facts == {"tokens": 3, "place": "x"}
+
+
+@pytest.mark.parametrize("setting", [{"importance": True}, {"slices": ["kind"]}], ids=str)
+def test_what_a_later_stage_cannot_use_is_refused_once_the_data_is_known(setting: Any, tmp_path: Path) -> None:
+    run = Run(tmp_path, EvaluateSettings(**setting))
+    with pytest.raises(UserError, match=rf"evaluate\.{next(iter(setting))}="):
+        run(load=lambda: real_digits(64), evaluate=lambda: None)
+    assert run.summary.failed_stage == "load"
 
 
 def lose_a_worker() -> None:
     raise tf.errors.DeadlineExceededError(None, None, "Collective ops is aborted by: Deadline Exceeded\nRPC: Heartbeat")
 
 
-def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(tmp_path: Path) -> None:
-    summary = Summary(None, "RUNNING", "own", "", {})
-    stage = BoundStage(PlannedStage("own", "x.y", "", (), "own_result"), lose_a_worker, None)
+def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(run: Run) -> None:
     with pytest.raises(UserError, match=r"^another worker of the cluster was lost \(Deadline Exceeded\)"):
-        StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary).run([stage])
-    assert summary.failed_stage == "own"
+        run(own=lose_a_worker)
+    assert run.summary.failed_stage == "own"
 
 
-def test_a_run_that_fails_leaves_no_process(tmp_path: Path) -> None:
+def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
     """In a notebook, which lives on."""
     started: list[Any] = []
 
@@ -39,9 +268,8 @@ def test_a_run_that_fails_leaves_no_process(tmp_path: Path) -> None:
         started.append(fresh_process._prestarted)
         raise UserError("it fails", "that it does not")
 
-    stage = BoundStage(PlannedStage("own", "x.y", "", (), "own_result"), fail, None)
     with pytest.raises(UserError, match="it fails"):
-        StageRunner(tmp_path, tmp_path, Tracker(), Console(), Summary(None, "RUNNING", "own", "", {})).run([stage])
+        run(own=fail)
     assert started[0].returncode is not None
 
 
@@ -57,8 +285,5 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
             events.append("next")
 
     names = ("load", "train", "evaluate")
-    functions = {name: functools.partial(events.append, name) for name in names}
-    stages = [BoundStage(PlannedStage(name, "x.y", "", (), name), functions[name], None) for name in names]
-    summary = Summary(None, "RUNNING", "own", "", {})
-    StageRunner(tmp_path, tmp_path, Tracker(), Console(), summary, turn=Noted(Pipe()[0])).run(stages)
+    Run(tmp_path, turn=Noted(Pipe()[0]))(**{name: functools.partial(events.append, name) for name in names})
     assert events == ["load", "wait", "train", "next", "evaluate"]

@@ -1,8 +1,9 @@
-"""A table from the command to its predictions: trained, killed and resumed, tracked, exported, asked."""
+"""Tables, of files and arrays, from the command to their predictions: trained, resumed, tracked, exported, asked."""
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -13,8 +14,10 @@ from sklearn import metrics as sk
 
 from pipeline import predict
 from tests import commands
-from tests.pipeline.experiments import TRAINED, killed_and_resumed, only_folder, only_run
+from tests.conftest import outputs_in
+from tests.pipeline.experiments import killed_and_resumed, only_folder, only_run
 from tests.pipeline.serving.test_serving import JSON, post, serving
+from tests.stages.images import write
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +45,12 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outputs(csv: Path, tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+def outputs(csv: Path, module_outputs: Path) -> Path:
     """The outputs of a whole run with two replicas."""
-    outputs = tmp_path_factory.mktemp("outputs")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    done = run(csv, outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all",
+    done = run(csv, module_outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all",
                "evaluate.slices=[shop]")  # fmt: skip
     assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
-    return outputs
+    return module_outputs
 
 
 def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
@@ -73,44 +74,38 @@ def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
     assert len(pd.read_csv(folder / "test_importance.csv")) == 3
 
 
-def test_slices_of_no_column_are_refused_once_the_data_is_known(csv: Path, tmp_path: Path) -> None:
-    given = ("data=table", f"data.files={csv}", "data.target=color", "evaluate.slices=[colour]", "tracking=off")
-    done = commands.run(*given, f"outputs={tmp_path}")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "evaluate.slices=colour is no column of shops.csv that is used" in done.stdout + done.stderr
-    assert "epoch" not in done.stdout
+def predicted(outputs: Path, file: Path, folder: Path) -> np.ndarray:
+    """Returns the probabilities that `pipeline.predict` answers for the rows of a file."""
+    written = folder / "predicted.parquet"
+    assert predict.main([str(only_folder(outputs)), str(file), "-o", str(written), f"--outputs={outputs}"]) == 0
+    return np.array(pq.read_table(written)["probabilities"].to_pylist())
 
 
-def test_predictions_of_new_rows_are_those_of_the_test(outputs: Path, csv: Path, tmp_path: Path) -> None:
-    folder = only_folder(outputs)
-    written = tmp_path / "predicted.parquet"
-    assert predict.main([str(folder), str(csv), "-o", str(written)]) == 0
-    tested, answers = pq.read_table(folder / "predictions.parquet"), pq.read_table(written)
-    expected = np.stack(tested["probabilities"].to_numpy(zero_copy_only=False))
-    given = np.stack(answers["probabilities"].to_numpy(zero_copy_only=False))[tested["example"].to_numpy()]
-    np.testing.assert_allclose(given, expected, atol=1e-6)
-
-
-def test_rows_unlike_those_of_the_training_are_told(
+def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
     outputs: Path, csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, frame = only_folder(outputs), pd.read_csv(csv)
+    tested, answers = pq.read_table(only_folder(outputs) / "predictions.parquet"), predicted(outputs, csv, tmp_path)
+    expected = np.array(tested["probabilities"].to_pylist())
+    np.testing.assert_allclose(answers[tested["example"].to_numpy()], expected, atol=1e-6)
+    assert "differ" not in capsys.readouterr().err
+    frame = pd.read_csv(csv)
     frame.assign(**{"size (m)": frame["size (m)"] * 2}).to_csv(tmp_path / "new.csv", index=False)
-    told = []
-    for path in (csv, tmp_path / "new.csv"):
-        assert predict.main([str(folder), str(path), "-o", str(tmp_path / "predicted.parquet")]) == 0
-        told.append([line for line in capsys.readouterr().err.splitlines() if "differ" in line])
-    assert told[0] == []
-    assert told[1][0].startswith("warning: these rows differ from those of the training in size (m) ")
+    predicted(outputs, tmp_path / "new.csv", tmp_path)
+    said = "warning: these rows differ from those of the training in size (m) "
+    assert any(line.startswith(said) for line in capsys.readouterr().err.splitlines())
+
+
+def loaded(outputs: Path) -> Any:
+    """Returns the tracked model of the only run, as MLflow loads it."""
+    mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
+    try:
+        return mlflow.pyfunc.load_model(only_run(outputs)[1].data.tags["model_uri"])
+    finally:
+        mlflow.set_tracking_uri(None)  # of this process, in which other files' tests have stores of their own
 
 
 def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
-    _, run = only_run(outputs)
-    mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
-    try:
-        model = mlflow.pyfunc.load_model(run.data.tags["model_uri"])
-    finally:
-        mlflow.set_tracking_uri(None)  # of this process, in which other files' tests have stores of their own
+    model = loaded(outputs)
     names = [column.name for column in model.metadata.get_input_schema().inputs]
     assert names == ["size__m_", "shop", "grade"]
     frame = pd.read_csv(csv).rename(columns={"size (m)": "size__m_"})[names]
@@ -122,22 +117,25 @@ def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) 
     assert [str(kind) for kind in schema.input_types()] == ["Array(double)", "DataType.string", "DataType.double"]
 
 
-def test_metrics_of_numbers_are_those_of_scikit_learn(
-    csv: Path, tmp_path_factory: pytest.TempPathFactory, migrated_store: Path
-) -> None:
-    outputs = tmp_path_factory.mktemp("numbers")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
+def test_metrics_of_numbers_are_those_of_scikit_learn(csv: Path, tmp_path: Path) -> None:
+    """With a loss and a metric that were chosen, and weights."""
     done = run(
         csv,
-        outputs,
+        tmp_path,
         "data.target=[price,rent]",
         "data.weight=weight",
         "task.loss._target_=keras.losses.Huber",
+        "task.metrics=[{_target_: keras.metrics.MeanSquaredError, name: mse}]",
+        "train.monitor=val_mse",
         "export=keras",
+        "tracking=off",
     )
     assert "price, rent are numbers: task=regression" in done.stdout
-    folder = only_folder(outputs)
-    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    assert "loss Huber; metrics rmse, mae, r2, mse (lower is better)" in done.stdout
+    folder = only_folder(tmp_path)
+    summary = json.loads((folder / "summary.json").read_text())
+    metrics = summary["metrics"]
+    assert summary["weights"]["monitor"] == "val_mse"
     table = pq.read_table(folder / "predictions.parquet")
     targets, answers = (np.stack(table[name].to_numpy(zero_copy_only=False)) for name in ("target", "prediction"))
     frame = pd.read_csv(csv).iloc[table["example"].to_numpy()]
@@ -152,6 +150,8 @@ def test_metrics_of_numbers_are_those_of_scikit_learn(
         assert metrics[f"test/{name}"] == pytest.approx(values.mean(), rel=1e-6)
         for target, value in zip(("price", "rent"), values, strict=True):
             assert metrics[f"test/{name}/{target}"] == pytest.approx(value, rel=1e-6)
+    squares = sk.mean_squared_error(targets, answers, sample_weight=frame.weight)
+    assert metrics["test/mse"] == pytest.approx(squares, rel=1e-5)
     assert metrics["test/rmse_low"] < metrics["test/rmse"] < metrics["test/rmse_high"]
     assert metrics["train/examples_per_second"] > 0
     assert "train/images_per_second" not in metrics
@@ -184,19 +184,9 @@ def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> 
     assert len((folder / "test_by_label.csv").read_text().splitlines()) == 3
 
 
-def test_killed_and_resumed_equals_uninterrupted(csv: Path, tmp_path: Path) -> None:
-    given = (
-        "data=table", f"data.files={csv}", "data.target=color", *TRAINED, "train.epochs=40",
-        "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3",
-    )  # fmt: skip
-    killed_and_resumed(given, tmp_path)
-
-
 def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: Path, tmp_path: Path) -> None:
-    folder = only_folder(outputs)
-    assert predict.main([str(folder), str(csv), "-o", str(tmp_path / "x.parquet"), f"--outputs={outputs}"]) == 0
-    expected = np.array(pq.read_table(tmp_path / "x.parquet").column("probabilities").to_pylist())
-    with serving(folder, outputs) as (address, _):
+    expected = predicted(outputs, csv, tmp_path)
+    with serving(only_folder(outputs), outputs) as (address, _):
         told = (outputs / "served.txt").read_text()
         columns = pd.read_csv(csv)[["size (m)", "shop", "grade"]].rename(columns={"size (m)": "size__m_"})
         records = {"dataframe_split": json.loads(columns.to_json(orient="split", index=False))}
@@ -208,3 +198,59 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
     assert "/images" not in told
     assert wrong == 400
     assert "grade" in str(error)
+
+
+ARRAYS = """
+import numpy as np
+
+def load():
+    random = np.random.default_rng(0)
+    def part(rows):
+        vectors, color = random.normal(size=(rows, 5)), random.choice(["red", "blue"], rows)
+        return {"parts": vectors, "color": color}, (vectors[:, 0] > 0) + 2 * (color == "red")
+    return part(300), None, part(81)
+"""
+
+
+def test_a_function_of_arrays_is_trained_exported_and_asked(
+    tmp_path: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a user's own, on two replicas."""
+    (tmp_path / "mine.py").write_text(ARRAYS)
+    outputs = outputs_in(tmp_path, migrated_store)
+    words = ("strategy=mirrored", "pipeline.inspect=null", "evaluate.baseline=false")
+    given = ("data=arrays", "data._target_=mine.load", "train.epochs=4", *words)
+    done = commands.run(*given, f"outputs={outputs}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "target has 4 values (0, 1, 2, 3): task=classification" in done.stdout
+    monkeypatch.syspath_prepend(tmp_path)
+    _, _, (features, targets) = __import__("mine").load()
+    tested = pq.read_table(only_folder(outputs) / "predictions.parquet")
+    np.testing.assert_array_equal(np.asarray(tested["label"]), targets)
+    frame = pd.DataFrame({"parts": [*features["parts"]], "color": features["color"]})
+    answers = np.stack(loaded(outputs).predict(frame)["probabilities"].to_numpy())
+    np.testing.assert_allclose(answers, tested["probabilities"].to_pylist(), atol=1e-6)
+
+
+def test_images_by_a_table_of_paths_are_killed_and_resumed_and_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With several labels each; resumed, the weights are those of an uninterrupted run, to the bit."""
+    lines = ["file,red,wide"]
+    for row in range(60):
+        write(tmp_path / "photos" / f"{row}.png", row)
+        lines.append(f"{row}.png,{row % 2},{row // 3 % 2}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    given = (
+        "data=table", f"data.files={tmp_path}/labels.csv", f"data.root={tmp_path}/photos", "data.size=16",
+        "data.features={file: image}", "data.target=[red,wide]", "augment=flip", "augment.mixup=0.2",
+        "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3", "strategy=mirrored", "train.epochs=40",
+        "train.batch_size=16", "pipeline.inspect=null",
+    )  # fmt: skip
+    folder = only_folder(killed_and_resumed(given, tmp_path))
+    tested = pq.read_table(folder / "predictions.parquet").to_pydict()
+    photos = [str(tmp_path / "photos" / name) for name in tested["file"]]
+    assert predict.main([str(folder), *photos, "--json"]) == 0
+    answers = [json.loads(line)["probabilities"] for line in capsys.readouterr().out.splitlines()]
+    given_by_files = [[answer[name] for name in ("red", "wide")] for answer in answers]
+    np.testing.assert_allclose(given_by_files, tested["probabilities"], atol=1e-5)

@@ -10,13 +10,8 @@ from pipeline.provenance.code_state import unknown_to_git
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
-OURS: tuple[list[str], ...] = (
-    [],
-    ["runs/"],
-    ["runs/", "cache/", "mlflow.db", "mlflow.db-wal", "mlflow.lock"],
-    [".gitignore", "sweeps/"],
-)
-SHARED = ([".git/"], ["train.py"], ["runs/", "notes.txt"], ["mlruns/"])
+OURS: tuple[list[str], ...] = ([], ["runs/", "cache/", "mlflow.db", "mlflow.db-wal", "mlflow.lock", ".gitignore"])
+SHARED = ([".git/"], ["train.py"], ["runs/", "notes.txt"])
 
 
 def folder(path: Path, holds: list[str]) -> Path:

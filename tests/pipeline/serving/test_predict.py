@@ -3,12 +3,12 @@
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline import predict
+from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.serving.exported import IMAGE, NAMES, write_export, write_run
 
@@ -49,10 +49,19 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
     assert [list(row["probabilities"]) for row in rows] == [list(NAMES)] * 40
 
 
-@pytest.mark.parametrize("top", [0, -1])
-def test_fewer_than_one_class_is_refused(top: int, run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert predict.main([str(run), str(image), f"--top={top}"]) == 2
-    assert capsys.readouterr().err == f"error: --top={top}. Expected 1 class or more. Try: --top=1\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{run}", "{image}", "--top=0"], "error: --top=0. Expected 1 class or more. Try: --top=1\n"),
+        (["{run}", "missing.png"], "error: missing.png is not there"),
+        (["nope", "{image}"], "error: nope is no run under"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    words: list[str], said: str, run: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict.main([*(word.format(run=run, image=image) for word in words), f"--outputs={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,9 +97,7 @@ def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path,
     with out.open("w") as stdout, err.open("w") as stderr:
         words = [str(run), *[str(images)] * 500]
         command = commands.start(*words, module="pipeline.predict", stdout=stdout, stderr=stderr)
-        deadline = time.monotonic() + 120
-        while not out.stat().st_size and command.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: out.stat().st_size or command.poll() is not None, 120)
         command.send_signal(signal.SIGINT)
         assert command.wait(commands.HEARD_SECONDS) == 130
     assert err.read_text() == ""

@@ -15,10 +15,15 @@ LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6
 
 
+def folder_of(outputs: Path, name: str = "run") -> Path:
+    return outputs / "runs" / "tried" / name
+
+
 def begin(
     outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
 ) -> Tracker:
-    folder = outputs / "runs" / "tried" / name
+    """Begins or resumes a run."""
+    folder = folder_of(outputs, name)
     folder.mkdir(parents=True, exist_ok=True)
     return open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
 
@@ -36,7 +41,7 @@ def interrupted(outputs: Path) -> Path:
     tracker = begin(outputs)
     record(tracker, EPOCHS)
     assert tracker.close(30) == 0
-    return outputs / "runs" / "tried" / "run"
+    return folder_of(outputs)
 
 
 def finish(outputs: Path, warn: Callable[[str], None] = print) -> None:
@@ -51,10 +56,15 @@ def client(outputs: Path) -> MlflowClient:
     return MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
 
 
-def only_run(outputs: Path, experiment: str = "tried") -> Run:
-    [own] = client(outputs).search_experiments(filter_string=f"name = '{experiment}'")
+def only_run(outputs: Path) -> Run:
+    [own] = client(outputs).search_experiments(filter_string="name = 'tried'")
     [run] = client(outputs).search_runs([own.experiment_id])
     return run
+
+
+def steps(outputs: Path, metric: str) -> list[int]:
+    """Returns the steps that the only run's history has."""
+    return [point.step for point in client(outputs).get_metric_history(only_run(outputs).info.run_id, metric)]
 
 
 def assert_complete(outputs: Path, epochs: int = EPOCHS + 2, damaged: int = 0) -> Run:
@@ -63,14 +73,9 @@ def assert_complete(outputs: Path, epochs: int = EPOCHS + 2, damaged: int = 0) -
     for name, over in (("train/loss", 1), ("val/loss", 2)):
         points = client(outputs).get_metric_history(run.info.run_id, name)
         assert [(point.step, point.value) for point in points] == [(step, over / step) for step in range(1, epochs + 1)]
-    assert len(client(outputs).get_metric_history(run.info.run_id, "load/seconds")) == 1
+    assert steps(outputs, "load/seconds") == [0]
     assert run.data.params == {f"p{index}": str(index) for index in range(5)}
-    journal = Journal(outputs / "runs" / "tried" / "run")
+    journal = Journal(folder_of(outputs))
     assert journal.is_closed
     assert (journal.run_id, journal.damaged) == (run.info.run_id, damaged)
     return run
-
-
-def cut(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(size)

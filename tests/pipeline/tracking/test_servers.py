@@ -151,8 +151,7 @@ def test_a_database_of_another_machine_takes_a_run_without_a_server(tmp_path: Pa
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("revision", ["451aebb31d03", "ffffffffffff"])
-@pytest.mark.parametrize("kind", ["local", "server"])
+@pytest.mark.parametrize(("kind", "revision"), [("local", "451aebb31d03"), ("server", "ffffffffffff")])
 def test_a_store_with_the_schema_of_another_version_is_refused(kind: str, revision: str, outputs: Path) -> None:
     with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
@@ -165,25 +164,32 @@ def test_a_store_with_the_schema_of_another_version_is_refused(kind: str, revisi
     assert not list(outputs.glob("runs/*/*"))
 
 
-class OtherVersion(BaseHTTPRequestHandler):
-    """A server that answers as an MLflow 2.9.2 does."""
+class OtherServer(BaseHTTPRequestHandler):
+    """A server that answers as an MLflow 2.9.2 does, or none at all."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        self.send_response(200 if self.path == "/version" else 404)
         self.end_headers()
-        self.wfile.write(b"OK" if self.path == "/health" else b"2.9.2")
+        self.wfile.write(b"2.9.2")
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
         """Prints nothing."""
 
 
 @pytest.mark.smoke
-def test_a_server_of_another_version_is_refused(tmp_path: Path) -> None:
-    server = HTTPServer(("127.0.0.1", 0), OtherVersion)
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("", r"is a server of MLflow 2\.9\.2\. Expected one of the version .* 3\.17"),
+        ("/other", r"does not answer \(Not Found\)"),
+    ],
+)
+def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), OtherServer)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        uri = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(UserError, match=r"is a server of MLflow 2\.9\.2\. Expected one of the version .* 3\.17"):
+        uri = f"http://127.0.0.1:{server.server_port}{path}"
+        with pytest.raises(UserError, match=said):
             check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
     finally:
         server.shutdown()

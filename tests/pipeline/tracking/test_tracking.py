@@ -1,14 +1,12 @@
-"""Parameters, tags and experiments as MLflow can hold them; secrets nowhere; a real server."""
+"""Parameters, tags and experiments as MLflow can hold them; what a store misses is sent later, and once."""
 
 import functools
-import re
+import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -16,60 +14,50 @@ import pytest
 from mlflow import MlflowClient
 from omegaconf import OmegaConf
 
-from pipeline.checks.registry import check_rules
+from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.redaction import redact
+from pipeline.run_folder.pending import settings_for
+from pipeline.system import signals
 from pipeline.system.processes import process_context
-from pipeline.tracking.journal import Journal
+from pipeline.system.signals import until
+from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import configuration_params
-from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.stored_run import StoredRun
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment
+from tests.pipeline.tracking.journals import (
+    EPOCHS,
+    LOCAL,
+    assert_complete,
+    begin,
+    client,
+    finish,
+    folder_of,
+    interrupted,
+    only_run,
+    record,
+    steps,
+)
 from tests.servers import free_port, mlflow_server
 
 pytestmark = pytest.mark.slow
 
-LOCAL = TrackingSettings(kind="local")
 
-
-def begin(
-    outputs: Path, name: str = "a run", tags: dict[str, str] | None = None, parent: str | None = None,
-    settings: TrackingSettings = LOCAL, experiment: str = "tried",
-) -> Tracker:  # fmt: skip
-    """Begins or resumes a run in a folder of that name."""
-    folder = outputs / "runs" / experiment / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return open_tracker(RunSpec(settings, outputs, folder, experiment, name, parent, tags or {}), print)
-
-
-@pytest.fixture
-def tracker(outputs: Path) -> Tracker:
-    return begin(outputs, tags={"note": "by hand"})
-
-
-def test_many_and_long_parameters_are_kept_whole(tracker: Tracker, outputs: Path) -> None:
+def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
+    """Those that change in a continued run are tags, as MLflow cannot change them."""
     long = "x" * 5_000
-    tracker.params({f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1})
-    tracker.status("FINISHED")
-    tracker.close(30)
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    params = client.get_run(tracker.run_id).data.params
-    assert len(params) == 352
-    assert params["odd_0__key"] == "1"
-    assert params["long"] == long
-
-
-def test_runs_are_children_and_end_as_they_are_told(tracker: Tracker, outputs: Path) -> None:
-    child = begin(outputs, "a job", parent=tracker.run_id)
-    for status, run in (("KILLED", child), ("FINISHED", tracker)):
-        run.status(status)
-        run.close(30)
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    found = client.get_run(child.run_id)
-    assert found.data.tags["mlflow.parentRunId"] == tracker.run_id
-    assert (found.info.status, client.get_run(tracker.run_id).info.status) == ("KILLED", "FINISHED")
-    assert found.info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
+    first = begin(outputs)
+    first.params(
+        {f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1, "strategy": "mirrored"}
+    )
+    first.close(30)
+    again = begin(outputs)
+    again.params({"strategy": "one_device", "p.1": 1, "more": 2})
+    again.close(30)
+    run = only_run(outputs)
+    assert len(run.data.params) == 354
+    assert (run.data.params["odd_0__key"], run.data.params["more"], run.data.params["long"]) == ("1", "2", long)
+    assert (run.data.params["strategy"], run.data.tags["changed/strategy"]) == ("mirrored", "one_device")
 
 
 def test_pointers_stand_once_and_values_resolved() -> None:
@@ -80,10 +68,8 @@ def test_pointers_stand_once_and_values_resolved() -> None:
 
 
 def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
-    settings = TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")
-    run = begin(outputs, settings=settings, experiment="own")
-    client = MlflowClient(settings.uri)
-    assert client.get_run(run.run_id).info.artifact_uri.startswith(f"file://{outputs}/artifacts/own/")
+    begin(outputs, settings=TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")).close(30)
+    assert only_run(outputs).info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
 
 
 def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
@@ -91,18 +77,6 @@ def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
     with pytest.raises(UserError, match="tracking=server cannot be used") as raised:
         begin(outputs, settings=settings)
     assert "secret" not in redact(str(raised.value))
-
-
-def test_a_web_server_is_no_mlflow_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        port = re.search(r"port (\d+)", process.stdout.readline())
-        assert port is not None
-        uri = f"http://127.0.0.1:{port.group(1)}"
-        with pytest.raises(UserError, match="does not answer"):
-            check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
-        process.terminate()
 
 
 def test_a_server_that_dies_and_comes_back_has_everything_once(
@@ -117,73 +91,33 @@ def test_a_server_that_dies_and_comes_back_has_everything_once(
     with server(ending=signal.SIGKILL):
         tracker = begin(tmp_path / "outputs", settings=settings)
         tracker.metrics({"train/loss": 1.0}, step=1)
-        assert wait_until(lambda: not tracker.unsent)
+        assert until(lambda: not tracker.unsent, 30)
     for step in (2, 3, 4):
         tracker.metrics({"train/loss": 1.0 / step}, step=step)  # returns, though no store answers
-    assert wait_until(lambda: tracker._sender.trouble is not None)
+    assert until(lambda: tracker._sender.trouble is not None, 30)
     assert tracker.unsent == 3
     with server():
         tracker.metrics({"train/loss": 0.2}, step=5)
         tracker.status("FINISHED")
         tracker.close(60)
-        client = MlflowClient(settings.uri)
-        assert tracker.run_id is not None
-        assert client.get_run(tracker.run_id).info.status == "FINISHED"
-        history = client.get_metric_history(tracker.run_id, "train/loss")
+        store = MlflowClient(settings.uri)
+        assert store.get_run(str(tracker.run_id)).info.status == "FINISHED"
+        history = store.get_metric_history(str(tracker.run_id), "train/loss")
     assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25), (5, 0.2)]
-
-
-def test_what_a_dead_process_has_left_is_sent_once(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process died after the store had got an entry and before that was noted: it is sent again, and stays one."""
-    first = begin(outputs)
-    first.metrics({"train/loss": 1.0, "val/loss": float("nan")}, step=1)
-    assert first.close(30) == 0
-    folder = outputs / "runs" / "tried" / "a run"
-    journal = Journal(folder)
-    journal.mark_sent(journal.sent - 1)
-    with (folder / "tracking.jsonl").open("a") as file:
-        file.write('\n{"call": "metrics", "given": {"values": {"train/')  # killed while it wrote
-    again = begin(outputs)
-    again.metrics({"train/loss": 2.0}, step=1)  # of the same step: what is there stays
-    again.metrics({"train/loss": 0.5}, step=2)
-    again.status("FINISHED")
-    again.close(30)
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    assert again.run_id == first.run_id
-    assert again.run_id is not None
-    history = client.get_metric_history(again.run_id, "train/loss")
-    assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5)]
-    assert len(client.get_metric_history(again.run_id, "val/loss")) == 1
-    assert client.get_run(again.run_id).info.status == "FINISHED"
-    assert Journal(folder).unsent == 0  # it can be read again: no line is half of two
 
 
 def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> None:
     first = begin(outputs)
     first.close(30)
-    (outputs / "runs" / "tried" / "a run" / "tracking.jsonl").unlink()
+    (folder_of(outputs) / NAME).unlink()
     again = begin(outputs)
     again.close(30)
     assert again.run_id == first.run_id
 
 
-def test_a_parameter_that_changes_in_a_continued_run_is_a_tag(outputs: Path) -> None:
-    first = begin(outputs)
-    first.params({"strategy": "mirrored", "seed": 1})
-    first.close(30)
-    again = begin(outputs)
-    again.params({"strategy": "one_device", "seed": 1, "more": 2})
-    again.status("FINISHED")
-    again.close(30)
-    assert again.run_id is not None
-    found = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_run(again.run_id)
-    assert found.data.params == {"strategy": "mirrored", "seed": "1", "more": "2"}
-    assert found.data.tags["changed/strategy"] == "one_device"
-
-
 def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
     tracker = begin(outputs)
-    assert wait_until(lambda: not tracker.unsent)
+    assert until(lambda: not tracker.unsent, 30)
     with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         for step in (1, 2, 3):
@@ -193,34 +127,7 @@ def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
         other.rollback()
     tracker.status("FINISHED")
     assert tracker.close(60) == 0
-    assert tracker.run_id is not None
-    points = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}").get_metric_history(tracker.run_id, "loss")
-    assert [point.step for point in points] == [1, 2, 3]
-
-
-def test_a_store_that_cannot_be_opened_is_not_suggested_again(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("no database")
-    with pytest.raises(UserError, match=r"tracking=local cannot be used \(.*file is not a database.*Try: tracking=off"):
-        begin(tmp_path)
-
-
-def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.begin({"run_id": "a"})
-    journal.add("tags", {"values": {"n": "1"}})
-    (tmp_path / "tracking.jsonl").rename(tmp_path / "away")
-    (tmp_path / "tracking.jsonl").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        journal.add("tags", {"values": {"n": "2"}})
-    journal.mark_sent(2)
-    assert Journal(tmp_path / "nowhere").unsent == 0
-    (tmp_path / "tracking.jsonl").rmdir()
-    (tmp_path / "away").rename(tmp_path / "tracking.jsonl")
-    assert Journal(tmp_path).unsent == 1  # more are said to be sent than it has: all are sent again
-    journal.add("tags", {"values": {"n": "3"}})
-    again = Journal(tmp_path)
-    assert [entry.arguments["values"]["n"] for entry in again.entries] == ["1", "2", "3"]
-    assert again.unsent == 1
+    assert steps(outputs, "loss") == [1, 2, 3]
 
 
 def write_into(outputs: Path, number: int) -> None:
@@ -241,19 +148,166 @@ def test_four_processes_that_write_into_one_file_lose_nothing(outputs: Path) -> 
     for process in processes:
         process.join(200)
     assert [process.exitcode for process in processes] == [0] * 4
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [own] = client.search_experiments(filter_string="name = 'tried'")
-    found = client.search_runs([own.experiment_id])
+    store = client(outputs)
+    [own] = store.search_experiments(filter_string="name = 'tried'")
+    found = store.search_runs([own.experiment_id])
     assert [run.info.status for run in found] == ["FINISHED"] * 4
     for run in found:
         assert len(run.data.params) == 30
         for index in range(5):
-            points = client.get_metric_history(run.info.run_id, f"m{index}")
+            points = store.get_metric_history(run.info.run_id, f"m{index}")
             assert [(point.step, point.value) for point in points] == [(s, float(s * index)) for s in range(1, 26)]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
+def test_outputs_that_were_moved_are_all_in_the_new_place(outputs: Path) -> None:
+    folder = interrupted(outputs)
+    (folder / "plot.png").write_bytes(b"a")
+    tracker = begin(outputs)
+    tracker.artifact(folder / "plot.png")
+    tracker.close(30)
+    moved = outputs.with_name("moved")
+    outputs.rename(moved)
+    finish(moved)
+    (folder_of(moved) / "more.png").write_bytes(b"b")
+    tracker = begin(moved)
+    tracker.artifact(folder_of(moved) / "more.png")
+    tracker.status("FINISHED")
+    tracker.close(30)
+    run = assert_complete(moved)
+    assert {entry.path for entry in client(moved).list_artifacts(run.info.run_id)} == {"plot.png", "more.png"}
+    assert not outputs.exists()
+
+
+@pytest.mark.smoke
+def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One bad name of a batch does not lose the others; what is refused is told again at the end, and noted."""
+    tracker = begin(outputs)
+    tracker.metrics({"good": 1.0, "bad\nname": 2.0, "also good": 3.0}, step=1)
+    tracker.artifact(outputs / "there_is_none.png")
+    tracker.status("FINISHED")
+    assert tracker.close(30) == 0
+    assert only_run(outputs).data.metrics == {"good": 1.0, "also good": 3.0}
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "refused by the store for good" in last
+    assert "bad\\nname" in last
+    assert "there_is_none.png" in last
+    assert "also good" not in last
+    assert Journal(folder_of(outputs)).is_closed
+
+
+def slowed(method: Callable[..., object], seconds: float) -> Callable[..., object]:
+    def call(*given: object, **named: object) -> object:
+        time.sleep(seconds)
+        return method(*given, **named)
+
+    return call
+
+
+def test_a_slow_store_that_answers_is_waited_for(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wait counts from the last answer, to a limit, and hears a signal. What is left is sent as it says."""
+    tracker = begin(outputs)
+    tracker.flush(seconds=30)
+    with monkeypatch.context() as patch:
+        real = {name: getattr(MlflowClient, name) for name in ("log_batch", "update_run", "set_terminated")}
+        for name, method in real.items():
+            patch.setattr(MlflowClient, name, slowed(method, 0.4))
+        record(tracker, EPOCHS)
+        tracker.status("FINISHED")
+        said: list[str] = []
+        patch.setattr("pipeline.tracking.tracker.TOLD_AFTER_SECONDS", 0.2)
+        patch.setattr("pipeline.tracking.tracker.FINISHED_SECONDS", 1.0)
+        began = time.monotonic()
+        assert tracker.flush(said.append) == 0
+        assert time.monotonic() - began > 2
+        assert "sending" in said[0]
+        record(tracker, EPOCHS + 5)
+        patch.setattr("pipeline.tracking.tracker.LONGEST_SECONDS", 0.5)
+        assert tracker.flush(said.append) > 0
+        patch.setattr("pipeline.tracking.tracker.LONGEST_SECONDS", 60)
+        with signals.listening():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert tracker.flush(said.append) > 0
+        for name, method in real.items():
+            patch.setattr(MlflowClient, name, slowed(method, 5.0))
+        record(tracker, EPOCHS + 7)
+        tracker.close(0.5)
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert "(the store is too slow" in told
+    assert f"`python -m pipeline.sync {folder_of(outputs)}` sends them" in told
+    assert sync.main([str(folder_of(outputs))]) == 0
+    assert steps(outputs, "train/loss") == list(range(1, EPOCHS + 8))
+
+
+class TextRun(StoredRun):
+    """A store of a user's own: a text file. It is away while there is a file `away`, and refuses `bad`."""
+
+    def open(self, run_id: str | None) -> None:
+        super().open(run_id or "mine")
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, ValueError)
+
+    def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
+        if (self.spec.outputs / "away").exists():
+            raise ConnectionError("away")
+        if "bad" in values:
+            raise ValueError("bad")
+        self._write(f"{step} {dict(values)}")
+
+    def status(self, status: str, time: int) -> None:
+        self._write(status)
+
+    def _write(self, line: str) -> None:
+        with (self.spec.outputs / self.spec.settings.options["file"]).open("a") as file:
+            file.write(f"{line}\n")
+
+
+OWN = TrackingSettings(_target_=f"{__name__}.TextRun", options={"file": "mine.txt"})
+
+
+def test_a_store_of_ones_own_has_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
+    monkeypatch.setattr("pipeline.tracking.tracker.RETRY_SECONDS", 0.1)
+    tracker = begin(tmp_path, settings=OWN)
+    tracker.metrics({"loss": 1.0}, 1)
+    tracker.flush(seconds=30)
+    (tmp_path / "away").touch()
+    tracker.metrics({"loss": 0.5}, 2)
+    assert tracker.close(0.5) == 1
+    (tmp_path / "away").unlink()
+    tracker = begin(tmp_path, settings=OWN)
+    assert tracker.run_id == "mine"
+    for step, loss in ((1, 1.0), (2, 0.5), (3, 0.25)):
+        tracker.metrics({"loss": loss}, step)
+    tracker.metrics({"bad": 0.0}, 3)
+    tracker.status("FINISHED")
+    assert tracker.close(30) == 0
+    lines = ["RUNNING", "1 {'loss': 1.0}", "2 {'loss': 0.5}", "RUNNING", "3 {'loss': 0.25}", "FINISHED"]
+    assert (tmp_path / "mine.txt").read_text().splitlines() == lines
+    assert "the store refuses metrics 'bad' (ValueError: bad)" in capsys.readouterr().out
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a method by a line of its journal, nor a class that the command does not name."""
+    begin(tmp_path, settings=OWN).close(30)
+    folder = folder_of(tmp_path)
+    with pytest.raises(UserError, match=r"was recorded by .*TextRun.*tracking\._target_=.*TextRun"):
+        settings_for(folder, LOCAL)
+    assert settings_for(folder, OWN) == OWN
+    assert sync.main([f"--outputs={tmp_path}"]) == 1
+    assert "was recorded by" in capsys.readouterr().err
+    with (folder / NAME).open("a") as file:
+        file.write('\n{"call": "open", "given": {"run_id": "x"}}')
+    journal = Journal(folder)
+    assert journal.damaged == 1
+    assert all(entry.call != "open" for entry in journal.entries)
+    for target in ("os.system", "pipeline.tracking.tracker.Tracker", "x"):
+        with pytest.raises(UserError, match=rf"tracking\._target_={target} cannot be used"):
+            begin(tmp_path, "other", settings=TrackingSettings(_target_=target))

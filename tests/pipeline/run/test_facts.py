@@ -1,5 +1,7 @@
-"""The summary says of which epoch a number is, and where the time went."""
+"""What is told of a run: of which epoch a number is, where the time went, its name and its description."""
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +9,27 @@ import pytest
 
 from pipeline.comparison.frame import columns_of
 from pipeline.comparison.report import write
-from pipeline.config.schemas import TopSettings
 from pipeline.console import Console
+from pipeline.paths import new_folder_name
 from pipeline.planning.job import Job
-from pipeline.run.facts import show_summary, show_times
+from pipeline.run.facts import (
+    LONGEST,
+    code,
+    escaped,
+    label,
+    run_description,
+    run_name,
+    show_summary,
+    show_times,
+    sweep_description,
+    sweep_name,
+)
 from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
-from stages.errors import UserError
-from stages.settings.ranges import check
-from tests.pipeline.experiments import BARE, QUICK, experiment
+from tests.pipeline.experiments import SMALL, TRAINED, experiment, only_folder
 
-pytestmark = pytest.mark.slow
-
+GROUPS = {"strategy": "mirrored", "debug": "fast", "precision": "float32", "model": "mlp"}
 METRICS = {
     "train/best_epoch": 22.0, "train/last_epoch": 30.0, "train/weights_epoch": 22.0,
     "val/best_accuracy": 0.98, "val/best_loss": 0.012, "val/accuracy": 0.97, "val/loss": 0.02,
@@ -66,20 +76,18 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
     assert "- epoch: train/weights_epoch" in (tmp_path / "comparison.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_of_one_epoch_too_many_says_whose_weights_it_has(tmp_path: Path) -> None:
-    given = [*QUICK, "train.restore_best=false", "optimizer.learning_rate=0.05", "tracking=off", *BARE]
+    """And is tracked nowhere with `tracking=off`."""
+    given = [*SMALL, "train.restore_best=false", "optimizer.learning_rate=0.05", "tracking=off", *TRAINED]
     assert run_job(Job(experiment(*given, "train.epochs=3", outputs=tmp_path)), Console()) == 0
-    [path] = tmp_path.glob("runs/*/*/summary.json")
-    found = Summary.read(path.parent)
+    found = Summary.read(only_folder(tmp_path))
     assert found.weights == {"epoch": 3, "selection": "last", "monitor": "val_loss", "ema": False}
     assert found.metrics["train/last_epoch"] == found.metrics["train/weights_epoch"] == 3
     assert {"train/best_loss", "train/best_accuracy", "val/best_loss", "val/best_accuracy"} <= found.metrics.keys()
     assert found.metrics["val/best_loss"] <= found.metrics["val/loss"]
-    stages = sum(stage.seconds for stage in found.stages.values())
-    assert found.seconds == pytest.approx(found.start_seconds + stages + found.recording_seconds)
-    parts = [v for name, v in found.metrics.items() if name.startswith("train/") and name.endswith("_seconds")]
-    assert len(parts) >= 6
-    assert 0 < sum(parts) <= found.stages["train"].seconds
+    assert found.run_id is None
+    assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +101,69 @@ def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.Capture
     )
 
 
-def test_a_fork_starts_from_its_best_or_last_weights() -> None:
-    with pytest.raises(UserError, match="fork_weights=first"):
-        check(TopSettings(fork="x", fork_weights="first"), "")
-    check(TopSettings(fork="x", fork_weights="last"), "")
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["strategy=mirrored", "precision=mixed_bfloat16", "debug=fast"], "mirrored mixed_bfloat16 debug=fast"),
+        (["optimizer.learning_rate=0.01", "train.batch_size=64"], "lr=0.01 batch=64"),
+        (["+model.network.mine=[1,2]", "seed=2"], "mine=[1,2] seed=2"),
+        (["the only job"], "the only job"),
+        ([], ""),
+    ],
+)
+def test_a_label_is_the_options_and_the_last_part_of_a_setting(overrides: list[str], name: str) -> None:
+    assert label(overrides, GROUPS) == name
+
+
+def test_a_run_is_named_by_its_settings_first_and_its_folder_last() -> None:
+    folder = Path("outputs/runs/digits_mlp/20261122-062003-398877be")
+    given = ["model=mlp", "outputs=/elsewhere", "tracking.note=a try", "resume=never", "seed=3"]
+    assert run_name(given, GROUPS, folder) == "mlp seed=3 398877be"
+    assert run_name(["tracking=off"], GROUPS, folder) == "defaults 398877be"
+
+
+def test_a_sweep_is_named_by_the_settings_in_which_its_jobs_differ() -> None:
+    labels = [f"strategy={strategy} train.batch_size={size}" for strategy in "ab" for size in (1, 2)]
+    assert sweep_name(labels) == "strategy × batch, 4 jobs"
+    assert sweep_name(["the only job"]) == "sweep, 1 job"
+
+
+def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
+    failed = Summary("4d9eb298", "FAILED", "digits_cnn", "outputs/runs/a", {})
+    failed.stages = {"train": StageOutcome("failed", 1.0)}
+    failed.error = "no <b>device</b> */gpu:7*\n`x`"
+    first, *_ = run_description(failed, "python -m pipeline", None, "made").split("\n\n")
+    assert first == r"**FAILED in train**: no \<b\>device\</b\> \*/gpu:7\* \`x\`"
+    assert escaped("a_b|c") == r"a\_b\|c"
+
+
+@pytest.mark.parametrize("text", ["plain", "with `one`", "``two", "`"])
+def test_code_ends_where_it_ends(text: str) -> None:
+    shown = code(text)
+    fence = shown[: len(shown) - len(shown.lstrip("`"))]
+    assert fence not in text
+    assert shown.removeprefix(fence).removesuffix(fence).strip() == text.strip()
+
+
+def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
+    rows = [f"| {number} | mirrored | 0.98 |" for number in range(500)]
+    text = sweep_description("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
+    assert len(text) < LONGEST + 50
+    assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
+    cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"
+    assert text.endswith(cut)
+
+
+def test_folders_sort_by_their_beginning_whatever_the_local_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Local time goes back when summer ends, and differs between machines."""
+    names = []
+    for zone in ("EAST-9", "WEST+9"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        names.append(new_folder_name(tmp_path))
+    monkeypatch.undo()
+    time.tzset()
+    assert names[0][:15] <= names[1][:15]
+    assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{8}", name) for name in names)
