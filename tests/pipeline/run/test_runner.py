@@ -274,7 +274,7 @@ def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
 
 
 def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
-    """It loads its data before, and the next one begins as soon as it has trained."""
+    """It prepares its data before, and the next one begins as soon as it has trained."""
     events: list[str] = []
 
     class Noted(Turn):
@@ -284,6 +284,6 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
         def has_trained(self) -> None:
             events.append("next")
 
-    names = ("load", "train", "evaluate")
+    names = ("normalize", "train", "evaluate")
     Run(tmp_path, turn=Noted(Pipe()[0]))(**{name: functools.partial(events.append, name) for name in names})
-    assert events == ["load", "wait", "train", "next", "evaluate"]
+    assert events == ["normalize", "wait", "train", "next", "evaluate"]
