@@ -263,7 +263,7 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
 def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Returns the kinds of targets by their dtypes; those that are labels, or none of them, are found."""
     if len(targets) == 1:
-        return {name: "number" if array.dtype.kind == "f" else "category" for name, array in targets.items()}
+        return {name: "category" for name, array in targets.items() if array.dtype.kind != "f"}
     are_numbers = all(array.dtype.kind in "fiu" for array in targets.values())
     are_labels = are_numbers and all(np.isin(array, (0, 1)).all() for array in targets.values())
     return dict.fromkeys(targets, "number") if are_numbers and not are_labels else {}

@@ -15,6 +15,7 @@ from stages.data.source import Encoded, FileSource, Invalid
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import ColumnFacts, TableSource, feature_of_column, read_table
+from stages.data.tables import FEW
 from stages.data.typed_columns import digests
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
@@ -192,9 +193,8 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
-        if settings.predicts == "auto" and len(names) == 1 and len(two := np.unique(targets)) == 2:
-            problem = f"data.target={names[0]} is {two[0]:g} or {two[1]:g} in all rows"
-            raise UserError(problem, "task=classification, or task=regression for the mean", "task=classification")
+        if len(names) == 1 and names[0] not in settings.declared:
+            _refuse_few(names[0], targets)
         return (
             targets,
             Regression(tuple(names)),
@@ -212,6 +212,20 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         values, codes = np.array([texts[place] for place in order], object), rank[source.arrays[names[0]]]
     why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
     return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
+
+
+def _refuse_few(name: str, targets: np.ndarray) -> None:
+    """Refuses what may be numbers or classes: two floats, or few that are whole."""
+    if len(np.unique(targets[:1000])) > FEW:
+        return
+    different = np.unique(targets)
+    if len(different) == 2 or (len(different) <= FEW and (different % 1 == 0).all()):
+        shown = ", ".join(f"{value:g}" for value in different)
+        raise UserError(
+            f"data.target={name} has {len(different)} values ({shown})",
+            "task=classification, or task=regression for the mean",
+            "task=classification",
+        )
 
 
 def _labels(source: TableSource, name: str) -> np.ndarray | None:

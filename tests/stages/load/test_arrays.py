@@ -175,7 +175,11 @@ def words(**columns: Any) -> tuple[Any, Any]:
         ),
         (
             lambda: (NUMBERS, CLASSES % 2 * 1.0),
-            "data.target=target is 0 or 1 in all rows. Expected task=classification",
+            "data.target=target has 2 values (0, 1). Expected task=classification",
+        ),
+        (
+            lambda: (NUMBERS, CLASSES % 3 + 1.0),
+            "data.target=target has 3 values (1, 2, 3). Expected task=classification",
         ),
         (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
         (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
