@@ -1,4 +1,7 @@
-"""Nothing that is typed is accepted and ignored: each word has an effect, or is refused with what to type."""
+"""Nothing that is typed is accepted and ignored: each word has an effect, or is refused with what to type.
+
+And what varies in a sweep: on the command line, in files, zipped, with exclusions.
+"""
 
 import time
 from pathlib import Path
@@ -16,8 +19,95 @@ from stages.errors import UserError
 from tests.pipeline.experiments import schema_nodes
 
 
-def composed(*words: str) -> Composer:
+def composer(*words: str) -> Composer:
     return Composer(read_arguments(words))
+
+
+def jobs(*words: str) -> list[str]:
+    """Returns the jobs that a command asks for, each as its overrides."""
+    made = composer(*words)
+    assert made.is_sweep
+    return [" ".join(lines) for lines in made.grid]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-m", "seed=range(0,3)"], ["seed=0", "seed=1", "seed=2"]),
+        (["-m", "seed=choice(4,5)"], ["seed=4", "seed=5"]),
+        (["-m", "model=glob(cnn*)"], ["model=cnn", "model=cnn_photo"]),
+        (["-m", "seed=sort(3,1)"], ["seed=1", "seed=3"]),
+        (["-m", "a=1,2", "b=x,y"], ["a=1 b=x", "a=1 b=y", "a=2 b=x", "a=2 b=y"]),
+        (["-m", "seed=1,2", "data.split_seed=3,4", "sweep.zip=[seed,data.split_seed]"],
+         ["seed=1 data.split_seed=3", "seed=2 data.split_seed=4"]),
+        (["-m", "a=1,2", "c=5,6", "b=3,4", "sweep.zip=[[a,b]]"],
+         ["a=1 c=5 b=3", "a=1 c=6 b=3", "a=2 c=5 b=4", "a=2 c=6 b=4"]),
+        (["-m", "strategy=one_device,mirrored", "precision=float32,float16",
+          "sweep.exclude=[{strategy: mirrored, precision: float16}]"],
+         ["strategy=one_device precision=float32", "strategy=one_device precision=float16",
+          "strategy=mirrored precision=float32"]),
+        (["sweep=seeds", "seed=7,8"], ["seed=7", "seed=8"]),
+        (["-m", "sweep=seeds", "sweep.n=1", "train.epochs=1,2"], ["seed=0 train.epochs=1", "seed=0 train.epochs=2"]),
+        (["+sweep.over={seed: [1, 2]}"], ["seed=1", "seed=2"]),
+    ],
+)  # fmt: skip
+def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
+    assert jobs(*words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "seed=1,2", "train.epochs=1,2,3", "sweep.zip=[seed,train.epochs]"], "numbers of values differ"),
+        (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which does not vary"),
+        (["-m", "seed=1,2", "sweep.zip=[seed]"], "does not say what advances together"),
+        (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
+        (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
+        (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        jobs(*words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sweep_of_a_users_own_file(tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text(
+        "defaults:\n  - /schema/sweep@_here_: sweep\n  - _self_\n"
+        "over:\n  model: [cnn, mlp]\n  optimizer.learning_rate: [0.1, 1e-3]\n  seed: 3\n"
+        "zip: [model, optimizer.learning_rate]\nn_jobs: 2\n"
+    )
+    words = ("--config-dir", str(tmp_path), "sweep=mine")
+    assert jobs(*words) == [
+        "model=cnn optimizer.learning_rate=0.1 seed=3", "model=mlp optimizer.learning_rate=0.001 seed=3"
+    ]  # fmt: skip
+    assert composer(*words).sweep.n_jobs == 2
+
+
+def test_what_a_sweep_is_changes_no_job() -> None:
+    """The same job has the same configuration, overrides and identity, whatever sweep it is of."""
+    [first, _] = composer("-m", "seed=1,2").jobs()
+    [other, _] = composer("-m", "seed=1,2", "sweep.n_jobs=2", "sweep.retries=1").jobs()
+    assert first.overrides == other.overrides
+    assert "sweep" not in read(first.document, first.choices).document
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["seed=interval(0.1,0.2)", "seed=shuffle(1,2)", "seed=range(4,1)", "seed=range(1,4,0)", "seed=glob(*)",
+     "model=glob(nothing*)", "model=cnn,nothing"],
+)  # fmt: skip
+def test_values_that_no_sweep_can_enumerate_say_what_to_type(given: str) -> None:
+    with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
+        list(composer("-m", given).jobs())
+
+
+def test_jobs_are_counted_without_being_composed() -> None:
+    began = time.process_time()
+    assert len(composer("-m", "optimizer.learning_rate=range(0,10000)", "seed=1,2").grid) == 20_000
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
@@ -38,21 +128,21 @@ def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -
     )
     (tmp_path / "noted").mkdir()
     (tmp_path / "noted" / "mine.yaml").write_text("said: yes of it\n")
-    document = composed("--config-dir", str(tmp_path), "experiment=mine").one().document
+    document = composer("--config-dir", str(tmp_path), "experiment=mine").one().document
     assert (document.name, document.notes.said) == ("mlp_of_mine", "yes of it")
 
 
 @pytest.mark.slow
 def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
-    composer = composed()
-    nodes = schema_nodes(composer.one().document)
+    made = composer()
+    nodes = schema_nodes(made.one().document)
     assert {*SCHEMAS} - {"network", "format"} <= {*nodes}
     assert {"model.network", "export.formats.saved_model"} <= {*nodes}
     for node in nodes:
         for key in ("+{}.new", "++{}.new.below", "+{}._target_"):
             if key.endswith("_target_") and node not in ("optimizer", "schedule", "precision", "debug"):
                 continue  # the schema has it
-            one = composer.compose(parsed([f"{key.format(node)}=keras.optimizers.RMSprop"]))
+            one = made.compose(parsed([f"{key.format(node)}=keras.optimizers.RMSprop"]))
             with pytest.raises(UserError) as refused:
                 read(one.document, one.choices)
             assert node in str(refused.value)
@@ -63,35 +153,19 @@ def test_a_name_that_refers_to_a_group_is_not_set() -> None:
     """It would cut the stage off its group: `train.optimizer` is `${optimizer}`."""
     for given in ("+train.optimizer.foo=1", "load=null", "model.precision={policy: x}"):
         with pytest.raises(UserError, match="refers to"):
-            composed(given).one()
+            composer(given).one()
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])
 def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
-    one = composed(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()
+    one = composer(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()
     assert (one.choices["experiment"], one.choices["model"], one.document.name) == ("mnist_cnn", "mlp", "mnist_cnn")
     assert one.overrides == ("experiment=mnist_cnn", "model=mlp")  # so a fork can give it again
-    assert composed("experiment=null").one().choices["experiment"] is None
+    assert composer("experiment=null").one().choices["experiment"] is None
 
 
 @pytest.mark.parametrize("given", ["experiment@_global_=mnist_cnn", "optimizer@other=sgd", "model=[cnn,mlp]", "model=",
                                    "model=1", "optimizer=null", "seed=range(1,3)", "model=nothing"])  # fmt: skip
 def test_what_chooses_no_option_says_what_to_type(given: str) -> None:
     with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
-        composed(given).one()
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["seed=interval(0.1,0.2)", "seed=shuffle(1,2)", "seed=range(4,1)", "seed=range(1,4,0)", "seed=glob(*)",
-     "model=glob(nothing*)", "model=cnn,nothing"],
-)  # fmt: skip
-def test_values_that_no_sweep_can_enumerate_say_what_to_type(given: str) -> None:
-    with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
-        list(composed("-m", given).jobs())
-
-
-def test_jobs_are_counted_without_being_composed() -> None:
-    began = time.process_time()
-    assert len(composed("-m", "optimizer.learning_rate=range(0,10000)", "seed=1,2").grid) == 20_000
-    assert time.process_time() - began < 5
+        composer(given).one()

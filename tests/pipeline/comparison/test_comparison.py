@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.made_runs import MadeRun, grid, make_sweep
+from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.answer import choice, sentences
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.report import as_csv, markdown, notes, terminal_table
-from pipeline.comparison.rows import Row
 from pipeline.sweep.index import compare
 from stages.errors import UserError
 
@@ -113,14 +112,6 @@ def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
     assert "95 %: −" in sentence
 
 
-def test_what_the_data_cannot_tell_is_said(tmp_path: Path) -> None:
-    runs = [MadeRun(ONE, correct(0.9, 1)), MadeRun(BFLOAT16, correct(0.9, 2))]
-    [sentence] = sentences(compared(tmp_path, *runs))
-    assert "changes test accuracy by 0.00 points" in sentence
-    told = "n = 1 seed: two trained models, not two settings), not distinguishable from zero by these examples"
-    assert told in sentence
-
-
 @pytest.mark.parametrize("digests", [{"test_set": "other"}, {"test_pixels": "8x8x1 c"}])
 def test_different_test_sets_are_compared_with_a_warning_alone(digests: dict[str, Any], tmp_path: Path) -> None:
     comparison = compared(tmp_path, made(ONE), made(BFLOAT16, **digests))
@@ -202,10 +193,6 @@ def test_csv_has_every_number_at_full_precision(tmp_path: Path) -> None:
     assert (rows[0]["n"], rows[0]["seeds"], rows[2]["status"], rows[2]["test/accuracy"]) == ("2", "1 2", "REFUSED", "")
 
 
-def _is_told(comparison: Comparison, row: Row) -> bool:
-    return row in comparison.differences and comparison.differences[row].excludes_zero
-
-
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_table_fits(width: int, tmp_path: Path) -> None:
     long = {**ONE, "optimizer.weight_decay_of_a_long_name": "0.0001", "strategy": "parameter_server"}
@@ -218,12 +205,3 @@ def test_the_table_fits(width: int, tmp_path: Path) -> None:
     assert max(map(len, lines)) <= width
     assert "test %" in captured.get()
     assert "val loss" in captured.get()
-
-
-def test_many_settings_are_compared_in_pairs_of_seeds(tmp_path: Path) -> None:
-    """The one of 50 that is better by three points is found, and not many of the others."""
-    comparison = compare(make_sweep(tmp_path / "s", grid(20, 3)))
-    told = [number for number, row in enumerate(comparison.rows) if _is_told(comparison, row)]
-    assert 1 in told
-    assert len(told) <= 4
-    assert len(notes(comparison)) < 12

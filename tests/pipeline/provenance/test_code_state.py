@@ -23,13 +23,10 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_tree(repository: Path) -> None:
-    state = code_state.code_state(repository)
-    assert state is not None
-    assert (len(state.commit), state.dirty, state.diff) == (40, False, "")
-
-
 def test_changes_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
+    clean = code_state.code_state(repository)
+    assert clean is not None
+    assert (len(clean.commit), clean.dirty, clean.diff) == (40, False, "")
     (repository / "net.py").write_text("layers = 2\n")
     before = git(repository, "status", "--porcelain")
     state = code_state.code_state(repository)
