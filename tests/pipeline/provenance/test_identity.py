@@ -60,16 +60,6 @@ def test_the_package_of_a_target_counts_and_is_named(setting: str, place: Path) 
 
 
 @pytest.mark.smoke
-def test_new_and_deleted_files_count(place: Path) -> None:
-    given = experiment(NETWORK % "own_package.net.tiny")
-    digests = [sources(given).digest]
-    (place / "own_package" / "new.py").write_text("")
-    digests.append(sources(given).digest)
-    (place / "own_package" / "net.py").unlink()
-    digests.append(sources(given).digest)
-    assert len(set(digests)) == 3
-
-
 def test_a_module_alone_counts_without_what_lies_beside_it(place: Path) -> None:
     given = experiment(NETWORK % "own_sibling.tiny")
     before = sources(given).digest

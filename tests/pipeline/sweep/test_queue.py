@@ -97,39 +97,8 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert not [process for process in processes if process.is_running()]
 
 
-def lingers(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection) -> None:
-    """Stands for a job that has finished and still sends to its store; the second of them dies of it."""
-    assert job.folder is not None
-    Turn(turn).has_finished()
-    time.sleep(1)
-    os._exit(int(job.folder.name))
-
-
-def test_the_next_job_begins_while_a_finished_one_still_sends(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes: list[JobProcess] = []
-    others: list[int] = []
-
-    class Noted(JobProcess):
-        def __init__(self, *arguments: Any) -> None:
-            others.append(sum(process.exitcode is None for process in processes))
-            super().__init__(*arguments)
-            processes.append(self)
-
-    codes: list[int] = []
-
-    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
-        codes.append(code)
-
-    monkeypatch.setattr("pipeline.sweep.queue.JobProcess", Noted)
-    monkeypatch.setattr("pipeline.sweep.queue._work", lingers)
-    Scheduler(iter(jobs(outputs, 2)), Console(), [Slot()], on_end=ended).run()
-    assert codes == [0, 0]
-    assert others == [0, 1]
-    assert [process.exitcode for process in processes] == [0, 1]
-
-
 def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection, until: str) -> None:
-    """Stands for a job that begins, trains in its turn, and is evaluated until the next one does `until`."""
+    """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
     assert job.folder is not None
     job.folder.mkdir(parents=True)
     number, events = int(job.folder.name), job.folder.with_name("events")
@@ -146,6 +115,10 @@ def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: C
         assert signals.until(lambda: f"{until} {number + 1}" in events.read_text(), 30, 0.01)
     time.sleep(0.2)  # a job that must not begin, or train, would do so now
     note("ends")
+    Turn(turn).has_finished()
+    if number < 2:  # the next one begins while this one is still sent to its store
+        assert signals.until(lambda: f"begins {number + 1}" in events.read_text(), 30, 0.01)
+    (job.folder / "sent").touch()
     os._exit(0)
 
 
@@ -157,6 +130,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
+    assert len([*outputs.glob("jobs/*/sent")]) == 3
     if overlaps:
         assert events[:-1] == ["begins 0", "trains 0", "begins 1", "ends 0", *rest]
     else:
