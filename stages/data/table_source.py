@@ -178,13 +178,13 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
         note = "" if kind != "leave_out" else "by data.features"
     if unused := _unused(profile.name, settings) if role is None else "":
         kind, note = "leave_out", unused
-    elif profile.is_marked and role in (None, "target") and profile.name not in settings.declared:
-        raise _marked(profile, is_feature=role is None)
+    elif role in (None, "target") and profile.name not in settings.declared:
+        _refuse_texts(profile)
     is_whole = profile.is_whole and profile.is_number and not profile.missing
     kind = "whole" if kind == "category" and is_whole else kind
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
-        _refuse_target(profile, kind, note, profile.name in settings.declared)
+        _refuse_target(profile, kind, note)
         if settings.predicts == "regression" and not profile.is_number:
             problem = f"task=regression, and data.target={profile.name} has texts"
             raise UserError(problem, "a column of numbers, or classes", "task=classification")
@@ -199,24 +199,24 @@ def _unused(column: str, settings: TableSettings) -> str:
     return "beside images" if settings.image not in (None, column) else ""
 
 
-def _marked(profile: Profile, is_feature: bool) -> UserError:
-    assert profile.wrong is not None
+def _refuse_texts(profile: Profile) -> None:
+    """Refuses numbers that other texts, or marks, would make a category or an identifier."""
+    if profile.wrong is None or not (profile.is_marked or profile.is_mixed):
+        return
     text, row = profile.wrong
-    fix = f"'data.features={{{profile.name}: leave_out}}'" if is_feature else ""
-    return UserError(
-        f"column {profile.name} has {text!r} in row {row:,}", "numbers such as -1234.5, without other marks", fix
+    where = f"column {profile.name} has {text!r} in row {row:,}"
+    if profile.is_marked:
+        raise UserError(
+            where, "numbers such as -1234.5, without other marks", f"'data.features={{{profile.name}: leave_out}}'"
+        )
+    raise UserError(
+        f"{where}, and {profile.numbers:,} of {profile.present:,} values are numbers",
+        "numbers alone, or the column's kind in data.features",
+        f"'data.missing=[\"{text}\"]'",
     )
 
 
-def _refuse_target(profile: Profile, kind: str, note: str, is_declared: bool) -> None:
-    if profile.is_mixed and profile.wrong is not None and not is_declared:
-        text, row = profile.wrong
-        raise UserError(
-            f"data.target={profile.name} is {text!r} in row {row:,}, and {profile.numbers:,} of "
-            f"{profile.present:,} values are numbers",
-            "numbers alone, or texts that repeat",
-            f"'data.missing=[\"{text}\"]' data.on_error=skip",
-        )
+def _refuse_target(profile: Profile, kind: str, note: str) -> None:
     if kind == "leave_out":
         raise UserError(
             f"data.target={profile.name} has {note}", "a column of numbers, or of several values that repeat"

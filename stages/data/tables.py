@@ -195,7 +195,8 @@ class Profile:
     """Facts of a column.
 
     present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row;
-    marked: those that are, or would be without marks of thousands, currencies and the like.
+    marked: those that are, or would be without marks of thousands, currencies and the like. others: different texts
+    that are no numbers.
     different: values; 0 of numbers that are not whole.
     """
 
@@ -204,6 +205,7 @@ class Profile:
     present: int = 0
     numbers: int = 0
     marked: int = 0
+    others: int = 0
     spaces: int = 0
     dates: int = 0
     wrong: tuple[str, int] | None = None
@@ -235,6 +237,7 @@ class Profile:
             facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
             facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
             facts["different"] = len(texts)
+            facts["others"] = len(texts) - pc.sum(is_number).as_py()
             if (place := pc.index(is_number, False).as_py()) >= 0:
                 facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py() + 1
         if whole is not None:
@@ -250,9 +253,9 @@ class Profile:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether numbers are in the majority, of many different ones, and yet too many others beside them."""
-        half = self.present / 2 <= self.numbers < NEARLY_ALL * self.present
-        return half and self.different > FEW and not self.has_leading_zeros
+        """Whether few different texts, such as `?`, are beside many different numbers, and often."""
+        is_often = self.numbers < NEARLY_ALL * self.present
+        return is_often and self.others <= FEW < self.different - self.others and not self.has_leading_zeros
 
     @property
     def is_marked(self) -> bool:
