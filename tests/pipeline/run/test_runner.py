@@ -132,6 +132,19 @@ def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run:
         run(mine=lambda: result)
 
 
+def test_a_stage_is_given_the_latest_result_of_a_name(run: Run) -> None:
+    """As `load`, `normalize` and `augment` hand on one `dataset` after another."""
+    seen: list[float] = []
+    functions: list[Callable[..., Any]] = [
+        lambda: WithRecord(Record(), 1.0),
+        lambda made: dataclasses.replace(made, error=2.0),
+        lambda made: seen.append(made.error),
+    ]
+    stages = [PlannedStage(str(place), "x.y", "", ("made",) * bool(place), "made") for place in range(3)]
+    run.runner.run([BoundStage(*pair, None) for pair in zip(stages, functions, strict=True)])
+    assert seen == [2.0]
+
+
 def test_numbers_of_every_kind_become_metrics_and_others_are_named_once(run: Run) -> None:
     values = {
         "numpy bool": np.bool_(True),
