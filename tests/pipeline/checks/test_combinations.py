@@ -75,6 +75,18 @@ REFUSED: Mapping[str, str] = {
     "+export.formats.mine=3": "names no exporter",
     "export.reload=there": "export.reload=there is not known",
     "export=litert export.formats.litert_int8.least_agreement=2": "is out of range",
+    "export.register=digits tracking=off": "with tracking=off: models are registered",
+    "export.register=a/b": "export.register=a/b is not valid. Expected letters",
+    "export=keras export.register=digits": "without a SavedModel",
+    "export.alias=champion": "export.alias=champion with export.register=null",
+    "export.register=digits export.alias=v1": "export.alias=v1 is not valid. Expected letters",
+    "export.register=digits export.alias=champion evaluate.predictions=false": "promote_if=better without predictions",
+    "train.monitor=val_acc": "train.monitor=val_acc is not known",
+    "task.loss.delta=2": "task.loss=.* names no function or class",
+    "task.metrics=[mape]": r"task.metrics\[0\]=mape names no function or class",
+    "task.loss._target_=keras.losses.Hubert": "keras.losses.Hubert cannot be imported",
+    "task.loss._target_=keras.losses.Huber task.loss.deltas=2": "task.loss.deltas: keras.losses.Huber does not",
+    "task=regression task.single_logit=true": "single_logit",
 }  # fmt: skip
 
 

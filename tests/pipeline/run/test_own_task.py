@@ -10,7 +10,6 @@ from sklearn import datasets
 from sklearn import metrics as sk
 
 from pipeline.checks.registry import check_rules
-from stages.errors import UserError
 from stages.evaluation.predictions import read_columns
 from tests import commands
 from tests.pipeline.experiments import experiment, only_folder
@@ -55,26 +54,6 @@ def test_two_classes_by_one_logit_are_measured_as_by_scikit_learn_with_the_weigh
 def test_keras_trains_by_an_own_loss_and_its_file_needs_none(tmp_path: Path) -> None:
     _, printed = run("diabetes", tmp_path, "train=fit", "task.loss._target_=keras.losses.LogCosh", "train.epochs=1")
     assert "val rmse" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["train.monitor=val_acc"], "train.monitor=val_acc is not known"),
-        (["task.loss.delta=2"], "task.loss={'delta': 2} names no function or class"),
-        (["task.metrics=[mape]"], "task.metrics[0]=mape names no function or class"),
-        (["task.loss._target_=keras.losses.Hubert"], "task.loss._target_=keras.losses.Hubert cannot be imported"),
-        (
-            ["task.loss._target_=keras.losses.Huber", "task.loss.deltas=2"],
-            "task.loss.deltas: keras.losses.Huber does not",
-        ),
-        (["task=regression", "task.single_logit=true"], "single_logit"),
-    ],
-)
-def test_wrong_choices_are_refused_before_anything_starts(words: list[str], problem: str) -> None:
-    with pytest.raises(UserError) as refused:
-        check_rules(experiment("data=digits", *words), surroundings=False)
-    assert problem in str(refused.value)
 
 
 def test_own_losses_of_functions_and_classes_are_composed() -> None:

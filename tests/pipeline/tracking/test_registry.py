@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.checks.registry import check_rules
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.registry import Registry
-from stages.errors import UserError
 from stages.results import Exported
-from tests.pipeline.experiments import experiment
 from tests.pipeline.tracking.journals import begin, client, folder_of
 from tests.stages.evaluation import made
+
+pytestmark = pytest.mark.slow
 
 LABELS = np.arange(400) % 2
 NAME, ALIAS = "digits", "champion"
@@ -47,7 +46,6 @@ def champion(store: MlflowClient) -> str:
     return str(store.get_registered_model(NAME).aliases[ALIAS])
 
 
-@pytest.mark.slow
 def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> None:
     registered, verdict = registered_run(outputs, "first", wrong=40)
     assert registered == "registered as digits, version 1: models:/digits/1"
@@ -83,7 +81,6 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     assert champion(store) == "7"
 
 
-@pytest.mark.slow
 def test_of_numbers_the_lower_error_is_promoted(outputs: Path) -> None:
     targets = np.random.default_rng(0).normal(size=300)
     for name, wrong in (("first", 3), ("worse", 4), ("better", 2)):
@@ -95,7 +92,6 @@ def test_of_numbers_the_lower_error_is_promoted(outputs: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +109,6 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     assert champion(client(outputs)) == "3"
 
 
-@pytest.mark.slow
 def test_what_is_sent_twice_is_registered_once_and_leaves_the_alias_where_it_has_moved_since(outputs: Path) -> None:
     registered_run(outputs, "first", wrong=40, promote_if="always")
     registered_run(outputs, "second", wrong=50, promote_if="always")
@@ -125,7 +120,6 @@ def test_what_is_sent_twice_is_registered_once_and_leaves_the_alias_where_it_has
     assert champion(client(outputs)) == "2"
 
 
-@pytest.mark.slow
 def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(outputs: Path) -> None:
     """Deleted for good, or made by another program: there is nothing to compare with, and the run says so."""
     registered_run(outputs, "first", wrong=40)
@@ -141,24 +135,3 @@ def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(o
         assert verdict.endswith(
             ("no longer has its run, so that the two cannot be compared", "no predictions.parquet)")
         )
-
-
-@pytest.mark.smoke
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (["export.register=digits", "tracking=off"], "export.register=digits with tracking=off: models are registered"),
-        (["export.register=a/b"], "export.register=a/b is not valid. Expected letters"),
-        (["export=keras", "export.register=digits"], "export.register=digits without a SavedModel"),
-        (["export.alias=champion"], "export.alias=champion with export.register=null"),
-        (["export.register=digits", "export.alias=v1"], "export.alias=v1 is not valid. Expected letters"),
-        (
-            ["export.register=digits", "export.alias=champion", "evaluate.predictions=false"],
-            "export.alias=champion with export.promote_if=better without predictions",
-        ),
-    ],
-)
-def test_what_cannot_be_registered_is_refused(overrides: list[str], problem: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        check_rules(experiment(*overrides, outputs=tmp_path), surroundings=False)
-    assert problem in str(refused.value)
