@@ -1,6 +1,7 @@
 """Small experiments by hand, without the framework."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.features.kinds import IMAGES, image
 from stages.load.digits import digits
+from stages.load.table import table
 from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
@@ -22,10 +24,12 @@ from stages.settings.data import DigitsSettings
 from stages.settings.images import AugmentSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import AdamSettings, ScheduleSettings, SgdSettings
-from stages.settings.strategy import MirroredSettings, OneDeviceSettings
+from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings, OneDeviceSettings
+from stages.settings.table import TableSettings
 from stages.settings.train import TrainSettings
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
+from stages.tasks.task import Task
 from stages.training.loop import Loop
 
 
@@ -35,6 +39,14 @@ def one_device() -> Strategy:
 
 def mirrored(replicas: int = 2) -> Strategy:
     return strategy(MirroredSettings(deterministic=False, cpu_replicas=replicas))
+
+
+def central_storage() -> Strategy:
+    return strategy(CentralStorageSettings(deterministic=False))
+
+
+def model_parallel() -> Strategy:
+    return strategy(ModelParallelSettings(deterministic=False))
 
 
 def real_digits(train: int | None = None) -> Dataset:
@@ -77,14 +89,14 @@ def assemble(
     return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(class_names), {IMAGES: images})
 
 
-def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32") -> Model:
-    """Returns a model of the network that settings describe."""
-    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1))
+def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32", **more: Any) -> Model:
+    """Returns a model of the network that settings describe; `more` are others of the model's settings."""
+    precision = PrecisionSettings(policy=policy)
+    return model(dataset, where, ModelSettings(**{"network": network, "precision": precision, "seed": 1, **more}))
 
 
 def small_cnn(dataset: Dataset, where: Strategy, policy: str = "float32", dropout: float = 0.0, seed: int = 1) -> Model:
-    network = CnnSettings(filters=[8, 16], dropout=dropout)
-    return model(dataset, where, ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=seed))
+    return built_of(CnnSettings(filters=[8, 16], dropout=dropout), dataset, where, policy, seed=seed)
 
 
 def start(
@@ -156,3 +168,23 @@ def elements(source: object, replicas: int = 1) -> list[tuple[np.ndarray, ...]]:
     """Returns what an input function yields, as arrays."""
     context = tf.distribute.InputContext(1, 0, replicas)
     return [tuple(part.numpy() for part in tf.nest.flatten(element)) for element in source(context)]  # type: ignore[operator]
+
+
+def table_of(folder: Path, frame: Any, cache: Path | None = None, **given: Any) -> Dataset:
+    """Returns the data set of a table, a frame of pandas, whose file is written to `folder`."""
+    frame.to_csv(folder / "table.csv", index=False)
+    return table(TableSettings(files=str(folder / "table.csv"), **given), cache=cache)
+
+
+def scores_by_parts(
+    task: Task, targets: np.ndarray, outputs: tf.Tensor, weights: np.ndarray, parts: int
+) -> dict[str, float]:
+    """Returns the scores of batches of unequal sizes, whose sums are added in float64."""
+    places = np.arange(len(targets))
+    cuts = np.random.default_rng(0).choice(places[1:], parts - 1, replace=False)
+    sums: dict[str, Any] = {"examples": weights.sum(dtype=np.float64)}
+    for rows in np.split(places, np.sort(cuts)):
+        given = tf.constant(targets[rows]), tf.gather(outputs, rows), tf.constant(weights[rows])
+        for name, value in task.add_all(*given).items():
+            sums[name] = sums.get(name, 0.0) + value.numpy().astype(np.float64)
+    return task.all_scores(sums)

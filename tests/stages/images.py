@@ -1,5 +1,6 @@
 """Small image files that tests make."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,17 @@ def folder_of(root: Path, classes: int = 2, examples: int = 12, suffix: str = ".
 def settings(root: Path, **changes: Any) -> ImageFolderSettings:
     given = {"dir": str(root), "split_seed": 1, "size": 16, "val_fraction": 0.2, "test_fraction": 0.2}
     return ImageFolderSettings(**{**given, **changes})
+
+
+def encoded(made: Image.Image, kind: str, **options: Any) -> bytes:
+    """Returns the content of a file of `kind`, such as JPEG."""
+    file = io.BytesIO()
+    made.save(file, kind, **options)
+    return file.getvalue()
+
+
+def exif(orientation: int) -> Image.Exif:
+    """Returns notes of a camera that was held so."""
+    notes = Image.Exif()
+    notes[0x010F], notes[0x0112] = "a camera", orientation
+    return notes

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from stages.export import export
-from stages.model import model
 from stages.results import Dataset, Model, Strategy, Trained
-from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import KerasHubSettings
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings
 from stages.transfer.backbone import backbone_of
-from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.engines
 keras_hub = pytest.importorskip("keras_hub", reason="needs the extra hub")
@@ -42,9 +41,7 @@ def data() -> Dataset:
 
 
 def build(preset: Path, data: Dataset, where: Strategy, policy: str = "float32", frozen: bool = False) -> Model:
-    network = KerasHubSettings(preset=str(preset), dropout=0.3)
-    given = ModelSettings(network=network, precision=PrecisionSettings(policy=policy), seed=1, frozen=frozen)
-    return model(data, where, given)
+    return built_of(KerasHubSettings(preset=str(preset), dropout=0.3), data, where, policy, frozen=frozen)
 
 
 @pytest.mark.parametrize(("policy", "near"), [("float32", 1e-5), ("mixed_bfloat16", 0.1)])

@@ -13,17 +13,15 @@ from stages.errors import UserError
 from stages.export import export
 from stages.features.numbers_and_categories import encoding
 from stages.load.table import table
-from stages.model import model
 from stages.normalize import normalize
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.results import Dataset, Model, Strategy
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import KerasHubSettings
 from stages.settings.places import content_digest
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings
 from stages.settings.table import TableSettings
-from stages.train import train
-from tests.stages.experiments import assert_replicas_equal_one_device, flat, one_device, real_digits, settings
-from tests.stages.training.stopped import Stopper
+from tests.stages.experiments import assert_replicas_equal_one_device, built_of, flat, one_device, real_digits, settings
+from tests.stages.training import stopped
 
 pytestmark = pytest.mark.engines
 keras_hub = pytest.importorskip("keras_hub", reason="needs the extra hub")
@@ -75,8 +73,7 @@ def data(preset: str, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def build(data: Dataset, where: Strategy, preset: str, frozen: bool = False) -> Model:
-    network = KerasHubSettings(preset=preset, dropout=0.3)
-    return model(data, where, ModelSettings(network=network, precision=PrecisionSettings(), seed=1, frozen=frozen))
+    return built_of(KerasHubSettings(preset=preset, dropout=0.3), data, where, frozen=frozen)
 
 
 def test_tokens_and_answers_are_those_of_the_preset(data: Dataset, preset: str) -> None:
@@ -104,25 +101,14 @@ def test_replicas_equal_one_device(data: Dataset, preset: str) -> None:
     assert_replicas_equal_one_device(data, settings(batch_size=50), 3, made, 3)
 
 
-def run(
-    data: Dataset, preset: str, folder: Path | None = None, at: int | None = None
-) -> tuple[Trained | None, Stopper]:
-    where, told = one_device(), Stopper(at)
-    given = settings(epochs=2, fine_tune_epochs=2, fine_tune_layers=2)
-    try:
-        return train(build(data, where, preset, frozen=True), data, where, given, told, folder), told
-    except KeyboardInterrupt:
-        return None, told
-
-
 @pytest.mark.parametrize("preset", ["bert"], indirect=True)
 def test_frozen_features_two_phases_resumed_and_exported(data: Dataset, preset: str, tmp_path: Path) -> None:
-    whole, _ = run(data, preset)
-    assert whole is not None
+    given: dict[str, Any] = {"dataset": data, "build": partial(build, preset=preset, frozen=True), "epochs": 2}
+    given |= {"fine_tune_epochs": 2, "fine_tune_layers": 2, "steps_per_call": None, "early_stopping_patience": 0}
+    whole, _ = stopped.run(one_device(), None, **given)
     assert str(whole.record.params["features"]).startswith("on: 1 × 1 × 8")
-    assert run(data, preset, tmp_path, at=5)[0] is None
-    resumed, told = run(data, preset, tmp_path)
-    assert resumed is not None
+    stopped.stop(one_device(), tmp_path, 5, **given)
+    resumed, told = stopped.run(one_device(), tmp_path, **given)
     assert told.resumed_from
     np.testing.assert_array_equal(flat(resumed.model.network), flat(whole.model.network))
     formats = {"saved_model": SavedModelSettings(), "keras": KerasSettings()}

@@ -1,13 +1,17 @@
 """Trainings that are stopped in between, and go on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import pytest
+
+from stages.fit import fit
 from stages.reporter import Silent
-from stages.results import Dataset, Strategy, Trained
-from stages.settings.train import TrainSettings
+from stages.results import Dataset, Model, Strategy, Trained
+from stages.settings.train import FitSettings, TrainSettings
 from stages.train import train
 from tests.stages.experiments import real_digits, settings, small_cnn
 
@@ -26,6 +30,7 @@ class Stopper(Silent):
         self.rows: dict[int, dict[str, float]] = {}
         self.first: int | None = None
         self.resumed_from: int | None = None
+        self.said: list[str] = []
         self.warned: list[str] = []
 
     @property
@@ -48,6 +53,9 @@ class Stopper(Silent):
     def resumed(self, step: int) -> None:
         self.resumed_from = step
 
+    def log(self, line: str) -> None:
+        self.said.append(line)
+
     def warn(self, line: str) -> None:
         self.warned.append(line)
 
@@ -63,18 +71,27 @@ def given(**changes: Any) -> TrainSettings:
 def run(
     where: Strategy,
     folder: Path | None,
-    at: int | None = None,
-    policy: str = "float32",
-    dropout: float = 0.3,
     dataset: Dataset = DATASET,
+    build: Callable[[Dataset, Strategy], Model] | None = None,
+    reporter: Stopper | None = None,
     **changes: Any,
-) -> tuple[Trained | None, Stopper]:
-    """Trains in `folder`, until `at` steps are over or to the end."""
-    reporter, model = Stopper(at), small_cnn(dataset, where, policy, dropout)
-    try:
-        return train(model, dataset, where, given(**changes), reporter, folder), reporter
-    except KeyboardInterrupt:
-        return None, reporter
+) -> tuple[Trained, Stopper]:
+    """Trains in `folder` to the end; `changes` are of the settings, `policy` and `dropout` of the small network."""
+    small = partial(small_cnn, dropout=changes.pop("dropout", 0.3), policy=changes.pop("policy", "float32"))
+    engine: Callable[..., Trained] = fit if changes.pop("by", "loop") == "fit" else train
+    told, reporter = given(**changes), reporter or Stopper()
+    if engine is fit:
+        told = FitSettings(**{**vars(told), "_target_": FitSettings._target_})
+    model = (build or small)(dataset, where)
+    return engine(model, dataset, where, told, reporter, folder), reporter
+
+
+def stop(where: Strategy, folder: Path, at: int, **changes: Any) -> Stopper:
+    """Trains in `folder`, as `run` does, until `at` steps are over."""
+    reporter = Stopper(at)
+    with pytest.raises(KeyboardInterrupt):
+        run(where, folder, reporter=reporter, **changes)
+    return reporter
 
 
 class Whole(NamedTuple):

@@ -1,5 +1,6 @@
 """`train=fit`: Keras takes the steps, also by a network's own `train_step`; a stopped run is resumed exactly."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.fit import fit
-from stages.results import Trained
-from stages.settings.optimizer import CosineSettings, ScheduleSettings, SgdSettings
-from stages.settings.train import FitSettings
+from stages.settings.optimizer import CosineSettings, SgdSettings
 from stages.train import train
-from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings
+from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
 
 pytestmark = pytest.mark.slow
@@ -40,40 +39,29 @@ def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled
     return made(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
 
 
+def given(kind: str | None = None, replicas: int = 1, **changes: Any) -> dict[str, Any]:
+    """Returns what `stopped.run` takes for Keras to train a network of `kind`, or a small one with dropout."""
+    own = partial(built_of, {"_target_": f"{__name__}.network", "kind": kind})
+    usual = {"by": "fit", "epochs": 3, "batch_size": 16, "steps_per_call": None, "early_stopping_patience": 0}
+    where = one_device() if replicas == 1 else mirrored(replicas)
+    return {"where": where, "dataset": DATASET, "build": own if kind else None, **usual, **changes}
+
+
+def run(folder: Path | None = None, **changes: Any) -> tuple[np.ndarray, Stopper]:
+    trained, told = stopped.run(folder=folder, **given(**changes))
+    return flat(trained.model.network), told
+
+
 class Noting(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs["noted"] = epoch
 
 
-def run(
-    folder: Path | None = None, at: int | None = None, kind: str | None = None, replicas: int = 1, **changes: Any
-) -> tuple[Trained | None, Stopper]:
-    given: dict[str, Any] = {"epochs": 3, "batch_size": 16, "seed": 1, "schedule": ScheduleSettings(), **changes}
-    where, reporter = one_device() if replicas == 1 else mirrored(replicas), Stopper(at)
-    if kind is None:
-        built = small_cnn(DATASET, where, dropout=0.3)
-    else:
-        own = {"_target_": f"{__name__}.network", "kind": kind}
-        built = built_of(own, DATASET, where)
-    try:
-        return fit(
-            built, DATASET, where, FitSettings(**{"optimizer": SgdSettings(), **given}), reporter, folder
-        ), reporter
-    except KeyboardInterrupt:
-        return None, reporter
-
-
-def weights(trained: Trained | None) -> np.ndarray:
-    assert trained is not None
-    return flat(trained.model.network)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_step_of_the_network_s_own_is_taken(replicas: int) -> None:
+def test_a_step_of_the_network_s_own_is_taken_in_every_replica() -> None:
     """Without momentum, twice the loss is twice the rate."""
-    own, told = run(kind="Doubled", replicas=replicas, optimizer=SgdSettings(learning_rate=0.05, momentum=0.0))
+    own, told = run(kind="Doubled", replicas=2, optimizer=SgdSettings(learning_rate=0.05, momentum=0.0))
     plain, _ = run(kind="plain", optimizer=SgdSettings(learning_rate=0.1, momentum=0.0))
-    np.testing.assert_allclose(weights(own), weights(plain), atol=1e-6)
+    np.testing.assert_allclose(own, plain, atol=1e-6)
     assert all("train/doubled" in row and "val/accuracy" in row for row in told.rows.values())
     where = one_device()
     built = built_of({"_target_": f"{__name__}.network"}, DATASET, where)
@@ -93,12 +81,12 @@ def test_a_step_of_the_network_s_own_is_taken(replicas: int) -> None:
 def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
     """Within an epoch, and after its last step, where what `train_step` returns beside metrics is known no more."""
     whole, told = run(**changes)
-    assert run(tmp_path, 13, **changes)[0] is None
-    assert run(tmp_path, 16, **changes)[0] is None
+    for at in (13, 16):
+        stopped.stop(folder=tmp_path, at=at, **given(**changes))
     resumed, again = run(tmp_path, **changes)
     assert again.resumed_from == 16
     assert again.rows == told.rows
-    np.testing.assert_array_equal(weights(whole), weights(resumed))
+    np.testing.assert_array_equal(whole, resumed)
     assert (tmp_path / "checkpoints" / "best.weights.h5").exists()
     if "callbacks" in changes:
         assert [row["train/noted"] for row in told.rows.values()] == [0, 1, 2]
@@ -107,4 +95,4 @@ def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_
 def test_an_ema_that_is_not_used_is_not_the_result() -> None:
     kept, _ = run(optimizer=SgdSettings(ema_momentum=0.999), restore_best=False)
     plain, _ = run(restore_best=False)
-    np.testing.assert_array_equal(weights(kept), weights(plain))
+    np.testing.assert_array_equal(kept, plain)

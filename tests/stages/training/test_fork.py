@@ -1,7 +1,7 @@
-"""A fork begins with the weights that the other run reported: its first validation is that run's, to the digit."""
+"""A fork begins with the weights that the other run reported, to the digit, and has settings of its own."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,11 @@ import pytest
 
 from stages.checkpoints.forks import at_epoch, start_from
 from stages.errors import UserError
-from stages.fit import fit
 from stages.results import Trained
 from stages.settings.optimizer import CosineSettings, SgdSettings
-from stages.settings.train import FitSettings, TrainSettings
-from stages.train import train
-from tests.stages.experiments import adam, flat, one_device, real_digits, settings, small_cnn
-from tests.stages.training.stopped import Stopper
+from tests.stages.experiments import adam, flat, one_device, real_digits
+from tests.stages.training import stopped
+from tests.stages.training.stopped import Stopper, Whole
 
 pytestmark = pytest.mark.slow
 
@@ -34,76 +32,57 @@ class Spoil(keras.callbacks.Callback):
                 variable.assign(variable * 1.5 + 0.1 * epoch)
 
 
-class Lines(Stopper):
-    def __init__(self, at: int | None = None) -> None:
-        super().__init__(at)
-        self.said: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.said.append(line)
+USUAL: dict[str, Any] = {
+    "dataset": DATASET, "dropout": 0.0, "optimizer": adam(),
+    "epochs": 3, "steps_per_call": 1, "early_stopping_patience": 0,
+}  # fmt: skip
 
 
-def run(by: str, folder: Path, at: int | None = None, **changes: Any) -> tuple[Trained | None, Lines]:
-    reporter, where = Lines(at), one_device()
-    given = settings(**{"epochs": 3, "steps_per_call": 1, "optimizer": adam(), **changes})
-    if by == "fit":
-        plain = {field.name: getattr(given, field.name) for field in fields(TrainSettings) if field.name != "_target_"}
-        given = FitSettings(**plain)
-    model = small_cnn(DATASET, where)
-    try:
-        engine: Callable[..., Trained] = fit if by == "fit" else train
-        return engine(model, DATASET, where, given, reporter, folder), reporter
-    except KeyboardInterrupt:
-        return None, reporter
+def run(folder: Path, **changes: Any) -> tuple[Trained, Stopper]:
+    return stopped.run(one_device(), folder, **{**USUAL, **changes})
+
+
+def stop(folder: Path, at: int, **changes: Any) -> Stopper:
+    return stopped.stop(one_device(), folder, at, **{**USUAL, **changes})
 
 
 EMA = adam(ema_momentum=0.5, ema_use=True)
-KEPT = adam(ema_momentum=0.5)
-"""An EMA that is kept beside the weights, which are what is reported."""
-Source = Callable[..., tuple[Path, Trained | None, Lines]]
+Source = Callable[..., tuple[Path, Stopper]]
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """Trains what is forked, once for all tests that fork it: returns its checkpoints, its result, what it has told."""
-    made: dict[str, tuple[Path, Trained | None, Lines]] = {}
+    """Trains what is forked, once for all tests that fork it: returns its checkpoints, and what it has told."""
 
-    def of(
-        by: str, at: int | None = None, before: Mapping[str, Any] | None = None
-    ) -> tuple[Path, Trained | None, Lines]:
-        key = f"{by} {at} {before or {}}"
-        if key not in made:
-            folder = tmp_path_factory.mktemp("source")
-            made[key] = (folder / "checkpoints", *run(by, folder, at, callbacks=[Spoil()], **(before or {})))
-        return made[key]
+    @functools.cache
+    def of(case: str) -> tuple[Path, Stopper]:
+        by, before, _, at = CASES[case]
+        folder, given = tmp_path_factory.mktemp("source"), {"callbacks": [Spoil()], **before}
+        return folder / "checkpoints", run(folder, by=by, **given)[1] if at is None else stop(folder, at, **given)
 
     return of
 
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int | None]] = {
-    "stopped within an epoch": ("loop", {}, {}, 10),
+    "usual": ("loop", {}, {}, None),
     "EMA, and EMA": ("loop", {"optimizer": EMA}, {"optimizer": EMA}, None),
     "EMA, then none": ("loop", {"optimizer": EMA}, {}, None),
-    "EMA kept, then used": ("loop", {"optimizer": KEPT}, {"optimizer": EMA}, None),
     "the last": ("loop", {"restore_best": False}, {}, None),
     "by Keras": ("fit", {}, {}, None),
-    "best by accuracy, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, None),
+    "by accuracy, stopped, another optimizer": ("loop", {"monitor": "val_accuracy"}, {"optimizer": SgdSettings()}, 10),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_validation_is_what_the_other_run_reported(case: str, source: Source, tmp_path: Path) -> None:
-    by, before, now, at = CASES[case]
-    checkpoints, trained, told = source(by, at, before)
+    by, before, now, _ = CASES[case]
+    checkpoints, told = source(case)
     last = "restore_best" in before
     epoch = 3 if last else 2
     start_from(checkpoints, tmp_path / "checkpoints", "best", "4d9eb298")
-    result, heard = run(by, tmp_path, epochs=4, **now)
-    assert result is not None
+    result, heard = run(tmp_path, by=by, epochs=4, **now)
     for name in ("loss", "accuracy"):
         assert result.record.metrics[f"val/start_{name}"] == told.rows[epoch][f"val/{name}"]
-        if trained is not None and not last:
-            assert result.record.metrics[f"val/start_{name}"] == trained.record.metrics[f"val/best_{name}"]
     assert list(heard.rows) == list(range(epoch + 1, 5))
     [line] = [line for line in heard.said if line.startswith("forked from 4d9eb298: weights of epoch")]
     assert f"weights of epoch {epoch} ({'the last' if last else 'best'}" in line
@@ -113,30 +92,24 @@ def test_the_first_validation_is_what_the_other_run_reported(case: str, source: 
 
 
 def test_by_last_it_is_continued_exactly(source: Source, tmp_path: Path) -> None:
-    checkpoints, _, told = source("loop")
+    checkpoints, told = source("usual")
     start_from(checkpoints, tmp_path / "checkpoints", "last", "4d9eb298")
-    result, heard = run("loop", tmp_path, epochs=4)
-    assert result is not None
+    result, heard = run(tmp_path, epochs=4)
     assert result.record.metrics["val/start_loss"] == told.rows[3]["val/loss"]
     assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.said)
 
 
-@pytest.mark.parametrize("by", ["loop"])
-def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
-    by: str, source: Source, tmp_path: Path
-) -> None:
+def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(source: Source, tmp_path: Path) -> None:
     cosine: dict[str, Any] = {"schedule": CosineSettings(), "epochs": 5}
-    checkpoints, _, _ = source(by)
+    checkpoints, _ = source("usual")
     for name in ("b", "c"):
         start_from(checkpoints, tmp_path / name / "checkpoints", "best")
-    whole, told = run(by, tmp_path / "b", **cosine)
-    assert whole is not None
+    whole, told = run(tmp_path / "b", **cosine)
     steps = 4 * 5
     expected = [0.0005 * (1 + np.cos(np.pi * (4 * epoch - 1) / steps)) for epoch in (3, 4, 5)]
     assert [row["train/learning_rate"] for row in whole.history] == pytest.approx(expected, rel=1e-5)
-    assert run(by, tmp_path / "c", 14, **cosine)[0] is None
-    resumed, again = run(by, tmp_path / "c", **cosine)
-    assert resumed is not None
+    stop(tmp_path / "c", 14, **cosine)
+    resumed, again = run(tmp_path / "c", **cosine)
     assert again.rows == told.rows
     assert list(again.rows) == [3, 4, 5]
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
@@ -144,11 +117,11 @@ def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(
 
 
 def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
-    run("loop", tmp_path / "a", 2)
+    stop(tmp_path / "a", 2)
     with pytest.raises(UserError, match=r"no best weights yet.*Try: fork=4d9e fork_weights=last"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "best", "4d9e")
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "last", "4d9e")
-    assert run("loop", tmp_path / "b")[0] is not None
+    run(tmp_path / "b")
 
 
 @pytest.mark.smoke
@@ -156,3 +129,42 @@ def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
     of_both = {"epoch": 9, "done": 3, "step": 39, "phase": 1, "began": 6, "rows": []}
     assert at_epoch(of_both, 8) == {"epoch": 8, "done": 0}
     assert at_epoch(of_both, 6) == {"epoch": 6, "done": 0, "phase": 0, "began": 0}
+
+
+@pytest.fixture(scope="module")
+def within_the_third(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of a training that was stopped after 20 steps of eight an epoch, within the third."""
+    folder = tmp_path_factory.mktemp("within_the_third")
+    stopped.stop(one_device(), folder, 20, steps_per_call=4)
+    return folder / "checkpoints"
+
+
+def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp_path: Path) -> None:
+    start_from(within_the_third, tmp_path / "checkpoints")
+    changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5}
+    trained, told = stopped.run(one_device(), tmp_path, **changes)
+    assert "the optimizer starts again, and its learning-rate schedule with it" in told.warned
+    assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
+    assert list(told.rows) == [3, 4, 5]
+    assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)
+    again, _ = stopped.run(one_device(), tmp_path, **changes)  # its own checkpoints come first
+    np.testing.assert_array_equal(flat(again.model.network), flat(trained.model.network))
+
+
+def test_a_fork_that_switches_the_ema_on_averages_from_the_weights_it_takes(whole: Whole, tmp_path: Path) -> None:
+    start_from(whole.folder / "checkpoints", tmp_path / "checkpoints")
+    ema = SgdSettings(ema_momentum=0.999, ema_use=True)
+    _, told = stopped.run(one_device(), tmp_path, epochs=5, optimizer=ema)
+    assert told.rows[5]["val/accuracy"] >= whole.told.rows[4]["val/accuracy"] - 0.05
+
+
+def test_a_fork_with_the_same_order_goes_on_within_the_epoch(within_the_third: Path, tmp_path: Path) -> None:
+    start_from(within_the_third, tmp_path / "checkpoints")
+    told = stopped.stop(one_device(), tmp_path, 21)
+    assert (told.first, told.resumed_from) == (20 + 1, None)
+
+
+def test_a_fork_with_nothing_left_to_do_is_refused(whole: Whole, tmp_path: Path) -> None:
+    start_from(whole.folder / "checkpoints", tmp_path / "checkpoints")
+    with pytest.raises(UserError, match=r"train.epochs=4, and 4 are over.*Try: train.epochs=8"):
+        stopped.run(one_device(), tmp_path, early_stopping_patience=0)

@@ -13,7 +13,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.eval_step import Scorer
-from stages.networks.complexity import SCORING_BYTES, output_bytes, scoring_batch
+from stages.networks.complexity import output_bytes
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.train import train
@@ -98,14 +98,6 @@ def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("stages.training.memory.available_memory", lambda: 2**20)
     warn_of_memory(model, where, settings(batch_size=1024), told)
     assert "train.batch_size=1024 may take" in told.lines[0]
-
-
-def test_scoring_takes_smaller_batches_for_larger_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, where = real_digits(64), one_device()
-    model = small_cnn(dataset, where)
-    assert scoring_batch(model.network) == SCORING_BYTES // (2 * 4 * 8 * 8 * 8)
-    monkeypatch.setattr("stages.networks.complexity.SCORING_BYTES", 1)
-    assert scoring_batch(model.network, 2) == 2  # one a replica at least
 
 
 def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,22 +4,33 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
+from stages.augment import augment
 from stages.errors import UserError
 from stages.fit import fit
 from stages.results import Strategy, Trained
+from stages.settings.images import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
 from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSettings, SgdSettings
-from stages.settings.strategy import CentralStorageSettings, DefaultSettings, ModelParallelSettings
+from stages.settings.strategy import DefaultSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
 from stages.train import train
-from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, small_cnn, streamed
+from tests.stages.experiments import (
+    built_of,
+    central_storage,
+    flat,
+    mirrored,
+    model_parallel,
+    one_device,
+    real_digits,
+    small_cnn,
+    streamed,
+)
 from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
@@ -27,8 +38,8 @@ pytestmark = pytest.mark.slow
 PLACES = {
     "default": lambda: strategy(DefaultSettings(deterministic=False)),
     "mirrored": mirrored,
-    "central_storage": lambda: strategy(CentralStorageSettings(deterministic=False)),
-    "model_parallel": lambda: strategy(ModelParallelSettings(deterministic=False)),
+    "central_storage": central_storage,
+    "model_parallel": model_parallel,
 }
 FEATURES: dict[str, dict[str, Any]] = {
     "plateau, then early stopping": {
@@ -64,20 +75,15 @@ def run(
 
 
 @functools.cache
-def reference(feature: str) -> tuple[Trained, np.ndarray]:
-    return run(one_device(), **FEATURES[feature])
-
-
-@functools.cache
-def by_the_loop(given: str) -> tuple[Trained, np.ndarray]:
-    """What one device makes of one of `BY_FIT`."""
-    return reference(given) if given in FEATURES else run(one_device(), **BY_FIT[given])
+def reference(given: str) -> tuple[Trained, np.ndarray]:
+    """What one device makes of one of `FEATURES` or `BY_FIT`."""
+    return run(one_device(), **{**FEATURES, **BY_FIT}[given])
 
 
 @functools.cache
 def usual() -> tuple[Trained, np.ndarray]:
     """What one device makes of two epochs without any feature."""
-    return run(one_device())
+    return run(one_device(), dropout=0.3)
 
 
 @functools.cache
@@ -139,15 +145,6 @@ def assert_without_autotuner(iterated: list[tf.data.Dataset]) -> None:
     assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
 
 
-def test_whatever_follows_the_last_step_is_named_while_it_lasts(tmp_path: Path) -> None:
-    told = Telling()
-    given = TrainSettings(epochs=2, batch_size=64, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
-    dataset, place = real_digits(64), one_device()
-    train(small_cnn(dataset, place), dataset, place, given, told, tmp_path)
-    validation, checkpoint, files = "validating on 144 images", "writing a checkpoint", "writing the best weights"
-    assert told.shown == ["1/2", validation, "2/2", validation, checkpoint, files]
-
-
 def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
     rates = [row["train/learning_rate"] for row in reference("plateau, then early stopping")[0].history]
     assert rates[0] == pytest.approx(0.0002)
@@ -178,9 +175,6 @@ def test_an_ema_in_use_is_what_is_validated() -> None:
 
 
 BY_FIT: dict[str, dict[str, Any]] = {
-    "EMA in use": FEATURES["EMA in use"],
-    "EMA in use, last epoch": FEATURES["EMA in use, last epoch"],
-    "balanced classes, smoothed labels": FEATURES["balanced classes, smoothed labels"],
     "decay, 5 steps a call": {
         "optimizer": SgdSettings(learning_rate=0.05, weight_decay=0.01),
         "steps_per_call": 5,
@@ -196,7 +190,6 @@ BY_FIT: dict[str, dict[str, Any]] = {
     ("given", "where"),
     [
         ("EMA in use, last epoch", "one_device"),
-        ("balanced classes, smoothed labels", "one_device"),
         ("clipped, decay, 5 steps a call", "one_device"),  # of replicas it is refused
         ("EMA in use", "mirrored"),
         ("balanced classes, smoothed labels", "mirrored"),
@@ -206,9 +199,9 @@ BY_FIT: dict[str, dict[str, Any]] = {
 )
 def test_fit_equals_the_loop(given: str, where: str, iterated: list[tf.data.Dataset]) -> None:
     place = one_device() if where == "one_device" else PLACES[where]()
-    theirs, their_weights = run(place, fit, FitSettings, **BY_FIT[given])
+    theirs, their_weights = run(place, fit, FitSettings, **{**FEATURES, **BY_FIT}[given])
     assert_without_autotuner(iterated)
-    ours, our_weights = by_the_loop(given)
+    ours, our_weights = reference(given)
     assert np.abs(our_weights - their_weights).max() <= 1e-6
     assert_same_history(theirs, ours, 1e-5)
 
@@ -247,7 +240,8 @@ def test_jit_is_chosen_and_told() -> None:
 
 
 def test_jit_where_xla_can_compile_all() -> None:
-    dataset, place = real_digits(300), mirrored(2)
+    """Mixed labels, too."""
+    dataset, place = augment(real_digits(300), AugmentSettings(mixup=1.0)), mirrored(2)
     network = MlpSettings(hidden=[32])
     built = built_of(network, dataset, place)
     given = TrainSettings(jit="on", epochs=1, seed=1, schedule=ScheduleSettings(), optimizer=SgdSettings())
@@ -260,38 +254,18 @@ def test_the_steps_of_a_call_are_chosen_and_change_no_number() -> None:
     chosen = trained.record.params["steps_per_call"]
     assert isinstance(chosen, int)
     assert chosen >= 1
-    single, same = run(one_device(), steps_per_call=1)
+    single, same = run(one_device(), dropout=0.3, steps_per_call=1)
     np.testing.assert_array_equal(weights, same)
     assert single.record.params["steps_per_call"] == 1
 
 
-class Counting(keras.callbacks.Callback):
-    """Notes the last step of each call, within its epoch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.seen.append(batch)
-
-
-def test_callbacks_see_the_count_of_every_step() -> None:
-    counting = Counting()
-    run(one_device(), epochs=2, steps_per_call=4, callbacks=[counting])
-    assert counting.seen == [0, 4, 8, 12, 14, 3, 7, 11, 14]
-
-
 @pytest.mark.parametrize("is_normalized", [True, False])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_parts_of_a_batch_equal_the_whole_one_or_a_line_says_why_not(is_normalized: bool, parts: int) -> None:
+def test_a_line_says_why_parts_of_a_batch_do_not_equal_the_whole_one(is_normalized: bool) -> None:
     """BatchNorm normalizes a part by its own statistics: no other way has the memory of a part."""
     dataset, where, reporter = real_digits(120), one_device(), Telling()
     network = CnnPhotoSettings(filters=[4], convolutions=1) if is_normalized else MlpSettings(hidden=[4])
     built = built_of(network, dataset, where)
-    given = SgdSettings(accumulation=parts)
+    given = SgdSettings(accumulation=2)
     settings = TrainSettings(epochs=1, batch_size=60, seed=1, schedule=ScheduleSettings(), optimizer=given)
     train(built, dataset, where, settings, reporter)
-    assert any("optimizer.accumulation=2: BatchNorm" in line for line in reporter.lines) == (
-        is_normalized and parts > 1
-    )
+    assert any("optimizer.accumulation=2: BatchNorm" in line for line in reporter.lines) == is_normalized

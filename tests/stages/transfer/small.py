@@ -6,14 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.model import model
 from stages.networks.precision import last_dtype
 from stages.results import Dataset, Model, Strategy, Trained
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.train import TrainSettings
-from stages.train import train
 from stages.transfer.backbone import backbone_of
-from tests.stages.experiments import adam, real_digits, settings
+from tests.stages.experiments import adam, built_of, real_digits, settings
+from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
 
 DATASET = real_digits(150)
@@ -43,34 +41,29 @@ def build(
 ) -> Model:
     weights = given.pop("weights", "none")
     network = {"_target_": f"{__name__}.with_backbone", **given}
-    precision = PrecisionSettings(policy=policy)
-    told = ModelSettings(network=network, precision=precision, seed=1, frozen=frozen, weights=str(weights))
-    return model(dataset, where, told)
+    return built_of(network, dataset, where, policy, frozen=frozen, weights=str(weights))
+
+
+USUAL: dict[str, Any] = {
+    "epochs": 2, "steps_per_call": 2, "fine_tune_epochs": 2, "fine_tune_layers": 4, "optimizer": adam(),
+}  # fmt: skip
 
 
 def given(**changes: Any) -> TrainSettings:
-    return settings(
-        **{
-            "epochs": 2,
-            "steps_per_call": 2,
-            "fine_tune_epochs": 2,
-            "fine_tune_layers": 4,
-            "optimizer": adam(),
-            **changes,
-        }
-    )
+    return settings(**{**USUAL, **changes})
 
 
-def run(
-    where: Strategy, folder: Path | None = None, at: int | None = None, cache: Path | None = None, **changes: Any
-) -> tuple[Trained | None, Stopper]:
-    """Trains in `folder`, until `at` steps are over or to the end."""
-    reporter = Stopper(at)
-    network = {name: changes.pop(name) for name in ("policy", "pooled", "dropout") if name in changes}
-    try:
-        return train(build(where, **network), DATASET, where, given(**changes), reporter, folder, cache), reporter
-    except KeyboardInterrupt:
-        return None, reporter
+def two_phases(**changes: Any) -> dict[str, Any]:
+    """Returns what `stopped.run` takes to train the network with a backbone."""
+    of_network = {name: changes.pop(name) for name in ("policy", "pooled", "dropout") if name in changes}
+    return {
+        "dataset": DATASET, "build": lambda dataset, where: build(where, dataset, **of_network),
+        "early_stopping_patience": 0, **USUAL, **changes,
+    }  # fmt: skip
+
+
+def run(where: Strategy, folder: Path | None = None, **changes: Any) -> tuple[Trained, Stopper]:
+    return stopped.run(where, folder, **two_phases(**changes))
 
 
 def weights_inside(network: keras.Model) -> np.ndarray:

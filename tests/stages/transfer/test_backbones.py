@@ -1,6 +1,5 @@
 """Backbones of every kind are frozen and fine-tuned, whatever they are made of."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -8,11 +7,9 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.model import model
 from stages.networks.precision import last_dtype
-from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.train import train
-from tests.stages.experiments import one_device
+from tests.stages.experiments import built_of, one_device
 from tests.stages.transfer.small import DATASET, given, weights_inside
 
 pytestmark = pytest.mark.slow
@@ -25,8 +22,6 @@ def _backbone(kind: str, shape: tuple[int, int, int]) -> keras.Model:
         keras.layers.Lambda(abs),
         keras.layers.Conv2D(4, 3, activation="relu"),
     ]
-    if kind == "unbuilt":
-        return keras.Sequential(layers, name="backbone")
     if kind == "nested":
         inner = keras.Sequential([keras.Input(shape), *layers], name="inner")
         return keras.Sequential([keras.Input(shape), inner], name="backbone")
@@ -62,19 +57,16 @@ def any_kind(input_shape: tuple[int, int, int], num_classes: int, kind: str, cor
 @pytest.mark.parametrize(
     ("kind", "core"),
     [
-        ("sequential", "graph"),
         ("sequential", "sequential"),
         ("sequential", "shared"),
         ("nested", "graph"),
-        ("unbuilt", "graph"),
         ("subclassed", "graph"),
     ],
 )
 def test_any_kind_of_backbone_is_frozen_and_its_top_trained(kind: str, core: str) -> None:
     """Through its features where it can be cut off, else with the images."""
     where, network = one_device(), {"_target_": f"{__name__}.any_kind", "kind": kind, "core": core}
-    told = ModelSettings(network=network, precision=PrecisionSettings(policy="float32"), seed=1, frozen=True)
-    made = model(DATASET, where, told)
+    made = built_of(network, DATASET, where, frozen=True)
     before, inside = weights_inside(made.network), Inside()
     told_to = given(epochs=1, fine_tune_epochs=1, fine_tune_layers=1, restore_best=False, callbacks=[inside])
     trained = train(made, DATASET, where, told_to)
@@ -96,10 +88,8 @@ class Inside(keras.callbacks.Callback):
 
 
 def test_a_backbone_without_a_head_is_refused() -> None:
-    told = ModelSettings(network={"_target_": f"{__name__}._headless"}, seed=1, frozen=True)
-    told = replace(told, precision=PrecisionSettings(policy="float32"))
     with pytest.raises(UserError, match="has no weights but those of its backbone"):
-        model(DATASET, one_device(), told)
+        built_of({"_target_": f"{__name__}._headless"}, DATASET, one_device(), frozen=True)
 
 
 def _headless(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:

@@ -34,8 +34,6 @@ pytestmark = pytest.mark.slow
 def test_features_teach_the_head_what_images_do(where: Callable[[], Strategy], changes: dict[str, Any]) -> None:
     ways = [run(where(), fine_tune_epochs=0, cache_features=way, **changes) for way in ("auto", "off")]
     (cached, with_features), (plain, without) = ways
-    assert cached is not None
-    assert plain is not None
     assert str(cached.record.params["features"]).startswith("on")
     difference = np.max(np.abs(flat(cached.model.network) - flat(plain.model.network)))
     assert difference <= (1e-3 if "policy" in changes else 1e-5)
@@ -65,16 +63,6 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     second, told = features(tmp_path)
     assert told.calls == 0
     np.testing.assert_array_equal(first.train.features["features"], second.train.features["features"])
-    [kept] = tmp_path.glob("features-*/train.npy")
-    content = bytearray(kept.read_bytes())
-    content[-3] ^= 1
-    kept.write_bytes(content)
-    third, told = features(tmp_path)
-    assert told.calls > 0
-    assert "is not what was written" in told.warned[0]
-    np.testing.assert_array_equal(first.train.features["features"], third.train.features["features"])
-    assert features(tmp_path)[1].calls == 0
-    assert not list(tmp_path.glob(".partial-*"))
 
 
 def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:
@@ -127,7 +115,6 @@ def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Pat
     for way in ("auto", "off"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / way / "checkpoints")
         made, _ = run(where, tmp_path / way, epochs=4, fine_tune_epochs=0, cache_features=way)
-        assert made is not None
         assert str(made.record.params["features"]).startswith("on" if way == "auto" else "off")
         trained[way] = flat(made.model.network)
     assert np.max(np.abs(trained["auto"] - trained["off"])) <= 1e-5

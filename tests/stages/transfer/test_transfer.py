@@ -2,32 +2,30 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.checkpoints.files import newest
 from stages.checkpoints.forks import start_from
 from stages.errors import UserError
-from stages.model import model
-from stages.results import Model, Strategy, Trained
-from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.results import Model, Strategy
+from stages.settings.model import CnnSettings
 from stages.settings.optimizer import CosineSettings
 from stages.train import train
 from stages.transfer.backbone import backbone_of
-from tests.stages.experiments import adam, flat, mirrored, one_device
-from tests.stages.training.stopped import Stopper
-from tests.stages.transfer.small import DATASET, build, given, run, weights_inside
+from tests.stages.experiments import adam, built_of, flat, mirrored, one_device
+from tests.stages.training import stopped
+from tests.stages.training.stopped import Stopper, Whole
+from tests.stages.transfer.small import DATASET, build, given, run, two_phases, weights_inside
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("cached", ["auto", "off"])
-def test_a_frozen_backbone_stays_to_the_bit(cached: str) -> None:
-    """Statistics included; its dropout is off in training."""
+def test_a_frozen_backbone_stays_to_the_bit() -> None:
+    """Statistics included; its dropout is off in training. Where its features are cached: test_backbones.py."""
     where = one_device()
     made = build(where)
     backbone, before = backbone_of(made.network), weights_inside(made.network)
@@ -35,18 +33,16 @@ def test_a_frozen_backbone_stays_to_the_bit(cached: str) -> None:
     images = tf.cast(DATASET.train.images[:4], tf.float32)
     np.testing.assert_array_equal(backbone(images, training=True), backbone(images, training=False))
     head = flat(made.network)[len(before) :]
-    trained = train(made, DATASET, where, given(fine_tune_epochs=0, cache_features=cached))
+    trained = train(made, DATASET, where, given(fine_tune_epochs=0, cache_features="off"))
     np.testing.assert_array_equal(weights_inside(trained.model.network), before)
     assert np.max(np.abs(flat(trained.model.network)[len(before) :] - head)) > 1e-3
-    assert trained.record.params["features"] == ("on: 1 × 1 × 8 an example" if cached == "auto" else "off: as asked")
+    assert trained.record.params["features"] == "off: as asked"
     assert trained.record.params["phase_1_trained_parameters"] == 8 * 10 + 10
 
 
 def test_two_replicas_equal_one_device_in_both_phases() -> None:
     """The backbone has dropout, which would differ from replica to replica if it were not off."""
     (one, _), (two, _) = (run(where, cache_features="off", dropout=0.0) for where in (one_device(), mirrored(2)))
-    assert one is not None
-    assert two is not None
     assert np.max(np.abs(flat(one.model.network) - flat(two.model.network))) <= 1e-5
 
 
@@ -75,37 +71,31 @@ def test_a_resumed_training_of_two_phases_equals_an_uninterrupted_one(case: str,
     """Stopped within the second phase; in the first one, at the border and within the second, one after the other."""
     make, places, changes = CASES[case]
     whole, told = run(make(), None, **changes)
-    assert whole is not None
     phases = [row["train/phase"] for row in whole.history]
     assert phases == sorted(phases)
     assert phases[-2:] == [2.0, 2.0]
     if "early" in case:
         assert len(phases) < 9 + 2
     for at in places:
-        assert run(make(), tmp_path, at, **changes)[0] is None
+        stopped.stop(make(), tmp_path, at, **two_phases(**changes))
     resumed, second = run(make(), tmp_path, **changes)
-    assert resumed is not None
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
     assert (resumed.best_epoch, resumed.steps) == (whole.best_epoch, whole.steps)
     assert second.rows == told.rows
 
 
 def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Path) -> None:
-    where, said = one_device(), []
-
-    class Listening(Stopper):
-        def log(self, line: str) -> None:
-            said.append(line)
-
+    where, reporter = one_device(), Stopper()
     made = build(where)
     before = weights_inside(made.network)
-    reporter = Listening()
     trained = train(made, DATASET, where, given(fine_tune_rate=0.5, restore_best=False), reporter, tmp_path)
     assert list(reporter.rows) == [1, 2, 3, 4]
     rates = [row["train/learning_rate"] for row in trained.history]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4])
-    assert [line for line in said if line.startswith("phase")] == ["phase 2: 674 weights are trained, 144 are frozen"]
-    assert [line.split()[1] for line in said if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
+    assert [line for line in reporter.said if line.startswith("phase")] == [
+        "phase 2: 674 weights are trained, 144 are frozen"
+    ]
+    assert [line.split()[1] for line in reporter.said if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
     changed = [
         weight.path
         for weight, old in zip(backbone_of(made.network).weights, np.split(before, _ends(made)), strict=True)  # type: ignore[union-attr]
@@ -121,22 +111,13 @@ def _ends(made: Model) -> np.ndarray:
     return np.cumsum([weight.size for weight in backbone.get_weights()])[:-1]
 
 
-class Frozen(NamedTuple):
-    """A training of the head alone, in its folder."""
-
-    folder: Path
-    trained: Trained
-
-
 @pytest.fixture(scope="module")
-def frozen(tmp_path_factory: pytest.TempPathFactory) -> Frozen:
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("frozen")
-    trained, _ = run(one_device(), folder, fine_tune_epochs=0)
-    assert trained is not None
-    return Frozen(folder, trained)
+    return Whole(folder, *run(one_device(), folder, fine_tune_epochs=0))
 
 
-def test_the_best_weights_of_a_frozen_training_are_those_of_the_whole_network(frozen: Frozen) -> None:
+def test_the_best_weights_of_a_frozen_training_are_those_of_the_whole_network(frozen: Whole) -> None:
     again = build(one_device(), weights=frozen.folder / "checkpoints" / "best.weights.h5", frozen=False)
     np.testing.assert_array_equal(flat(again.network), flat(frozen.trained.model.network))
     assert again.record.params["weights_of"] == "network"
@@ -146,7 +127,6 @@ def test_the_second_phase_begins_with_the_best_of_the_first(tmp_path: Path) -> N
     """At a rate at which nothing is learnt, its scores are those of the best epoch, which stays the best of both."""
     wild: dict[str, Any] = {"optimizer": adam(learning_rate=30.0), "fine_tune_rate": 1e-12}
     trained, _ = run(one_device(), tmp_path, epochs=4, **wild)
-    assert trained is not None
     losses = [row["val/loss"] for row in trained.history]
     assert trained.best_epoch < 4
     assert losses[4] == pytest.approx(min(losses[:4]), rel=1e-5)
@@ -155,10 +135,9 @@ def test_the_second_phase_begins_with_the_best_of_the_first(tmp_path: Path) -> N
     np.testing.assert_array_equal(flat(again.network), flat(trained.model.network))
 
 
-def test_a_fork_of_a_frozen_training_goes_on_with_fine_tuning(frozen: Frozen, tmp_path: Path) -> None:
+def test_a_fork_of_a_frozen_training_goes_on_with_fine_tuning(frozen: Whole, tmp_path: Path) -> None:
     start_from(frozen.folder / "checkpoints", tmp_path / "b" / "checkpoints")
     trained, told = run(one_device(), tmp_path / "b")
-    assert trained is not None
     assert list(told.rows) == [3, 4]
     assert [row["train/phase"] for row in trained.history] == [2.0, 2.0]
 
@@ -167,14 +146,12 @@ def test_a_fork_of_a_fine_tuned_training_has_the_epochs_that_it_asks_for(tmp_pat
     run(one_device(), tmp_path / "a", epochs=1, fine_tune_epochs=1)
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
     trained, told = run(one_device(), tmp_path / "b", epochs=4, fine_tune_epochs=1)
-    assert trained is not None
     assert list(told.rows) == [3, 4, 5]
     assert [row["train/phase"] for row in trained.history] == [1.0, 1.0, 2.0]
 
 
 def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path) -> None:
-    run(one_device(), tmp_path, 8)
-    assert newest(tmp_path / "checkpoints", print) is not None
+    stopped.stop(one_device(), tmp_path, 8, **two_phases())
     with pytest.raises(UserError, match=r"it fine-tunes, and train\.fine_tune_epochs=0"):
         run(one_device(), tmp_path, fine_tune_epochs=0)
 
@@ -185,8 +162,4 @@ def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
     with pytest.raises(UserError, match=r"none is frozen.*Try: model.frozen=true"):
         train(build(where, frozen=False), DATASET, where, given())
     with pytest.raises(UserError, match=r"cnn has no layer named backbone"):
-        model(DATASET, where, ModelSettings(seed=1, frozen=True, precision=PrecisionSettings(), network=_cnn()))
-
-
-def _cnn() -> dict[str, Any]:
-    return {"_target_": "stages.networks.cnn.cnn", "filters": [8], "kernel_size": 3, "dropout": 0.0}
+        built_of(CnnSettings(filters=[8]), DATASET, where, frozen=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,16 +10,15 @@ import pytest
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
-from stages.model import model
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
-from stages.settings.model import ModelSettings, PrecisionSettings
+from stages.settings.model import ApplicationSettings, ModelSettings
 from stages.settings.results import ExportSettings
 from stages.tasks.classification import Classification
 from stages.transfer.backbone import backbone_of
 from stages.transfer.pretrained import load_weights
 from tests.conftest import shared
-from tests.stages.experiments import flat, one_device
+from tests.stages.experiments import built_of, flat, one_device
 from tests.stages.transfer.small import DATASET, build, weights_inside
 
 pytestmark = pytest.mark.slow
@@ -71,19 +69,11 @@ def test_weights_of_imagenet_need_a_network_of_keras_and_a_way_to_get_them() -> 
 
 def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) -> None:
     """The first EfficientNets scale by a layer that takes its statistics only when it is adapted."""
-    network: dict[str, Any] = {
-        "_target_": "stages.networks.applications.application",
-        "name": "EfficientNetB0",
-        "arguments": {},
-        "dropout": 0.0,
-    }
+    network = ApplicationSettings(name="EfficientNetB0", dropout=0.0)
     (tmp_path / "a.weights.h5").touch()
     data = synthetic(SyntheticSettings(split_seed=1, examples=200, test_examples=16))
-    told = ModelSettings(
-        network=network, precision=PrecisionSettings(policy="float32"), seed=1, weights=str(tmp_path / "a.weights.h5")
-    )
     with pytest.raises(UserError, match="a Normalization layer, which would not use all of them"):
-        model(data, one_device(), told)
+        built_of(network, data, one_device(), weights=str(tmp_path / "a.weights.h5"))
 
 
 def test_real_weights_of_both_formats_are_the_same() -> None:
