@@ -156,8 +156,7 @@ def test_rand_augment_draws_each_operation_as_often() -> None:
     assert "saturation" not in Drawn(uniforms, 0.9, 1).amounts
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-@pytest.mark.parametrize("pixel_range", [BYTES, (0.0, 16.0), (-1.0, 1.0)])
+@pytest.mark.parametrize(("pixel_range", "channels"), [(BYTES, 3), ((0.0, 16.0), 1), ((-1.0, 1.0), 3), (BYTES, 4)])
 def test_pixels_stay_in_their_range(pixel_range: tuple[float, float], channels: int) -> None:
     low, high = pixel_range
     most = strong(brightness=1.0, contrast=1.0, saturation=1.0, hue=0.5, magnitude=10.0, zoom=0.9)
@@ -172,18 +171,6 @@ def test_pixels_stay_in_their_range(pixel_range: tuple[float, float], channels: 
             assert np.isfinite(found).all()
             assert low <= found.min() <= found.max() <= high
             assert np.abs(found - noise).max() > (high - low) / 4
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_an_image_is_the_same_to_the_bit_whoever_makes_it(count: int) -> None:
-    """A sine of float32 differs with its place in the tensor."""
-    images = np.random.default_rng(2).integers(0, 256, (33, 8, 8, 3)).astype(np.float32)
-    change = Changes(strong(), BYTES)
-    uniforms = random_numbers(change, 33)
-    whole = change(tf.constant(images), uniforms).numpy()
-    for first in range(0, 33 - count, 7):
-        part = slice(first, first + count)
-        np.testing.assert_array_equal(change(tf.constant(images[part]), uniforms[part]), whole[part])
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.2, 1.0, 8.0])

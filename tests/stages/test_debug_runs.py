@@ -1,6 +1,5 @@
 """Stages and callbacks of debug runs: what is left of the data, one batch memorized, the profiler's trace."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -10,12 +9,11 @@ import pytest
 from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
 from stages.data.columns import Streamed
-from stages.data.split import Split
 from stages.debug import OverfitSettings, ProfilingSettings, ShortenSettings, overfit, profiling, shorten
 from stages.errors import UserError
 from stages.results import Dataset, Trained
 from stages.train import train
-from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import adam, elements, one_device, real_digits, settings, small_cnn, streamed
 from tests.stages.images import Telling
 
 
@@ -34,10 +32,7 @@ def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Datas
 
 
 def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
-    images = np.asarray(digits.train.images)
-    streamed = Streamed(images.__getitem__, np.arange(len(images)), images.shape[1:])
-    whole = replace(digits, train=Split.of_images(streamed, digits.train.targets))
-    short = shorten(whole, ShortenSettings(steps=2, batch_size=64)).train
+    short = shorten(streamed(digits), ShortenSettings(steps=2, batch_size=64)).train
     assert isinstance(short.images, Streamed)
     in_memory = shorten(digits, ShortenSettings(steps=2, batch_size=64)).train
     np.testing.assert_array_equal(short.images[slice(None)], in_memory.images)
@@ -103,10 +98,3 @@ def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_pa
     assert sum(float(seconds) for seconds, _ in rows) == pytest.approx(sum(parts), abs=0.005 * len(rows))
     assert any(f"xprof --logdir {tmp_path / FOLDER}" in line for line in told.lines)
     assert any("input wait" in line for line in told.lines)
-
-
-@pytest.mark.slow
-def test_without_a_folder_nothing_is_traced(digits: Dataset) -> None:
-    short, where = shorten(digits, ShortenSettings()), one_device()
-    trained = train(small_cnn(short, where), short, where, settings(callbacks=[Profiler(2)]))
-    assert not profiling(trained, ProfilingSettings(), where).files

@@ -12,21 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image, ImageOps
 
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
-from stages.evaluation.eval_step import Scorer
 from stages.load.image_folder import image_folder
 from stages.load.tfds import tfds
-from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
-from stages.settings.images import NormalizeSettings
-from tests.conftest import shared
-from tests.stages.experiments import one_device, small_cnn
-from tests.stages.images import settings
+from tests.stages.images import encoded, exif, settings
 from tests.stages.tfds_sets import IMAGE, LABEL, make_set
 
 pytestmark = pytest.mark.slow
@@ -43,18 +37,6 @@ def pixels(height: int, width: int, channels: int, seed: int, dtype: Any = np.ui
     made = np.clip(np.stack(waves, -1) + random.normal(0, 20, (height, width, channels)), 0, 255)
     scale = 257 if dtype == np.uint16 else 1
     return np.squeeze((made * scale).astype(dtype), -1) if channels == 1 else made.astype(dtype)
-
-
-def encoded(made: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    made.save(file, kind, **options)
-    return file.getvalue()
-
-
-def exif(orientation: int) -> Image.Exif:
-    notes = Image.Exif()
-    notes[0x0112] = orientation
-    return notes
 
 
 def files() -> Iterator[tuple[str, bytes]]:
@@ -146,8 +128,9 @@ def pixels_of(content: bytes, image_shape: tuple[int, int, int], resize: str = "
     return image
 
 
-@pytest.mark.parametrize("resize", ["stretch", "crop", "pad"])
-@pytest.mark.parametrize(("size", "channels"), [((16, 16), 3), ((31, 50), 3), ((160, 96), 1)])
+@pytest.mark.parametrize(
+    ("resize", "size", "channels"), [("stretch", (16, 16), 3), ("crop", (31, 50), 3), ("pad", (160, 96), 1)]
+)
 def test_training_sees_the_documented_pixels(
     resize: str, size: tuple[int, int], channels: int, contents: dict[str, bytes], folder: Path, tmp_path: Path
 ) -> None:
@@ -232,23 +215,3 @@ def test_a_cache_of_another_decoder_is_not_used(folder: Path, tmp_path: Path, mo
         monkeypatch.setattr(name, "another")
         image_folder(settings(folder), cache=tmp_path)
         assert len(list(tmp_path.glob("images-*"))) == before + 1
-
-
-def test_a_loss_by_hand_from_the_files_is_the_reported_one() -> None:
-    """On real photos at a size to which libjpeg would shrink them itself."""
-    root = shared("image_folder", "cats_dogs")
-    dataset = normalize(image_folder(settings(root, size=32, cache="off")), NormalizeSettings(method="rescale"))
-    where = one_device()
-    model = small_cnn(dataset, where)
-    found = Scorer(where, model).score(dataset.test, 64).loss
-    documented_rows = {
-        pixels_of(path.read_bytes(), (32, 32, 3)).tobytes(): index
-        for index, name in enumerate(("cats", "dogs"))
-        for path in (root / name).glob("*.jpg")
-    }
-    images = dataset.test.images[:]
-    labels = np.array([documented_rows[one.tobytes()] for one in images])  # a KeyError: pixels of another way
-    logits = model.network(tf.cast(images, tf.float32)).numpy().astype(np.float64)
-    wide = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(len(labels)), labels]
-    assert found == pytest.approx(losses.mean(), abs=1e-6)

@@ -1,11 +1,8 @@
 """Splits have a seed of their own: runs of several seeds are compared on the same examples, whatever the source."""
 
-import importlib.util
-import re
-import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,8 @@ from stages.load.image_folder import image_folder
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.results import Dataset
-from tests.conftest import ROOT, shared
+from stages.settings.arrays import ArraysSettings
+from tests.conftest import shared
 from tests.pipeline.experiments import experiment
 from tests.stages.images import folder_of
 
@@ -48,34 +46,18 @@ def composed(source: str, folder: Path) -> Callable[..., Dataset]:
     return lambda *more: LOADERS[source](experiment(f"data={source}", *given, *more).settings["load"])  # type: ignore[operator]
 
 
-def own(tmp_path: Path) -> Callable[..., Dataset]:
-    """Returns the source that docs/how-to/own-code.md shows, whose settings are composed from its dataclass."""
-    page = (ROOT / "docs" / "how-to" / "own-code.md").read_text()
-    code = re.search(r"```python\n# my_package/stripes.py\n(.*?)```", page, flags=re.DOTALL)
-    assert code is not None
-    path = tmp_path / "stripes_of_the_page.py"
-    path.write_text(code[1])
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    assert "seed" not in {field.name for field in fields(module.StripesSettings)}
-
-    def load(*overrides: str) -> Dataset:
-        given = dict(
-            override.removeprefix("data.").split("=") for override in overrides if override.startswith("data.")
-        )
-        settings = module.StripesSettings(**{name: int(value) for name, value in given.items()})
-        return dataset_of_result(module.stripes(settings), settings)
-
-    return load
+def own(*overrides: str) -> Dataset:
+    """Returns arrays as a source of one's own has them, with the seed of the splits that a command would set."""
+    random = np.random.default_rng(1)
+    images, labels = random.integers(0, 256, (200, 6, 6, 3), np.uint8), random.integers(0, 2, 200)
+    given = dict(override.removeprefix("data.").split("=") for override in overrides if override.startswith("data."))
+    settings: dict[str, Any] = {name: int(value) for name, value in given.items()}
+    return dataset_of_result((images, labels), ArraysSettings(**settings))
 
 
 @pytest.mark.parametrize("source", [*LOADERS, "own"])
 def test_the_seed_moves_no_split_and_the_seed_of_the_splits_moves_every_one(source: str, tmp_path: Path) -> None:
-    load = own(tmp_path) if source == "own" else composed(source, folder_of(tmp_path, examples=20))
+    load = own if source == "own" else composed(source, folder_of(tmp_path, examples=20))
     first, second = load("seed=1"), load("seed=2")
     assert first.fingerprint == second.fingerprint
     for name, split in first.splits.items():
@@ -101,11 +83,7 @@ def test_the_seed_still_moves_the_order_and_identities_know_both() -> None:
     assert len(identities) == 3
 
 
-def test_a_seed_of_the_splits_that_is_none_is_refused_and_the_old_name_is_no_setting() -> None:
+def test_a_seed_of_the_splits_that_is_none_is_refused() -> None:
     for given in ("data.split_seed=-1", f"data.split_seed={2**31}"):
         with pytest.raises(UserError, match=rf"{given} is out of range"):
             experiment(given)
-    for source in ("digits", "synthetic"):
-        fields_of = {field.name for field in fields(experiment(f"data={source}").settings["load"])}
-        assert "split_seed" in fields_of
-        assert "seed" not in fields_of

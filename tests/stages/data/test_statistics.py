@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from stages.inspect import inspect
-from stages.load.table import table
 from stages.settings.images import InspectSettings
-from stages.settings.table import TableSettings
+from tests.stages.experiments import table_of
 from tests.stages.images import Telling
 
 ROWS = 600
@@ -29,8 +28,7 @@ def frame() -> pd.DataFrame:
 
 
 def told(frame: pd.DataFrame, folder: Path) -> tuple[list[str], dict[str, object]]:
-    frame.to_csv(folder / "people.csv", index=False)
-    data = table(TableSettings(files=str(folder / "people.csv"), target="survived"))
+    data = table_of(folder, frame, target="survived")
     reporter = Telling()
     result = inspect(data, InspectSettings(batch_size=8, seed=1), reporter=reporter, folder=folder)
     return reporter.lines, dict(result.params)
@@ -56,10 +54,9 @@ def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, t
     plain = frame[["fare", "age", "sex", "survived"]].assign(split=split)
     plain.iloc[500:507, :3] = plain.iloc[:7, :3].to_numpy()
     plain.iloc[10:13, :3] = plain.iloc[9, :3].to_numpy()
-    plain.to_csv(tmp_path / "people.csv", index=False)
-    settings = TableSettings(files=str(tmp_path / "people.csv"), target="survived", split_column="split")
+    data = table_of(tmp_path, plain, target="survived", split_column="split")
     reporter = Telling()
-    result = inspect(table(settings), InspectSettings(batch_size=8, seed=1), reporter=reporter)
+    result = inspect(data, InspectSettings(batch_size=8, seed=1), reporter=reporter)
     assert [line.split("  ")[-1].strip() for line in reporter.lines[2:5]] == ["3 within", "0", "7 in train"]
     assert reporter.lines[5].startswith("7 of 100 test rows are in train: scores count memorized rows")
     assert result.params["data/duplicates_train_test"] == 7

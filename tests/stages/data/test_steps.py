@@ -53,8 +53,10 @@ def stop() -> None:
     raise _StoppedError
 
 
-@pytest.mark.parametrize("make", [pytest.param(one_device, marks=pytest.mark.smoke), mirrored])
-@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize(
+    ("make", "is_held"),
+    [pytest.param(one_device, True, marks=pytest.mark.smoke), (one_device, False), (mirrored, True)],
+)
 def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     make: Callable[[], Strategy], is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

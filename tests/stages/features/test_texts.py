@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from stages.errors import UserError
 from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import NUMBERS, encoder_of, encoding, learn, sizes, with_facts
+from stages.features.numbers_and_categories import encoder_of, encoding, learn, sizes, with_facts
 from stages.features.texts import LONGEST, RESERVED, learn_text, split_words
+from tests.stages.features.test_numbers_and_categories import assert_the_same_in_parts_in_a_file_and_in_a_graph
 
 TEXTS = np.array(
     ["The cat, the CAT!", "", "a dog's bowl (blue)", "Größe: 3.5 m\n\tthe end", "[UNK] \\ ^caret^ `tick` ~", "  ..  "],
@@ -52,18 +51,9 @@ def test_words_are_those_of_the_layer() -> None:
 
 def test_any_batch_a_file_and_a_graph_give_the_same_numbers(tmp_path: Path) -> None:
     features = {**FEATURES, "width": Feature("number", "float64")}
-    columns = {"review": TEXTS, "width": np.arange(6.0)}
+    texts = np.tile(TEXTS, 2)
+    columns = {"review": texts, "width": np.arange(len(texts), dtype=float)}
     learnt = learn(features, columns, max_tokens=5, length=4)
     encoder = encoder_of(features, learnt)
     assert sizes(with_facts(features, learnt)) == {"review": 7}
-    encode = encoding(encoder)
-    expected = encode(columns, slice(None))
-    assert {*expected} == {NUMBERS, "review"}
-    encoder.save(tmp_path / "encoder.keras")
-    loaded = keras.models.load_model(tmp_path / "encoder.keras")
-    raw = {name: tf.constant(values, features[name].dtype) for name, values in columns.items()}
-    answers = tf.function(loaded, autograph=False)(raw)
-    for name, values in expected.items():
-        parts = [encode(columns, slice(row, row + 1))[name] for row in range(len(TEXTS))]
-        np.testing.assert_array_equal(np.concatenate(parts), values)
-        np.testing.assert_array_equal(answers[name], values)
+    assert_the_same_in_parts_in_a_file_and_in_a_graph(encoder, features, columns, tmp_path)
