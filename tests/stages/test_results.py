@@ -13,17 +13,16 @@ import tensorflow as tf
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
-from stages.evaluation.eval_step import Scorer
 from stages.export import export
 from stages.optimization.optimizers import Schedule, learning_rate
 from stages.results import Trained
 from stages.seeds import derive
-from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, StepSettings
+from stages.settings.optimizer import CosineSettings, ScheduleSettings, StepSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
-from tests.stages.experiments import after_steps, mirrored, one_device, real_digits, settings, small_cnn
+from tests.stages.experiments import one_device, real_digits, small_cnn
 from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
@@ -54,102 +53,6 @@ def test_a_warm_up_survives_saving() -> None:
     assert [float(again(step)) for step in (0, 4, 20)] == [float(schedule(step)) for step in (0, 4, 20)]
 
 
-def test_weight_decay_is_that_of_keras() -> None:
-    """Ten AdamW steps of the loop equal ten of Keras' own apply on the same gradients.
-
-    With an epsilon beside which the rounding of a gradient that should be 0 is small: else its sign makes whole steps.
-    """
-    dataset = real_digits(64)
-    optimizer = AdamWSettings(learning_rate=0.01, weight_decay=0.1, epsilon=1e-3, decay_exclude=[])
-    ours, _ = after_steps(one_device(), dataset, settings(optimizer=optimizer), steps=10)
-    theirs = small_cnn(dataset, one_device()).network
-    keras_optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-3)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    images = tf.cast(dataset.train.images, tf.float32)
-    for _ in range(10):
-        with tf.GradientTape() as tape:
-            value = loss(dataset.train.targets, theirs(images))
-        keras_optimizer.apply(
-            tape.gradient(value, [v.value for v in theirs.trainable_variables]), theirs.trainable_variables
-        )
-    for one, other in zip(ours.network.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_scorer_scores_one_split_after_another(replicas: int) -> None:
-    """As numpy does, with batches of another size in between. Under every strategy: see its tests."""
-    dataset, where = real_digits(), one_device() if replicas == 1 else mirrored(replicas)
-    model = small_cnn(dataset, where)
-    scorer = Scorer(where, model)
-    for split, batch_size in ((dataset.val, 256), (dataset.test, 256), (dataset.val, 7), (dataset.val, 7)):
-        scores = scorer.score(split, batch_size)
-        outputs = model.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
-        labels = split.targets
-        losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(len(labels)), labels]
-        expected = np.zeros((10, 10), np.int64)
-        np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
-        np.testing.assert_array_equal(scores.tables["confusion"], expected)
-        assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
-
-
-def test_class_names_are_in_the_report_and_in_the_export(tmp_path: Path) -> None:
-    names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
-    dataset, where = replace(real_digits(64), task=Classification(names)), one_device()
-    trained = Trained(small_cnn(dataset, where), (), 1, 0)
-    loaded = tf.saved_model.load(str(export(trained, dataset, ExportSettings(), tmp_path).path))
-    assert tuple(name.decode() for name in loaded.class_names.numpy()) == names
-    assert len(loaded.weights) == len(trained.model.network.weights)
-    evaluate(trained, dataset, where, EvaluateSettings(), tmp_path)
-    with (tmp_path / "test_by_class.csv").open(encoding="utf-8", newline="") as file:
-        assert tuple(row["class"] for row in csv.DictReader(file)) == names
-
-
-@pytest.mark.parametrize(("place", "value"), [(-1, np.nan), (-2, 3e38)])
-def test_an_export_of_a_broken_model_does_not_pass_for_equal(place: int, value: float, tmp_path: Path) -> None:
-    """By its weights, or by answers that are no numbers."""
-    dataset, where = real_digits(), one_device()
-    model = small_cnn(dataset, where)
-    broken = model.network.get_weights()
-    broken[place][:] = value
-    model.network.set_weights(broken)
-    with pytest.raises(UserError, match="answers with probabilities that are not finite"):
-        export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
-
-
-def test_evaluate_writes_its_report(tmp_path: Path) -> None:
-    dataset, where = real_digits(), one_device()
-    result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
-    assert result.tables["confusion"].sum() == len(dataset.test)
-    assert len((tmp_path / "test_by_class.csv").read_text().splitlines()) == 11
-    for plot in ("confusion", "reliability", "mistakes"):
-        assert (tmp_path / "plots" / f"{plot}.png").stat().st_size > 5000
-    with (tmp_path / "test_metrics.csv").open(newline="") as file:
-        rows = {row["metric"]: row for row in csv.DictReader(file)}
-    metrics, ends = result.record.metrics, result.record.summary["intervals"]
-    assert rows.keys() - ends.keys() == {"test/ece", "test/loss"}
-    for name in ends:
-        assert [float(rows[name]["low"]), float(rows[name]["high"])] == ends[name]
-        assert ends[name][0] <= float(rows[name]["value"]) <= ends[name][1]
-    assert [metrics["test/accuracy_low"], metrics["test/accuracy_high"]] == ends["test/accuracy"]
-    assert "interval over the test examples" in (tmp_path / "test_metrics.md").read_text()
-
-
-def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
-    dataset, where, heard = real_digits(), one_device(), Telling()
-    test = dataset.test
-    kept = np.flatnonzero(test.targets != 3)
-    dataset = replace(dataset, test=Split.of_images(test.images[kept], test.targets[kept]))
-    trained = Trained(small_cnn(dataset, where), (), 1, 0)
-    settings = EvaluateSettings(mistakes=0)
-    record = evaluate(trained, dataset, where, settings, tmp_path, heard).record
-    assert not (tmp_path / "plots" / "mistakes.png").exists()
-    [line] = heard.lines
-    assert line.startswith("the test split has no example of 1 of 10 classes (3)")
-    assert not np.isnan(list(record.metrics.values())).any()
-    assert not list(evaluate(trained, dataset, where, settings).record.files)
-
-
 def test_strategies_are_what_they_say() -> None:
     two = strategy(MirroredSettings(deterministic=False, cpu_replicas=2))
     assert two.replicas == two.distribution.num_replicas_in_sync == 2
@@ -175,3 +78,61 @@ def test_seeds_are_the_same_everywhere() -> None:
     assert derive(42, "shuffle") == 1_310_903_858
     assert derive(42, "shuffle") != derive(42, "augment") != derive(43, "augment")
     assert 0 <= min(derive(seed, "x") for seed in range(1000)) < 2**31 > max(derive(seed, "x") for seed in range(1000))
+
+
+def test_an_export_of_a_broken_model_does_not_pass_for_equal(tmp_path: Path) -> None:
+    """By answers that are no numbers; by its weights: tests/stages/callbacks."""
+    dataset, where = real_digits(), one_device()
+    model = small_cnn(dataset, where)
+    broken = model.network.get_weights()
+    broken[-2][:] = 3e38
+    model.network.set_weights(broken)
+    with pytest.raises(UserError, match="answers with probabilities that are not finite"):
+        export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
+
+
+def test_evaluate_writes_its_report(tmp_path: Path) -> None:
+    names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
+    dataset, where = replace(real_digits(), task=Classification(names)), one_device()
+    result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
+    assert result.tables["confusion"].sum() == len(dataset.test)
+    with (tmp_path / "test_by_class.csv").open(encoding="utf-8", newline="") as file:
+        assert tuple(row["class"] for row in csv.DictReader(file)) == names
+    for plot in ("confusion", "reliability", "mistakes"):
+        assert (tmp_path / "plots" / f"{plot}.png").stat().st_size > 5000
+    with (tmp_path / "test_metrics.csv").open(newline="") as file:
+        rows = {row["metric"]: row for row in csv.DictReader(file)}
+    metrics, ends = result.record.metrics, result.record.summary["intervals"]
+    assert rows.keys() - ends.keys() == {"test/ece", "test/loss"}
+    for name in ends:
+        assert [float(rows[name]["low"]), float(rows[name]["high"])] == ends[name]
+        assert ends[name][0] <= float(rows[name]["value"]) <= ends[name][1]
+    assert [metrics["test/accuracy_low"], metrics["test/accuracy_high"]] == ends["test/accuracy"]
+    assert "interval over the test examples" in (tmp_path / "test_metrics.md").read_text()
+
+
+def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
+    dataset, where, heard = real_digits(), one_device(), Telling()
+    test = dataset.test
+    kept = np.flatnonzero(test.targets != 3)
+    dataset = replace(dataset, test=Split.of_images(test.images[kept], test.targets[kept]))
+    trained = Trained(small_cnn(dataset, where), (), 1, 0)
+    settings = EvaluateSettings(mistakes=0, predictions=False)
+    record = evaluate(trained, dataset, where, settings, tmp_path, heard).record
+    assert not (tmp_path / "plots" / "mistakes.png").exists()
+    assert not (tmp_path / "predictions.parquet").exists()
+    [line] = heard.lines
+    assert line.startswith("the test split has no example of 1 of 10 classes (3)")
+    assert not np.isnan(list(record.metrics.values())).any()
+    assert not list(evaluate(trained, dataset, where, settings).record.files)
+
+
+def test_the_loss_has_the_penalties_and_the_log_loss_the_interval() -> None:
+    dataset, where = real_digits(), one_device()
+    model = small_cnn(dataset, where)
+    head = model.network.core.layers[-1]
+    head.kernel.regularizer = keras.regularizers.L2(0.02)
+    result = evaluate(Trained(model, (), 1, 0), dataset, where, EvaluateSettings(mistakes=0))
+    log_loss = result.record.metrics["test/log_loss"]
+    assert result.loss == pytest.approx(log_loss + 0.02 * np.square(np.asarray(head.kernel)).sum(), rel=1e-5)
+    assert {"test/log_loss", "test/accuracy"} <= result.record.summary["intervals"].keys()

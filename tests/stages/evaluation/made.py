@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.evaluation.predictions import NAME, write_predictions
+from stages.evaluation.predictions import NAME, Predicted, read_columns, write_predictions
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 
@@ -41,3 +41,8 @@ def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path
         folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), values.astype(np.float32)[:, np.newaxis]
     )
     return folder / NAME
+
+
+def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
+    """Returns predictions of `labels` as they are read from a file in `folder`."""
+    return Predicted.of(read_columns(write(folder, labels, values)))

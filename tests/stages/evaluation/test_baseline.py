@@ -14,14 +14,12 @@ from sklearn.metrics import root_mean_squared_error
 
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.predictions import NAME, read_columns, write_predictions
-from stages.load.table import table
 from stages.results import Dataset
-from stages.settings.table import TableSettings
+from tests.stages.experiments import table_of
 
 
 def loaded(frame: pd.DataFrame, target: Any, folder: Path, features: Any = None) -> Dataset:
-    frame.to_csv(folder / "table.csv", index=False)
-    return table(TableSettings(files=str(folder / "table.csv"), target=target, features=features))
+    return table_of(folder, frame, target=target, features=features)
 
 
 def compared(data: Dataset, rows: np.ndarray, folder: Path) -> Baseline:
@@ -122,13 +120,3 @@ def test_of_texts_beside_columns_it_knows_both(tmp_path: Path) -> None:
     assert exact.verdict == "better than"
     assert exact.values["r2"] > 0.9
     assert "TF-IDF of review beside 2 other columns on" in exact.sentence
-
-
-def test_texts_of_signs_alone_have_a_baseline(tmp_path: Path) -> None:
-    random = np.random.default_rng(2)
-    target = random.integers(0, 2, 300)
-    frame = pd.DataFrame({"review": np.where(target, "!!!", ":("), "liked": np.where(target, "yes", "no")})
-    data = loaded(frame, "liked", tmp_path, {"review": "text"})
-    wrong = 1 - np.asarray(data.test.targets)
-    worse = compared(data, np.column_stack([np.eye(2)[wrong], wrong]), tmp_path)
-    assert (worse.values["accuracy"], worse.verdict) == (1, "worse than")

@@ -11,13 +11,11 @@ import pytest
 
 from stages.evaluate import evaluate
 from stages.evaluation.importance import importance_of, is_quick
-from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Trained
 from stages.settings.images import NormalizeSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.table import TableSettings
-from tests.stages.experiments import one_device, real_digits
+from tests.stages.experiments import one_device, real_digits, table_of
 from tests.stages.images import Telling
 
 ROWS = 600
@@ -32,9 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     frame["color"] = random.choice(["red", "blue"], ROWS)
     frame["shape"] = random.choice(["round", "square"], ROWS)
     frame["target"] = 2 * frame["a b"] + 1.0 * (frame.color == "red") + NOISE * random.normal(size=ROWS)
-    path = tmp_path_factory.mktemp("table") / "table.csv"
-    frame.to_csv(path, index=False)
-    return normalize(table(TableSettings(files=str(path), target="target")), NormalizeSettings())
+    return normalize(table_of(tmp_path_factory.mktemp("table"), frame, target="target"), NormalizeSettings())
 
 
 def fitted(data: Dataset) -> Trained:

@@ -1,7 +1,9 @@
 """Metrics of predictions: scikit-learn's numbers."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,22 +15,12 @@ from sklearn.preprocessing import label_binarize
 
 from stages.evaluation.intervals import intervals_of
 from stages.evaluation.metrics import bins_of, metrics_of
-from stages.evaluation.predictions import Predicted, read_columns
 from tests.stages.evaluation import made
 
 BINS = 15
 
 
-def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
-    return Predicted.of(read_columns(made.write(folder, labels, values)))
-
-
-def random_predictions(folder: Path, classes: int, examples: int = 211, parts: int | None = None) -> Predicted:
-    labels = np.random.default_rng(1).integers(classes, size=examples)
-    return read(folder, labels, made.probabilities(labels, classes, parts))
-
-
-def by_scikit_learn(path: Path) -> dict[str, float]:
+def by_scikit_learn(path: Path, weights: np.ndarray | None) -> dict[str, float]:
     """Returns what a reader of the file computes of it by scikit-learn alone."""
     table = pd.read_parquet(path)
     labels, classes = table["label"], table["predicted"]
@@ -36,35 +28,45 @@ def by_scikit_learn(path: Path) -> dict[str, float]:
     every = range(values.shape[1])
     scores = values[:, 1] if len(every) == 2 else values
     wide = label_binarize(labels, classes=every) if len(every) > 2 else labels
+    given: dict[str, Any] = {"sample_weight": weights}
+    means = given | {"average": "macro", "zero_division": 0}
     expected = {
-        "accuracy": sk.accuracy_score(labels, classes),
-        "log_loss": sk.log_loss(labels, values, labels=every),
-        "macro_precision": sk.precision_score(labels, classes, average="macro", zero_division=0),
-        "macro_recall": sk.recall_score(labels, classes, average="macro", zero_division=0),
-        "macro_f1": sk.f1_score(labels, classes, average="macro", zero_division=0),
-        "roc_auc": sk.roc_auc_score(labels, scores, multi_class="ovr", labels=every if len(every) > 2 else None),
-        "average_precision": sk.average_precision_score(wide, scores, average="macro"),
+        "accuracy": sk.accuracy_score(labels, classes, **given),
+        "log_loss": sk.log_loss(labels, values, labels=every, **given),
+        "macro_precision": sk.precision_score(labels, classes, **means),
+        "macro_recall": sk.recall_score(labels, classes, **means),
+        "macro_f1": sk.f1_score(labels, classes, **means),
+        "roc_auc": sk.roc_auc_score(wide, scores, average="macro", **given),
+        "average_precision": sk.average_precision_score(wide, scores, average="macro", **given),
     }
     if len(every) > 5:
-        expected["top5_accuracy"] = sk.top_k_accuracy_score(labels, values, k=5, labels=every)
+        expected["top5_accuracy"] = sk.top_k_accuracy_score(labels, values, k=5, labels=every, **given)
     return expected
 
 
-@pytest.mark.parametrize(("classes", "parts"), [(2, None), (2, 4), (3, 4), (7, 9), (10, None)])
-def test_metrics_equal_scikit_learn_on_the_file_to_the_last_digit(
-    classes: int, parts: int | None, tmp_path: Path
+@pytest.mark.parametrize(("classes", "parts"), [(2, 4), (7, 9), (10, None)])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_metrics_are_those_of_scikit_learn_on_the_file(
+    classes: int, parts: int | None, is_weighted: bool, tmp_path: Path
 ) -> None:
-    """Also with many probabilities that are equal."""
-    whole = metrics_of(random_predictions(tmp_path, classes, parts=parts), BINS).values
-    expected = by_scikit_learn(tmp_path / "predictions.parquet")
-    assert {**expected, "ece": whole["ece"]} == whole
+    """To the last digit without weights; also with many probabilities that are equal."""
+    random = np.random.default_rng(1)
+    labels = random.integers(classes, size=211)
+    weights = random.exponential(size=211) if is_weighted else None
+    predicted = replace(made.read(tmp_path, labels, made.probabilities(labels, classes, parts)), weights=weights)
+    found = metrics_of(predicted, BINS)
+    expected = {**by_scikit_learn(tmp_path / "predictions.parquet", weights), "ece": found.values["ece"]}
+    assert found.values == (pytest.approx(expected, rel=1e-9) if is_weighted else expected)
+    np.testing.assert_array_equal(found.support, np.bincount(labels))
+    for name, (low, high) in intervals_of(predicted, 0.95).items():
+        assert low < found.values[name] < high, name
 
 
 @pytest.mark.filterwarnings("error")
 def test_absent_classes_are_left_out(tmp_path: Path) -> None:
     """Classes 1 and 3 of five have no example; no metric is nan, and scikit-learn says nothing."""
     labels = np.array([0, 2, 4] * 20)
-    whole = read(tmp_path, labels, made.probabilities(labels, 5))
+    whole = made.read(tmp_path, labels, made.probabilities(labels, 5))
     found = metrics_of(whole, BINS)
     assert all(np.isfinite(value) for value in found.values.values())
     assert list(np.isnan(found.by_class["roc_auc"])) == [False, True, False, True, False]
@@ -79,7 +81,7 @@ def test_absent_classes_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_single_class_has_no_ranking(classes: int, tmp_path: Path) -> None:
     labels = np.ones(20, int)
-    whole = read(tmp_path, labels, made.probabilities(labels, classes))
+    whole = made.read(tmp_path, labels, made.probabilities(labels, classes))
     found = metrics_of(whole, BINS).values
     for values in (found, intervals_of(whole, 0.95)):
         assert {"roc_auc", "average_precision"}.isdisjoint(values)
@@ -90,14 +92,15 @@ def test_probabilities_that_are_no_numbers_leave_the_classes(tmp_path: Path) -> 
     labels = np.arange(30) % 3
     values = made.probabilities(labels, 3)
     values[7, 1] = np.nan
-    whole = read(tmp_path, labels, values)
+    whole = made.read(tmp_path, labels, values)
     names = {"accuracy", "macro_precision", "macro_recall", "macro_f1"}
     found = metrics_of(whole, BINS).values
     assert found.keys() == intervals_of(whole, 0.95).keys() == names
 
 
 def test_bins_and_their_gaps_are_those_of_scikit_learn(tmp_path: Path) -> None:
-    whole = random_predictions(tmp_path, 4, 400)
+    labels = np.random.default_rng(1).integers(4, size=400)
+    whole = made.read(tmp_path, labels, made.probabilities(labels, 4))
     counts = np.bincount(bins_of(whole, BINS), minlength=BINS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)

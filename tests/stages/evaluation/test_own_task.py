@@ -12,19 +12,16 @@ import tensorflow as tf
 from stages.evaluate import evaluate
 from stages.evaluation import estimates
 from stages.evaluation.scored import by_example, scores_of, sums_of_each
-from stages.load.table import table
-from stages.model import model
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.images import NormalizeSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
+from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.table import TableSettings
 from stages.settings.task import AutoTaskSettings, RegressionSettings
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 from stages.train import train
-from tests.stages.experiments import adam, one_device, settings
+from tests.stages.experiments import adam, built_of, one_device, settings, table_of
 
 ROWS = 900
 
@@ -66,17 +63,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     frame["town"] = random.choice(["calm", "wild"], ROWS)
     spread = np.where(frame.town == "wild", random.gamma(0.3, 1 / 0.3, ROWS), 1.0)
     frame["count"] = random.poisson(np.exp(1 + frame.speed**2 / 2) * spread) + 0.0
-    path = tmp_path_factory.mktemp("counts") / "counts.csv"
-    frame.to_csv(path, index=False)
-    given = TableSettings(files=str(path), target="count", test_fraction=0.4, task=RegressionSettings())
-    return normalize(table(given), NormalizeSettings())
+    folder = tmp_path_factory.mktemp("counts")
+    data = table_of(folder, frame, target="count", test_fraction=0.4, task=RegressionSettings())
+    return normalize(data, NormalizeSettings())
 
 
 def test_baseline_slices_and_importance_follow_from_the_protocol(data: Dataset, tmp_path: Path) -> None:
     task = AutoTaskSettings(_target_=f"{__name__}.Counts")
-    given = ModelSettings(network=MlpSettings(hidden=[16]), precision=PrecisionSettings(), seed=1, task=task)
     where = one_device()
-    trained = train(model(data, where, given), data, where, settings(epochs=25, optimizer=adam(learning_rate=0.02)))
+    built = built_of(MlpSettings(hidden=[16]), data, where, task=task)
+    trained = train(built, data, where, settings(epochs=25, optimizer=adam(learning_rate=0.02)))
     found = evaluate(trained, data, where, EvaluateSettings(slices=["town"], importance=True), tmp_path)
     metrics = found.record.metrics
     assert metrics["test/deviance"] == pytest.approx(found.metrics["deviance"])

@@ -28,12 +28,10 @@ def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return found.low, found.high
 
 
-@pytest.mark.parametrize("examples", [360, pytest.param(3000, marks=pytest.mark.slow)])
-def test_the_interval_is_that_of_the_bootstrap(examples: int) -> None:
+def test_the_interval_is_that_of_the_bootstrap() -> None:
     """To one example and the noise of 10,000 draws."""
-    first, second = answers(1, 1, examples), answers(2, 1, examples, 0.99)
-    tolerance = max(1 / examples, 0.06 * float(np.std(second[0].astype(float) - first[0])) / examples**0.5)
-    assert interval(first, second, True) == pytest.approx(by_scipy(first[0], second[0]), abs=tolerance)
+    first, second = answers(1, 1), answers(2, 1, accuracy=0.99)
+    assert interval(first, second, True) == pytest.approx(by_scipy(first[0], second[0]), abs=1 / 360)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -63,14 +61,6 @@ def test_a_single_run_varies_as_those_of_other_settings_do() -> None:
     assert (among.high - among.low) / 2 > 2.7 * 2**0.5 * np.std(several.mean(axis=1), ddof=1)
 
 
-def test_several_seeds_that_all_agree_are_as_one() -> None:
-    first, second = answers(1, 1), answers(2, 1, accuracy=0.95)
-    expected = interval(first, second, True)
-    for paired in (True, False):
-        repeated = interval(np.repeat(first, 4, axis=0), np.repeat(second, 4, axis=0), paired)
-        assert repeated == pytest.approx(expected, abs=0.004)
-
-
 def test_seeds_that_differ_on_single_examples_alone_are_averaged() -> None:
     """Their means differ no more than examples explain: here, not at all."""
     first = answers(1, 3)
@@ -90,12 +80,7 @@ def test_seeds_in_pairs_tell_more() -> None:
     assert widths[0] < 0.5 * widths[1]
 
 
-def test_the_same_data_gives_the_same_interval() -> None:
-    first, second = answers(1, 3), answers(2, 3)
-    assert interval(first, second, True) == interval(first, second, True)
-
-
-@pytest.mark.parametrize("accuracy", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("accuracy", [0.9, 0.99])
 def test_mcnemar_is_the_binomial_test_of_discordant_pairs(accuracy: float) -> None:
     first, second = answers(1, 1), answers(2, 1, accuracy=accuracy)
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
@@ -108,13 +93,6 @@ def test_mcnemar_over_seeds_is_mcnemar_where_they_agree() -> None:
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     expected = stats.chi2.sf((only_first - only_second) ** 2 / (only_first + only_second), 1)
     assert mcnemar_p(np.repeat(first, 3, axis=0), np.repeat(second, 3, axis=0)) == pytest.approx(expected, rel=1e-9)
-
-
-def test_nothing_differs() -> None:
-    first = answers(1, 2)
-    found = metric_difference(first, first, True)
-    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
-    assert not found.excludes_zero
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -132,9 +110,7 @@ def test_few_differing_examples_do_not_exclude_zero(examples: int, seeds: int) -
         assert against.excludes_zero == found.excludes_zero
 
 
-@pytest.mark.parametrize(
-    ("seeds", "between", "least"), [(1, 0.0, 0.92), (3, 0.0, 0.92), (5, 0.0, 0.92), (5, 0.05, 0.88)]
-)
+@pytest.mark.parametrize(("seeds", "between", "least"), [(1, 0.0, 0.92), (3, 0.0, 0.92), (5, 0.05, 0.88)])
 def test_intervals_cover_the_truth(seeds: int, between: float, least: float) -> None:
     """Of 300 test sets of 400 examples, for settings of 88 % and 91 % that find the same examples hard.
 

@@ -11,17 +11,15 @@ from sklearn import metrics as sk
 from stages.errors import UserError
 from stages.evaluation.report import Section
 from stages.evaluation.slices import check_slices, slices_of
-from stages.load.table import table
 from stages.results import Dataset
 from stages.settings.results import EvaluateSettings
-from stages.settings.table import TableSettings
-from tests.stages.experiments import real_digits
+from tests.stages.experiments import real_digits, table_of
 
 ROWS = 4000
 
 
 @pytest.fixture(scope="module")
-def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def frame() -> pd.DataFrame:
     random = np.random.default_rng(1)
     frame = pd.DataFrame({"size (m)": random.normal(size=ROWS).round(4)})
     frame.loc[::50, "size (m)"] = np.nan
@@ -29,13 +27,11 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame["kind"] = random.choice(["x", "y"], ROWS)
     frame["price"] = random.normal(size=ROWS).round(4)
     frame["hot"], frame["wet"] = random.integers(0, 2, (2, ROWS))
-    path = tmp_path_factory.mktemp("table") / "table.csv"
-    frame.to_csv(path, index=False)
-    return path
+    return frame
 
 
-def loaded(csv: Path, target: Any) -> Dataset:
-    return table(TableSettings(files=str(csv), target=target, features=["size (m)", "town"]))
+def loaded(folder: Path, frame: pd.DataFrame, target: Any) -> Dataset:
+    return table_of(folder, frame, target=target, features=["size (m)", "town"])
 
 
 def told(section: Section) -> pd.DataFrame:
@@ -43,8 +39,8 @@ def told(section: Section) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=header).set_index("slice")
 
 
-def test_of_classes_they_are_those_of_scikit_learn(csv: Path) -> None:
-    data = loaded(csv, "kind")
+def test_of_classes_they_are_those_of_scikit_learn(frame: pd.DataFrame, tmp_path: Path) -> None:
+    data = loaded(tmp_path, frame, "kind")
     labels = np.asarray(data.test.targets)
     towns = np.asarray(data.test.features["town"][:])
     random = np.random.default_rng(4)
@@ -72,8 +68,8 @@ def test_of_classes_they_are_those_of_scikit_learn(csv: Path) -> None:
     assert set(found.index[-2:]) == {"town: tiny", "size (m): missing"}
 
 
-def test_of_numbers_the_largest_error_comes_first(csv: Path) -> None:
-    data = loaded(csv, "price")
+def test_of_numbers_the_largest_error_comes_first(frame: pd.DataFrame, tmp_path: Path) -> None:
+    data = loaded(tmp_path, frame, "price")
     targets = np.asarray(data.test.targets)
     is_south = np.asarray(data.test.features["town"][:]) == "south"
     error = np.random.default_rng(3).normal(size=targets.shape) * np.where(is_south, 2.0, 1.0)[:, None]
@@ -85,8 +81,8 @@ def test_of_numbers_the_largest_error_comes_first(csv: Path) -> None:
     assert {"mae", "r2"} <= {*found.columns}
 
 
-def test_of_labels(csv: Path) -> None:
-    data = loaded(csv, ["hot", "wet"])
+def test_of_labels(frame: pd.DataFrame, tmp_path: Path) -> None:
+    data = loaded(tmp_path, frame, ["hot", "wet"])
     targets = np.asarray(data.test.targets)
     is_south = np.asarray(data.test.features["town"][:]) == "south"
     predicted = np.where(is_south[:, None], 1 - targets, targets).astype(np.int32)
@@ -96,9 +92,9 @@ def test_of_labels(csv: Path) -> None:
     assert found.macro_f1.to_dict() == {"town: south": 0, "town: north": 1, "town: tiny": 1}
 
 
-def test_a_column_that_is_not_used_is_refused(csv: Path) -> None:
-    assert check_slices(loaded(csv, "kind"), ["size (m)"]) == {"size (m)": "size__m_"}
+def test_a_column_that_is_not_used_is_refused(frame: pd.DataFrame, tmp_path: Path) -> None:
+    assert check_slices(loaded(tmp_path, frame, "kind"), ["size (m)"]) == {"size (m)": "size__m_"}
     with pytest.raises(UserError, match=r"evaluate.slices=price is no column of table.csv that is used.*town"):
-        check_slices(loaded(csv, "kind"), ["price"])
+        check_slices(loaded(tmp_path, frame, "kind"), ["price"])
     with pytest.raises(UserError, match="none, as in images"):
         check_slices(real_digits(), ["label"])

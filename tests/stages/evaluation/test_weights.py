@@ -6,58 +6,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn import metrics as sk
-from sklearn.preprocessing import label_binarize
 
 from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
-from stages.evaluation.intervals import estimates_of, intervals_of
+from stages.evaluation.intervals import estimates_of
 from stages.evaluation.metrics import metrics_of
-from stages.evaluation.predictions import Predicted, read_columns
 from tests.stages.evaluation import made
 
-COUNT, CLASSES, STEP = 150, 4, 1e-5
+COUNT, STEP = 150, 1e-5
 RANDOM = np.random.default_rng(4)
 WEIGHTS = RANDOM.exponential(size=COUNT)
-LABELS = RANDOM.integers(CLASSES, size=COUNT)
+LABELS = RANDOM.integers(4, size=COUNT)
 NUMBERS = {
     "target": RANDOM.normal(size=(COUNT, 2)).astype(np.float32),
     "prediction": RANDOM.normal(size=(COUNT, 2)).astype(np.float32),
 }
 
 
-@pytest.fixture
-def predicted(tmp_path: Path) -> Predicted:
-    path = made.write(tmp_path, LABELS, made.probabilities(LABELS, CLASSES))
-    return replace(Predicted.of(read_columns(path)), weights=WEIGHTS)
-
-
-def test_metrics_of_classes_are_those_of_scikit_learn(predicted: Predicted) -> None:
-    labels, classes, probabilities = predicted.labels, predicted.predicted, predicted.probabilities.T
-    weights = {"sample_weight": WEIGHTS}
-    wide = label_binarize(labels, classes=range(CLASSES))
-    expected = {
-        "accuracy": sk.accuracy_score(labels, classes, **weights),
-        "log_loss": sk.log_loss(labels, probabilities, **weights),
-        "macro_precision": sk.precision_score(labels, classes, average="macro", **weights),
-        "macro_recall": sk.recall_score(labels, classes, average="macro", **weights),
-        "macro_f1": sk.f1_score(labels, classes, average="macro", **weights),
-        "roc_auc": sk.roc_auc_score(wide, probabilities, average="macro", **weights),
-        "average_precision": sk.average_precision_score(wide, probabilities, average="macro", **weights),
-    }
-    found = metrics_of(predicted, 15)
-    assert found.values == pytest.approx({**expected, "ece": found.values["ece"]}, rel=1e-9)
-    np.testing.assert_array_equal(found.support, np.bincount(labels))
-    for name, (low, high) in intervals_of(predicted, 0.95).items():
-        assert low < found.values[name] < high, name
-
-
-def test_influences_on_metrics_of_classes_are_derivatives(predicted: Predicted) -> None:
+@pytest.mark.parametrize(("classes", "parts", "is_weighted"), [(4, None, True), (4, 9, False), (2, 4, True)])
+def test_influences_on_metrics_of_classes_are_derivatives(
+    classes: int, parts: int | None, is_weighted: bool, tmp_path: Path
+) -> None:
+    """Also where many probabilities are equal. That the metrics are scikit-learn's: test_metrics.py."""
+    labels = RANDOM.integers(classes, size=COUNT)
+    predicted = made.read(tmp_path, labels, made.probabilities(labels, classes, parts))
+    weights = WEIGHTS if is_weighted else np.ones(COUNT)
+    predicted = replace(predicted, weights=weights if is_weighted else None)
     for name, (value, influences) in estimates_of(predicted).items():
-        assert value == pytest.approx(metrics_of(predicted, 15).values[name], rel=1e-7)
+        assert value == pytest.approx(metrics_of(predicted, 15).values[name], rel=1e-6)
         centered = influences - influences.mean()
         for example in range(0, COUNT, 37):
             change = STEP * (np.arange(COUNT) == example)
             above, below = (
-                metrics_of(replace(predicted, weights=WEIGHTS * (1 + sign * change)), 15).values[name]
+                metrics_of(replace(predicted, weights=weights * (1 + sign * change)), 15).values[name]
                 for sign in (1, -1)
             )
             assert centered[example] == pytest.approx(COUNT * (above - below) / (2 * STEP), abs=2e-5), name
@@ -84,7 +64,7 @@ def test_values_by_example_have_the_metric_as_their_mean(weights: np.ndarray | N
     given = NUMBERS if weights is None else {**NUMBERS, "weight": weights}
     rmse = sk.root_mean_squared_error(NUMBERS["target"], NUMBERS["prediction"], sample_weight=weights)
     assert by_example("rmse", given).mean() == pytest.approx(rmse, rel=1e-6)
-    labels = {"label": LABELS, "predicted": (LABELS + (np.arange(COUNT) % 3 == 0)) % CLASSES}
+    labels = {"label": LABELS, "predicted": (LABELS + (np.arange(COUNT) % 3 == 0)) % 4}
     correct = by_example("accuracy", labels if weights is None else {**labels, "weight": weights})
     assert correct.mean() == pytest.approx(
         sk.accuracy_score(labels["label"], labels["predicted"], sample_weight=weights)

@@ -1,7 +1,5 @@
 """Several labels: losses of Keras, metrics of scikit-learn, probabilities as answers."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from sklearn import metrics as sk
 
 from stages.errors import UserError
 from stages.tasks.multi_label import MultiLabel
-from tests.stages.experiments import settings
+from tests.stages.experiments import scores_by_parts, settings
 
 RANDOM = np.random.default_rng(5)
 TASK = MultiLabel(("beach", "sunset", "people", "never"))
@@ -43,17 +41,12 @@ def test_weights_are_of_the_positives() -> None:
 
 
 def test_metrics_are_those_of_scikit_learn_however_the_examples_are_divided() -> None:
-    sums: dict[str, Any] = {"examples": WEIGHTS.sum()}
-    for part in np.array_split(np.arange(97), 5):
-        for name, value in TASK.add(TARGETS[part], OUTPUTS[part], tf.constant(WEIGHTS[part])).items():
-            assert value.shape == TASK.sums[name]
-            sums[name] = sums.get(name, 0) + value.numpy()
     predicted = TASK.columns(PROBABILITIES)["predicted"]
     expected = {
         "macro_f1": sk.f1_score(TARGETS, predicted, average="macro", zero_division=0, sample_weight=WEIGHTS),
         "exact_match": sk.accuracy_score(TARGETS, predicted, sample_weight=WEIGHTS),
     }
-    assert TASK.scores(sums) == pytest.approx(expected, rel=1e-12)
+    assert scores_by_parts(TASK, TARGETS, tf.constant(OUTPUTS), WEIGHTS, 5) == pytest.approx(expected, rel=1e-12)
     assert TASK.is_higher_better("val_macro_f1")
 
 

@@ -9,10 +9,8 @@ import tensorflow as tf
 from sklearn import metrics as sk
 
 from stages.errors import UserError
-from stages.settings.task import RegressionSettings
-from stages.tasks.chosen import chosen_task
 from stages.tasks.regression import Regression
-from tests.stages.experiments import settings
+from tests.stages.experiments import scores_by_parts, settings
 
 RANDOM = np.random.default_rng(5)
 TARGETS = (RANDOM.normal(size=(97, 3)) * [1e4, 1.0, 1e-3] + [5e5, -3.0, 0.0]).astype(np.float32)
@@ -22,27 +20,20 @@ OUTPUTS = (STANDARDIZED + RANDOM.normal(size=TARGETS.shape) * 0.9).astype(np.flo
 WEIGHTS = RANDOM.random(97)
 
 
-@pytest.mark.parametrize("name", ["", "MeanAbsoluteError", "Huber"])
-def test_losses_are_those_of_keras_on_standardized_targets(name: str) -> None:
-    loss = {"_target_": f"keras.losses.{name}"} if name else {}
-    task = chosen_task(TASK, RegressionSettings(loss=loss), TARGETS)
-    expected = getattr(keras.losses, name or "MeanSquaredError")(reduction=None)(STANDARDIZED, OUTPUTS)
-    np.testing.assert_allclose(task.loss_of_each(TARGETS, OUTPUTS), expected, rtol=1e-6)
+def test_losses_are_those_of_keras_on_standardized_targets() -> None:
+    """Losses of the user's: test_chosen.py."""
+    expected = keras.losses.MeanSquaredError(reduction=None)(STANDARDIZED, OUTPUTS)
+    np.testing.assert_allclose(TASK.loss_of_each(TARGETS, OUTPUTS), expected, rtol=1e-6)
 
 
 def test_metrics_are_those_of_scikit_learn_however_the_examples_are_divided() -> None:
-    sums: dict[str, Any] = {"examples": WEIGHTS.sum()}
-    for part in np.array_split(np.arange(97), 5):
-        for name, value in TASK.add(TARGETS[part], OUTPUTS[part], tf.constant(WEIGHTS[part])).items():
-            assert value.shape == TASK.sums[name]
-            sums[name] = sums.get(name, 0) + value.numpy()
     answers = OUTPUTS.astype(np.float64) * TASK.std + TASK.mean
     expected = {
         "rmse": sk.root_mean_squared_error(TARGETS, answers, sample_weight=WEIGHTS),
         "mae": sk.mean_absolute_error(TARGETS, answers, sample_weight=WEIGHTS),
         "r2": sk.r2_score(TARGETS, answers, sample_weight=WEIGHTS),
     }
-    assert TASK.scores(sums) == pytest.approx(expected, rel=1e-9)
+    assert scores_by_parts(TASK, TARGETS, tf.constant(OUTPUTS), WEIGHTS, 5) == pytest.approx(expected, rel=1e-9)
     assert not TASK.is_higher_better("val_rmse")
     assert TASK.is_higher_better("val_r2")
 
