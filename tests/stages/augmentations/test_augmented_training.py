@@ -4,27 +4,32 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from stages.augment import augment
-from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.fit import fit
-from stages.model import model
-from stages.optimization.gradients import Gradients
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.results import Dataset, Strategy, Trained
 from stages.settings.images import AugmentSettings
-from stages.settings.model import MlpSettings, ModelSettings, PrecisionSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.tasks.classification import Classification
 from stages.train import train
-from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings, small_cnn, strong
+from tests.stages.experiments import (
+    after_steps,
+    built_of,
+    flat,
+    mirrored,
+    one_device,
+    real_digits,
+    settings,
+    small_cnn,
+    strong,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -115,71 +120,8 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     )
 
 
-class Counted(keras.layers.Layer):
-    """Has a metric of its own, the number of images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = keras.metrics.Sum(name="seen")
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        self.seen.update_state(keras.ops.ones_like(inputs[:, 0]))
-        return inputs
-
-
-def counted(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    inputs = keras.Input(input_shape)
-    return keras.Model(inputs, keras.layers.Dense(num_classes)(Counted()(keras.layers.Flatten()(inputs))))
-
-
-def test_a_pure_label_counts_as_the_class_does() -> None:
-    """Gradients, sums, metrics and parts of a batch are the same for a class and for all of its share."""
-    dataset = real_digits(30)
-    precision = PrecisionSettings(policy="float32")
-    network = ModelSettings(network={"_target_": f"{__name__}.counted"}, precision=precision, seed=1)
-    built = model(dataset, one_device(), network)
-    images, labels = tf.cast(dataset.train.images, tf.float32), tf.constant(dataset.train.targets)
-    results = []
-    for mixed in (False, True):
-        given = replace(settings(**WEIGHTED), optimizer=replace(settings().optimizer, accumulation=3))
-        task = built.task.for_training(given, dataset.train.targets)
-        batch = Batch({"images": images}, tf.one_hot(labels, 10) if mixed else labels, tf.fill([30], 0.5))
-        spec = tf.nest.map_structure(lambda part: tf.TensorSpec([None, *part.shape[1:]], part.dtype), batch)
-        gradients = Gradients(built, task, given, spec, 1)
-        results.append(gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0)))
-    for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    assert [float(value) for result in results for value in result.metrics] == [15.0, 15.0]
-    for name, value in results[0].sums.items():
-        assert float(results[1].sums[name]) == pytest.approx(float(value), rel=1e-5), name
-
-
-def test_jit_with_mixed_labels() -> None:
-    dataset, place = changed(AugmentSettings(mixup=1.0)), one_device()
-    precision = PrecisionSettings(policy="float32")
-    built = model(dataset, place, ModelSettings(network=MlpSettings(hidden=[16]), precision=precision, seed=1))
-    result = train(built, dataset, place, settings(epochs=1, batch_size=50, jit="on"))
-    assert result.record.params["jit"] == "on"
-
-
-class OwnLoss(keras.Model):
-    """A network that says itself what its loss is, for classes alone."""
-
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None) -> Any:
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, y_pred))
-
-
-def own_loss(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    inputs = keras.Input(input_shape)
-    return OwnLoss(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
-
-
 def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:
-    def build(dataset: Dataset) -> Model:
-        precision = PrecisionSettings(policy="float32")
-        given = ModelSettings(network={"_target_": f"{__name__}.own_loss"}, precision=precision, seed=1)
-        return model(dataset, one_device(), given)
-
-    build(changed(IN_STEP))
+    network = {"_target_": "benchmarks.cases.with_own_loss"}
+    built_of(network, changed(IN_STEP), one_device())
     with pytest.raises(UserError, match=r"OwnLoss has a compute_loss of its own.*Try: augment.mixup=0"):
-        build(changed(strong()))
+        built_of(network, changed(strong()), one_device())

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,11 +13,12 @@ import tensorflow as tf
 from benchmarks.cases import CASES as TABLE
 from benchmarks.cases import COMBINED, TOGETHER, Case, build, flat, real_digits, run
 from benchmarks.clusters import run_workers
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.optimization.gradients import choose_jit
-from stages.results import Strategy
+from stages.results import Model, Strategy
 from stages.settings.optimizer import AdamSettings, SgdSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -30,7 +30,7 @@ from stages.settings.strategy import (
 )
 from stages.strategy import strategy
 from tests import commands
-from tests.stages.experiments import settings, start
+from tests.stages.experiments import central_storage, model_parallel, settings, start
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +42,11 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     "mirrored 4, hierarchical copy": lambda: strategy(
         MirroredSettings(deterministic=False, cpu_replicas=4, reduction="hierarchical_copy")
     ),
-    "central_storage 2": lambda: strategy(CentralStorageSettings(deterministic=False)),
+    "central_storage 2": central_storage,
     "central_storage 3": lambda: strategy(
         CentralStorageSettings(deterministic=False, cpu_replicas=3, parameter_device="/cpu:3")
     ),
-    "model_parallel 2": lambda: strategy(ModelParallelSettings(deterministic=False)),
+    "model_parallel 2": model_parallel,
 }
 STEPS = 20
 """More than an epoch of most cases, so that the last batch of one is among them, and the first of the next."""
@@ -67,13 +67,12 @@ CHOSEN: Mapping[str, list[str]] = {
     "default": ["SGD, a last batch of 1", OVERFLOW],
     "another device": ["Adam, dropout"],
     "mirrored 2": [
-        "SGD, a last batch of 1", "SGD, batches of 63", "own loss, penalty and metric", "XLA (mlp)", "bfloat16",
-        "float16", OVERFLOW, *SHARES,
+        "own loss, penalty and metric", "XLA (mlp)", "bfloat16", "float16", OVERFLOW, *SHARES,
     ],
     "mirrored 3": [*SHARES, "own loss, penalty and metric"],
-    "mirrored 4, hierarchical copy": SHARES,
+    "mirrored 4, hierarchical copy": ["BatchNorm synchronized"],
     "central_storage 2": [*PLACED, "own loss, penalty and metric", "XLA (mlp)"],
-    "central_storage 3": SHARES,
+    "central_storage 3": ["Adam, dropout"],
     "model_parallel 2": [*PLACED, "Adam, dropout"],  # a loss of its own is refused, XLA elsewhere
 }  # fmt: skip
 PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
@@ -139,13 +138,6 @@ def test_two_workers_equal_one_device(name: str, two_workers: Mapping[str, np.nd
     assert_equal(name, weights, {key: float(value) for key, value in found.items()})
 
 
-def test_workers_repeat_each_other_to_the_bit(two_workers: Mapping[str, np.ndarray], tmp_path: Path) -> None:
-    path = tmp_path / "again.npz"
-    again = run_workers(2, "benchmarks.worker", str(path), str(STEPS), "Adam, dropout", start=commands.start)
-    assert again[0] == [0, 0], again[1]
-    np.testing.assert_array_equal(np.load(path)["Adam, dropout/weights"], two_workers["Adam, dropout/weights"])
-
-
 @pytest.mark.parametrize("where", ["one device", "mirrored 2", "central_storage 2", "two workers"])
 def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     where: str, two_workers: Mapping[str, np.ndarray]
@@ -154,6 +146,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     if where == "two workers":
         weights = two_workers[f"{OVERFLOW}/weights"]
         means = {key: float(two_workers[f"{OVERFLOW}/{key}"]) for key in ("loss_scale", "skipped_steps")}
+        assert float(two_workers[f"{NADAM}/skipped_steps"]) == 1
     else:
         weights, means = one_device(OVERFLOW) if where == "one device" else trained(OVERFLOW, where)
     assert means["skipped_steps"] == 1
@@ -161,26 +154,25 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
     assert_trained(OVERFLOW, weights)  # by the other steps
 
 
-def test_an_overflow_in_one_of_two_workers_skips_a_step_of_any_optimizer(
-    two_workers: Mapping[str, np.ndarray],
-) -> None:
-    assert float(two_workers[f"{NADAM}/skipped_steps"]) == 1
-    assert float(two_workers[f"{NADAM}/loss_scale"]) == 2.0**14
+def by_numpy(built: Model, split: Split) -> tuple[np.ndarray, float]:
+    """Returns the confusion matrix and the mean loss of what a network answers."""
+    outputs = built.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
+    rows, labels = np.arange(len(split)), split.targets
+    confusion = np.zeros((10, 10), np.int64)
+    np.add.at(confusion, (labels, outputs.argmax(axis=1)), 1)
+    return confusion, (np.log(np.exp(outputs).sum(axis=1)) - outputs[rows, labels]).mean()
 
 
 @pytest.mark.parametrize("where", ["mirrored 3", "central_storage 2", "model_parallel 2"])
 def test_scores_equal_numpy_over_the_same_predictions(where: str) -> None:
-    """Loss and confusion matrix of 101 examples in batches of 33, the last of which has two."""
+    """Of one split after another: 101 examples in batches of 33, the last of which has two; others in between."""
     dataset, made = real_digits(101), STRATEGIES[where]()
     built = build(CASES["SGD, even batches"], made, dataset)
-    scores = Scorer(made, built).score(dataset.train, 33)
-    outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
-    labels = dataset.train.targets
-    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(101), labels]
-    expected = np.zeros((10, 10), np.int64)
-    np.add.at(expected, (labels, outputs.argmax(axis=1)), 1)
-    np.testing.assert_array_equal(scores.tables["confusion"], expected)
-    assert scores.loss == pytest.approx(losses.mean(), abs=1e-6)
+    scorer = Scorer(made, built)
+    for split, batch_size in ((dataset.train, 33), (dataset.test, 256), (dataset.train, 7), (dataset.train, 33)):
+        scores, (confusion, loss) = scorer.score(split, batch_size), by_numpy(built, split)
+        np.testing.assert_array_equal(scores.tables["confusion"], confusion)
+        assert scores.loss == pytest.approx(loss, abs=1e-6)
 
 
 @pytest.mark.parametrize("where", ["mirrored 4, hierarchical copy", "central_storage 3"])
@@ -189,20 +181,16 @@ def test_means_equal_numpy_over_the_same_predictions(where: str) -> None:
     dataset, made = real_digits(133), STRATEGIES[where]()
     built = build(CASES["SGD, even batches"], made, dataset)
     given = settings(optimizer=SgdSettings(learning_rate=1e-12), batch_size=33)
-    means = start(made, built, dataset, given).run(0, 5)
-    outputs = built.network(tf.cast(dataset.train.images, tf.float32)).numpy().astype(np.float64)
-    labels = dataset.train.targets
-    losses = np.log(np.exp(outputs).sum(axis=1)) - outputs[np.arange(133), labels]
-    assert means["loss"] == pytest.approx(losses.mean(), abs=1e-6)
-    assert means["accuracy"] == pytest.approx((outputs.argmax(axis=1) == labels).mean(), abs=1e-7)
+    means, (confusion, loss) = start(made, built, dataset, given).run(0, 5), by_numpy(built, dataset.train)
+    assert means["loss"] == pytest.approx(loss, abs=1e-6)
+    assert means["accuracy"] == pytest.approx(np.trace(confusion) / 133, abs=1e-7)
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_fixed_shapes_give_the_same_numbers(replicas: int) -> None:
+def test_fixed_shapes_give_the_same_numbers() -> None:
     """What a TPU is given: batches of one shape, filled up with rows that count nothing."""
     case = CASES["SGD, a last batch of 1"]
     expected, _ = one_device("SGD, a last batch of 1")
-    settings = MirroredSettings(deterministic=False, cpu_replicas=replicas)
+    settings = MirroredSettings(deterministic=False, cpu_replicas=4)
     found, _ = run(case, dataclasses.replace(strategy(settings), fixed_shapes=True), STEPS)
     assert np.abs(found - expected).max() <= case.bound
 
@@ -262,17 +250,10 @@ def test_a_loss_without_sample_weights_is_honoured() -> None:
     assert np.abs(one - two).max() <= 1e-6
 
 
-@pytest.mark.parametrize(
-    ("given", "where", "message"),
-    [
-        ({}, "model_parallel 2", "model_parallel cannot take Odd apart"),
-        ({"batch_norm": True}, "mirrored 2", "a synchronized BatchNorm and a custom compute_loss"),
-    ],
-)
-def test_a_network_that_would_be_trained_wrong_is_refused(given: dict[str, Any], where: str, message: str) -> None:
-    case = Case(network={"_target_": f"{__name__}.odd", **given}, train={"optimizer": SgdSettings()})
-    with pytest.raises(UserError, match=message):
-        run(case, STRATEGIES[where]())
+def test_a_network_that_would_be_trained_wrong_is_refused() -> None:
+    case = Case(network={"_target_": f"{__name__}.odd", "batch_norm": True}, train={"optimizer": SgdSettings()})
+    with pytest.raises(UserError, match="a synchronized BatchNorm and a custom compute_loss"):
+        run(case, STRATEGIES["mirrored 2"]())
 
 
 @pytest.mark.smoke

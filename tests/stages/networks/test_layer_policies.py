@@ -10,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.model import model
 from stages.networks.keras_internals import all_layers
-from stages.networks.precision import set_layer_policies
-from stages.results import Dataset, Model, Strategy
-from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings, ResnetSettings
-from tests.stages.experiments import after_steps, flat, mirrored, one_device, real_digits, settings
+from stages.results import Dataset, Model
+from stages.settings.model import CnnSettings, PrecisionSettings, ResnetSettings
+from tests.stages.experiments import built_of, one_device, real_digits
 
 CONVOLUTIONS = {"conv2d*": "mixed_bfloat16"}
 
@@ -25,10 +23,10 @@ def digits() -> Dataset:
     return real_digits(128)
 
 
-def built(layers: dict[str, str], where: Strategy | None = None, network: Any = None, policy: str = "float32") -> Model:
+def built(layers: dict[str, str], network: Any = None, policy: str = "float32") -> Model:
     precision = PrecisionSettings(policy=policy, layers=layers)
-    given = ModelSettings(network=network or CnnSettings(filters=[8, 16], dropout=0.0), precision=precision, seed=1)
-    return model(digits(), where or one_device(), given)
+    network = network or CnnSettings(filters=[8, 16], dropout=0.0)
+    return built_of(network, digits(), one_device(), precision=precision)
 
 
 def computes(network: keras.Model, kind: Any) -> set[str]:
@@ -76,18 +74,6 @@ def test_networks_of_any_kind(network: Any, pattern: str, kind: type) -> None:
     assert "bfloat16" in computes(result.network, kind)
 
 
-@pytest.mark.slow
-def test_a_pretrained_backbone_keeps_its_weights() -> None:
-    plain = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
-    layered = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
-    matched = set_layer_policies(layered, {"*_expand": "mixed_bfloat16"})
-    assert len(matched) == 16
-    layered.set_weights(plain.get_weights())
-    np.testing.assert_array_equal(flat(layered), flat(plain))
-    assert layered.get_layer("block_1_expand").compute_dtype == "bfloat16"
-    assert layered.get_layer("block_1_depthwise").compute_dtype == "float32"
-
-
 def test_a_network_that_is_built_again_has_the_same_layers() -> None:
     first, second = built({"conv2d_1": "mixed_bfloat16"}), built({"conv2d_1": "mixed_bfloat16"})
     for result in (first, second):
@@ -103,18 +89,6 @@ def test_all_layers_in_a_policy_are_the_policy_to_the_bit() -> None:
     assert not np.array_equal(layered.network(images), built({}).network(images))
 
 
-@pytest.mark.slow
-def test_two_replicas_equal_one_device() -> None:
-    def layered(dataset: Dataset, where: Strategy) -> Model:
-        return built(CONVOLUTIONS, where)
-
-    given = settings(batch_size=32)
-    single, means = after_steps(one_device(), digits(), given, steps=8, build=layered)
-    both, means_of_both = after_steps(mirrored(2), digits(), given, steps=8, build=layered)
-    assert means_of_both["loss"] == pytest.approx(means["loss"], rel=1e-2)
-    np.testing.assert_allclose(flat(both.network), flat(single.network), atol=2e-2)  # half precision's bound
-
-
 def test_the_policies_are_kept_by_a_keras_file(tmp_path: Path) -> None:
     core = built(CONVOLUTIONS).network.core
     core.save(tmp_path / "model.keras")
@@ -128,10 +102,7 @@ def test_the_policies_are_kept_by_a_keras_file(tmp_path: Path) -> None:
     ("layers", "message"),
     [
         ({"conv3d*": "mixed_bfloat16"}, r"conv3d\* matches no layer.*Expected one of: conv2d, "),
-        (
-            {"conv*": "float32", "conv2d_1": "mixed_bfloat16"},
-            "conv2d_1 matches no layer, or comes after patterns",
-        ),
+        ({"conv*": "float32", "conv2d_1": "mixed_bfloat16"}, "conv2d_1 matches no layer, or comes after patterns"),
         ({"dense": "mixed_bfloat16"}, "the network returns bfloat16"),
     ],
 )

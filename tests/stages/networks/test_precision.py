@@ -7,37 +7,24 @@ import pytest
 
 from benchmarks.cases import real_digits
 from stages.evaluation.eval_step import Scorer
-from stages.results import Dataset
 from stages.settings.model import CnnSettings
-from stages.settings.optimizer import AdamSettings, ScheduleSettings
-from stages.settings.train import TrainSettings
+from stages.settings.optimizer import AdamSettings
 from stages.train import train
-from tests.stages.experiments import built_of, mirrored
+from tests.stages.experiments import built_of, mirrored, one_device, settings
 
 pytestmark = pytest.mark.slow
 
 HALF = ("mixed_bfloat16", "mixed_float16")
 
 
-def accuracy(dataset: Dataset, network: object, policy: str, epochs: int, batch_size: int) -> float:
-    """Returns the test accuracy of two replicas."""
-    where = mirrored(2)
-    built = built_of(network, dataset, where, policy)
-    settings = TrainSettings(
-        epochs=epochs,
-        batch_size=batch_size,
-        optimizer=AdamSettings(learning_rate=0.004),
-        schedule=ScheduleSettings(),
-        seed=1,
-    )
-    trained = train(built, dataset, where, settings)
-    return Scorer(where, trained.model).score(dataset.test, 256).metrics["accuracy"]
-
-
 @functools.cache
 def on_digits(policy: str) -> float:
-    """Of convolutions and a dense layer: an mlp has nothing else."""
-    return accuracy(real_digits(1293), CnnSettings(filters=[8, 16], dropout=0.0), policy, epochs=8, batch_size=32)
+    """Returns the test accuracy of two replicas of convolutions and a dense layer: an mlp has nothing else."""
+    dataset, where = real_digits(1293), mirrored(2)
+    built = built_of(CnnSettings(filters=[8, 16], dropout=0.0), dataset, where, policy)
+    given = settings(epochs=8, batch_size=32, optimizer=AdamSettings(learning_rate=0.004))
+    trained = train(built, dataset, where, given)
+    return Scorer(where, trained.model).score(dataset.test, 256).metrics["accuracy"]
 
 
 @pytest.mark.parametrize("policy", HALF)
@@ -59,7 +46,7 @@ def test_mixed_precision_reaches_float32(policy: str) -> None:
 )
 def test_layers_compute_in_their_dtypes(policy: str, compute: str, variable: str, last: str) -> None:
     before = keras.config.dtype_policy().name
-    network = built_of(CnnSettings(), real_digits(64), mirrored(2), policy).network
+    network = built_of(CnnSettings(), real_digits(64), one_device(), policy).network
     assert keras.config.dtype_policy().name == before
     assert network.get_layer("scaling").compute_dtype == last
     convolution, dense = network.core.layers[0], network.core.layers[-1]

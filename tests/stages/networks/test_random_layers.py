@@ -12,7 +12,7 @@ import tensorflow as tf
 from stages.networks.random_layers import drawing_for_rows, prepare_random_layers
 
 ROWS = 10
-LIMITS = (0, 1, 4, 7, 10)
+LIMITS = (0, 1, 4, 10)
 SIGNATURE = [tf.TensorSpec([None, 5, 3, 7], tf.float32), tf.TensorSpec([], tf.int64)]
 
 
@@ -30,12 +30,10 @@ class Jitter(keras.layers.Layer):
 
 LAYERS: dict[str, Callable[[], keras.layers.Layer]] = {
     "dropout": lambda: keras.layers.Dropout(0.4, seed=3),
-    "dropout of channels": lambda: keras.layers.SpatialDropout2D(0.4, seed=3),
     "dropout of places": lambda: keras.layers.Dropout(0.4, noise_shape=(None, 5, 3, 1), seed=3),
     "one mask for the batch": lambda: keras.layers.Dropout(0.4, noise_shape=(1, 5, 3, 7), seed=3),
     "alpha dropout": lambda: keras.layers.AlphaDropout(0.4, seed=3),
     "noise": lambda: keras.layers.GaussianNoise(1.0, seed=3),
-    "multiplied noise": lambda: keras.layers.GaussianDropout(0.4, seed=3),
     "a custom layer": Jitter,
 }
 
