@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.page import markdown, put
-from stages.evaluation.intervals import estimates_of, intervals_of
-from stages.evaluation.predictions import Predicted
+from stages.evaluation.classes import Predicted, estimates_of, intervals_of
 
 POPULATIONS = {
     "2 classes, 79 : 21": (2, 1.5, 1.0, 0.6),

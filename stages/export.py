@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from stages.errors import UserError
 from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, Reference, table, write_tables
 from stages.exporters.exporter import Exporter
@@ -111,11 +110,9 @@ def _exporter(name: str, settings: Any) -> Exporter:
     arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
     target = str(arguments.pop("_target_", ""))
     setting = f"export.formats.{name}._target_"
-    expected = "a class that extends stages.exporters.exporter.Exporter"
+    expected = "a class that extends stages.exporters.exporter.Exporter, and its settings"
     fix = f"{setting}=stages.exporters.saved_model.SavedModel"
-    exporter = made(target, f"{setting}={target}", f"{expected}, and its settings", fix, **arguments)
-    if not isinstance(exporter, Exporter):
-        raise UserError(f"{setting}={target} is no exporter", expected, fix)
+    exporter: Exporter = made(Exporter, target, f"{setting}={target}", expected, fix, **arguments)
     return exporter
 
 

@@ -13,15 +13,14 @@ import tensorflow as tf
 
 from stages.checkpoints.saved import count_known, digests_of_run, too_good
 from stages.data.examples import first_inputs, spec_of
-from stages.data.normalization import facts, for_pixels_of
 from stages.errors import UserError
-from stages.features.numbers_and_categories import sizes
+from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import inputs_of, one_line, reset_names
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
-from stages.networks.rescaling import with_scaling
+from stages.networks.rescaling import facts, for_pixels_of, with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.reuse import KNOWN_IMAGES
@@ -29,7 +28,7 @@ from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
 from stages.settings.places import content_digest
 from stages.settings.task import TaskSettings
-from stages.targets import import_target
+from stages.targets import imported
 from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task
 from stages.transfer.backbone import freeze
@@ -210,14 +209,8 @@ def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]
     """Returns the function that `_target_` names, and its settings."""
     arguments = dict(network if isinstance(network, Mapping) else vars(network))
     target = str(arguments.pop("_target_", ""))
-    try:
-        return import_target(target), arguments
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"model.network._target_={target} cannot be imported ({error})",
-            "a function (input_shape, num_classes, **settings) -> keras.Model",
-            "model.network._target_=stages.networks.cnn.cnn",
-        ) from error
+    place, expected = "model.network._target_", "a function (input_shape, num_classes, **settings) -> keras.Model"
+    return imported(target, f"{place}={target}", expected, f"{place}=stages.networks.cnn.cnn"), arguments
 
 
 def _build(

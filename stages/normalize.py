@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.normalization import after, facts, restore_scaling, save_scaling
 from stages.errors import UserError
 from stages.features.drift import with_bins
-from stages.features.encoded import learn_encoder, restore_encoder, save_encoder
+from stages.features.encoder import learn_encoder, restore_encoder, save_encoder
+from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stages.data.split import Split
-from stages.dataset_rules import check
+from stages.data.split import Split, check
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, facts_of
 from stages.tasks.task import Task

@@ -22,6 +22,21 @@ def import_target(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def imported(target: str, place: str, expected: str, fix: str) -> Any:
+    """Returns the object at the import path `target`.
+
+    Args:
+        place: what named it; expected, fix: as in UserError; all for errors.
+
+    Raises:
+        UserError: where there is none.
+    """
+    try:
+        return import_target(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{place} cannot be imported ({error})", expected, fix) from error
+
+
 def class_at(target: str, base: type, group: str, fix: str) -> Any:
     """Returns the class at `target`, which extends `base`.
 
@@ -42,16 +57,19 @@ def class_at(target: str, base: type, group: str, fix: str) -> Any:
     raise UserError(f"{group}._target_={target} cannot be used ({reason})", expected, fix)
 
 
-def made(target: str, place: str, expected: str, fix: str, /, *positional: Any, **arguments: Any) -> Any:
-    """Returns what the function or class at `target` makes of the arguments.
+def made(kind: type, target: str, place: str, expected: str, fix: str, /, *positional: Any, **arguments: Any) -> Any:
+    """Returns what the function or class at `target` makes of the arguments, an object of `kind`.
 
     Args:
         place: what named it; expected, fix: as in UserError; all for errors.
 
     Raises:
-        UserError: where there is none, or it does not take them.
+        UserError: where there is none, it does not take them, or it makes something else.
     """
     try:
-        return import_target(target)(*positional, **arguments)
+        result = import_target(target)(*positional, **arguments)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(f"{place} cannot be made ({error})", expected, fix) from error
+    if not isinstance(result, kind):
+        raise UserError(f"{place} is no {kind.__name__}", expected, fix)
+    return result

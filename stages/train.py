@@ -1,16 +1,24 @@
-"""The `train` stage: the training loop, with validation, callbacks and the best weights."""
+"""The `train` stage: the training loop, or Keras' own steps, with validation, callbacks and the best weights."""
 
 from pathlib import Path
 
 import keras
 
+from stages.callbacks.build import build_callbacks, save_weights
+from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.saved import restore_trained, save_trained
+from stages.distribution.collectives import is_chief
 from stages.errors import UserError
-from stages.reporter import Reporter
-from stages.results import Dataset, Model, Strategy, Trained
+from stages.evaluation.test_set import validation_facts
+from stages.networks.batch_norm import normalizes_by_batch
+from stages.reporter import Reporter, Silent
+from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
-from stages.settings.train import TrainSettings
-from stages.training.phases import train_phases
+from stages.settings.train import FitSettings, TrainSettings
+from stages.training.memory import gpu_peak
+from stages.training.outcome import result_of, write_files
+from stages.training.phase import Phase
+from stages.training.session import Session, Timing, plan_phases, starting_point
 
 
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
@@ -38,14 +46,90 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
             another training, or one cannot be written.
     """
-    network = type(model.network.core)
-    if network.train_step is not keras.Model.train_step:
+    timing = Timing()
+    reporter = reporter or Silent()
+    _refuse_or_warn(model, dataset, strategy, settings, reporter)
+    best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
+    place = folder / "checkpoints" if folder is not None else None
+    checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
+    session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)
+    plans = plan_phases(model.network, settings)
+    checkpoint, start = starting_point(session, plans, place)
+    phase: Phase | None = None
+    params: dict[str, object] = {}
+    for plan in plans[start:]:
+        if phase is not None and settings.restore_best:
+            best.restore()
+        phase = Phase(session, plan, checkpoint, phase)
+        checkpoint = None  # it may be large
+        phase.run()
+        params |= phase.params
+    assert phase is not None
+
+    reporter.doing("writing the best weights")
+    ema = phase.step.ema
+    if ema is not None and not settings.optimizer.ema_use and place is not None:
+        with ema.as_weights():
+            save_weights(phase.validation.present_model().network, place / "ema.weights.h5")
+    if settings.restore_best:
+        best.restore()
+    trained = phase.validation.present_model()
+    files = write_files(trained, phase.progress, best, folder)
+    chosen = {name: params[name] for name in ("jit", "jit_reason", "steps_per_call")}
+    summary = {"train": chosen, **validation_facts(dataset)}
+    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary=summary)
+    return result_of(trained, phase.progress, best, settings, record)
+
+
+def fit(
+    model: Model,
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: FitSettings,
+    reporter: Reporter | None = None,
+    folder: Path | None = None,
+) -> Trained:
+    """Trains `model` in place by the steps of `Model.fit`; arguments, result and files are those of `train`.
+
+    Raises:
+        UserError: where Keras would average over replicas whose batches differ in size, or divide weighted losses by
+            their number.
+    """
+    return train(model, dataset, strategy, settings, reporter, folder)
+
+
+allow_reuse(train, save_trained, restore_trained)
+allow_reuse(fit, save_trained, restore_trained)
+
+
+def _refuse_or_warn(
+    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, reporter: Reporter
+) -> None:
+    """Refuses what the steps would compute wrongly or never call; warns of what they compute otherwise."""
+    network, examples, size = type(model.network.core), len(dataset.train), settings.batch_size
+    replicas, last = strategy.in_sync, examples % size or size
+    if isinstance(settings, FitSettings):
+        if dataset.train.weights is not None:
+            raise UserError("train=fit divides weighted losses by their number", "train=loop", "train=loop")
+        if size % replicas or last % replicas:
+            raise UserError(
+                f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: {replicas} "
+                f"replicas, train.batch_size={size}, a last batch of {last} (github.com/keras-team/keras/issues/19891)",
+                f"batches that {replicas} divides, or train=loop, which is correct for all",
+                "train=loop",
+            )
+    elif network.train_step is not keras.Model.train_step:
         raise UserError(
             f"{network.__name__} has a train_step of its own, which the training loop would not call",
             "train=fit, which does; or compute_loss, add_loss and metrics instead of it",
             "train=fit",
         )
-    return train_phases(model, dataset, strategy, settings, reporter, folder, cache)
-
-
-allow_reuse(train, save_trained, restore_trained)
+    if network.test_step is not keras.Model.test_step:
+        reporter.warn(f"{network.__name__}.test_step is not called: validation takes the task's loss and metrics")
+    if warning := settings.check_share(replicas, examples):
+        reporter.warn(warning)
+    if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
+        reporter.warn(
+            f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "
+            "the part's own statistics, so results differ from those of whole batches"
+        )

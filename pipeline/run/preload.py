@@ -28,7 +28,6 @@ with quiet_stderr(), imports_kept():
         "stages.model",
         "stages.networks.cnn",
         "stages.train",
-        "stages.fit",
         "stages.evaluate",
         "stages.export",
         "stages.exporters.saved_model",

@@ -299,16 +299,14 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
             if settings.importance and result.images is not None:
                 raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
             if settings.slices:
-                from stages.evaluation.slices import check_slices
+                from stages.evaluation.by_column import check_slices
 
                 check_slices(result, settings.slices)
         if isinstance(result, Model) and dataset is not None:
             if isinstance(settings, EvaluateSettings) and settings.against is not None:
-                from stages.evaluation.predictions import check_other, check_same_examples, check_same_metric
+                from stages.evaluation.predictions import check_comparable
 
-                folder, named = Path(settings.against), settings.against
-                check_same_examples(check_other(folder, named), named, dataset.test, dataset.task.names)
-                check_same_metric(folder, named, result.task)
+                check_comparable(settings.against, dataset.test, result.task)
             if isinstance(settings, ExportSettings):
                 from stages.export import check_formats
 

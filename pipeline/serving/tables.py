@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stages.data.tables import argument_names, read_files
-from stages.data.typed_columns import Typed, read
+from stages.data.tables import Typed, argument_names, read, read_files
 from stages.errors import UserError
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings, files_of

@@ -159,9 +159,8 @@ def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
     target = str(settings.pop("_target_", ""))
     expected = "a mapping with the `_target_` of a Keras callback and its arguments"
     fix = "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'"
-    callback = made(target, f"train.callbacks[{index}]={entry}", expected, fix, **settings)
-    if not isinstance(callback, keras.callbacks.Callback):
-        raise UserError(f"train.callbacks[{index}]: {target} is no Keras callback", "a keras.callbacks.Callback")
+    kind, place = keras.callbacks.Callback, f"train.callbacks[{index}]={entry}"
+    callback: keras.callbacks.Callback = made(kind, target, place, expected, fix, **settings)
     return callback
 
 

@@ -1,18 +1,23 @@
-"""A split: examples by row, their features by name, and their targets."""
+"""A split: examples by row, their features by name, and their targets; and the rules that each split keeps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stages.data.columns import Column, taken
-from stages.dataset_rules import int32_labels
+from stages.errors import UserError
 from stages.features.kinds import IMAGES
 from stages.images import Described, describe
+
+if TYPE_CHECKING:
+    from stages.features.kinds import Feature
+    from stages.results import Dataset
 
 
 @dataclass(frozen=True)
@@ -89,3 +94,75 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+
+def int32_labels(labels: np.ndarray) -> np.ndarray:
+    """Returns labels as int32 where they are whole numbers that it holds; others as an array, for `check` to refuse."""
+    array = np.atleast_1d(np.asarray(labels))
+    if array.dtype.kind not in "iu" or array.dtype == np.int32:
+        return array
+    limits = np.iinfo(np.int32)
+    fits = not array.size or (array.min() >= limits.min and array.max() <= limits.max)
+    return array.astype(np.int32) if fits else array
+
+
+def check(dataset: Dataset) -> None:
+    """Checks that a data set can be trained on.
+
+    Raises:
+        UserError: where it cannot; see `stages.results.Dataset`.
+    """
+    for name, split in dataset.splits.items():
+        where = f"{dataset.name}: its {name}"
+        for key, feature in dataset.features.items():
+            _check_column(where, split, key, feature)
+            if feature.kind == "image":
+                _check_pixels(where, split, key, feature, 1e-6 if name == "train" else 1.0)
+        dataset.task.check(where, split.targets)
+        _check_weights(where, split)
+
+
+def _check_column(where: str, split: Split, key: str, feature: Feature) -> None:
+    if key not in split.features:
+        raise UserError(f"{where} split has no column {key}", "a column for each feature")
+    shape, dtype = split.features[key].shape, split.features[key].dtype
+    is_image = feature.kind == "image"
+    if (is_image and len(shape) != 4) or split.targets.shape[:1] != shape[:1] or not len(split):
+        labels = f"{split.targets.dtype} {split.targets.shape} labels"
+        expected = f"{key} {'[N, H, W, C]' if is_image else '[N, …]'} and labels [N], with N at least 1"
+        raise UserError(f"{where} split has {key} of shape {shape} and {labels}", expected)
+    if is_image and (shape[1:] != feature.shape or dtype not in (np.uint8, np.float32)):
+        expected = f"uint8 or float32, of the training split's shape {feature.shape}"
+        raise UserError(f"{where} images are {dtype} {shape[1:]}", expected)
+
+
+def _check_pixels(where: str, split: Split, key: str, feature: Feature, beyond: float) -> None:
+    """Checks the range, and pixels that are in memory; others would take a reading of all of them.
+
+    Args:
+        beyond: part of the range by which a pixel may lie outside: of unknown examples one may, a little; where all are
+            of another unit, they do so by far.
+    """
+    low, high = feature.facts["range"]
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UserError(f"{where} pixel_range is ({low:g}, {high:g})", "the least pixel, then the greatest, finite")
+    if split.features[key].dtype == np.uint8 and low <= 0 and high >= 255:
+        return
+    least, greatest = split.ends.get(key, (low, high))
+    more = beyond * (high - low)
+    if not (low - more <= least and greatest <= high + more):
+        raise UserError(
+            f"{where} pixels lie in {least:g}..{greatest:g}, and its pixel_range is ({low:g}, {high:g})",
+            "finite pixels, in a pixel_range that holds those of training: augmentation clips to it",
+        )
+
+
+def _check_weights(where: str, split: Split) -> None:
+    weights = split.weights
+    if weights is None:
+        return
+    if weights.shape != (len(split),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.sum() > 0:
+        raise UserError(
+            f"{where} weights are {weights.dtype} {weights.shape} in {weights.min():g}..{weights.max():g}",
+            "one for each example, finite, not negative, and not all 0",
+        )

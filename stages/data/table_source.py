@@ -1,28 +1,165 @@
-"""The columns of a table by the kinds that were found, in memory or mapped from the cache."""
+"""The kinds of the columns of a table, and the columns by these, in memory or mapped from the cache."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.tables import Profile, Rows, argument_names, read_files, scan
-from stages.data.typed_columns import NUMBERS, Typed, read
+from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_names, cast, read, read_files
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.settings.table import Header, TableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
 
+FEW = 10
+"""Different whole numbers that make a category, at most: a class of cabin, a grade."""
+
+MOST_VALUES = 100_000
+"""Different values of a category, at most."""
+
+NEARLY_ALL = 0.95
+"""Share of different values from which a column is an identifier, and of numbers from which it is one of numbers."""
+
+WORDS = 4
+"""Words of a value, on average, from which a column of different texts is one of sentences."""
+
+MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£¥]?\s*$"
+"""Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
+
+DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
+_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$|^Unnamed: \d+$", re.IGNORECASE)
+
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
 MOST_SKIPPED = 10_000
 """Rows that are listed, of those that are left out."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Facts of a column.
+
+    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row;
+    marked: those that are, or would be without marks of thousands, currencies and the like. others: different texts
+    that are no numbers.
+    different: values; 0 of numbers that are not whole.
+    """
+
+    name: str
+    missing: int = 0
+    present: int = 0
+    numbers: int = 0
+    marked: int = 0
+    others: int = 0
+    spaces: int = 0
+    dates: int = 0
+    wrong: tuple[str, int] | None = None
+    is_whole: bool = True
+    has_leading_zeros: bool = False
+    different: int = 0
+    low: int | None = None
+    high: int | None = None
+
+    @classmethod
+    def of(cls, name: str, column: Values) -> "Profile":
+        """Counts the values of a column."""
+        facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
+        if not facts["present"]:
+            return cls(name, **facts)
+        present = column.drop_null()
+        is_text = pa.types.is_string(present.type)
+        whole = present if pa.types.is_integer(present.type) else cast(present, pa.int64()) if is_text else None
+        facts |= {"is_whole": whole is not None, "numbers": len(present)}
+        if whole is not None:
+            ends = pc.min_max(whole).as_py()
+            facts |= {"low": ends["min"], "high": ends["max"]}
+        elif is_text and cast(present, pa.float64()) is None:
+            texts, times = present.value_counts().flatten()  # each text is looked at once
+            is_number = pc.match_substring_regex(texts, NUMBER)
+            facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
+            is_marked = pc.match_substring_regex(texts, MARKED)
+            facts["marked"] = pc.sum(pc.if_else(pc.or_(is_number, is_marked), times, 0)).as_py()
+            facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
+            facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
+            facts["different"] = len(texts)
+            facts["others"] = len(texts) - pc.sum(is_number).as_py()
+            if (place := pc.index(is_number, False).as_py()) >= 0:
+                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py() + 1
+        if whole is not None:
+            facts["different"] = len(present.unique())
+        if is_text:
+            facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
+        return cls(name, **facts)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all values are numbers, or so many that the others must be mistakes."""
+        return self.present > 0 and self.numbers >= NEARLY_ALL * self.present and not self.has_leading_zeros
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether few different texts, such as `?`, are beside many different numbers, and often."""
+        is_often = self.numbers < NEARLY_ALL * self.present
+        return is_often and self.others <= FEW < self.different - self.others and not self.has_leading_zeros
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its many different numbers are written with marks, so that most are read as texts."""
+        return self.different > FEW and self.numbers < NEARLY_ALL * self.present <= self.marked
+
+    @property
+    def is_date(self) -> bool:
+        return 0 < self.present == self.dates
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it holds different sentences."""
+        is_worded = self.spaces >= (WORDS - 1) * self.present
+        return is_worded and not self.is_number and not self.is_date and self.different > FEW
+
+    def kind(self) -> tuple[str, str]:
+        """Returns `number`, `category` or `leave_out`, and why it is left out."""
+        different, name = self.different, self.name
+        shown = f"{different:,}" if different <= MOST_VALUES else f"more than {MOST_VALUES:,}"
+        are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
+        if not self.present:
+            return "leave_out", "no values"
+        if different == 1 and (self.is_whole or not self.is_number):
+            return "leave_out", "one value alone"
+        if self.is_number and not (self.is_whole and different <= FEW):
+            is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
+            is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
+            return ("leave_out", f"an identifier, {shown} different values") if is_identifier else ("number", "")
+        if self.is_date:
+            return "leave_out", "dates"
+        if not self.is_number and (are_all_different or different > MOST_VALUES):
+            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {shown} different values"
+        return "category", ""
+
+
+def scan(rows: Rows) -> dict[str, Profile]:
+    """Returns what is known of each column.
+
+    Raises:
+        UserError: where there is no row.
+    """
+    if not len(rows):
+        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda name: Profile.of(name, rows.column(name)), rows.columns))
+    return {profile.name: profile for profile in found}
 
 
 @dataclass(frozen=True)

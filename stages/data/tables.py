@@ -1,15 +1,16 @@
-"""Tables: files, or arrays, read as one table; the kinds of its columns."""
+"""Tables: files, or arrays, read as one table; columns as numbers, rows that cannot be used told, digests of rows."""
 
 import csv
 import errno
 import keyword
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -24,25 +25,13 @@ BLOCK = 2**23
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 """Texts that mean a missing value."""
 
-FEW = 10
-"""Different whole numbers that make a category, at most: a class of cabin, a grade."""
-
-MOST_VALUES = 100_000
-"""Different values of a category, at most."""
-
-NEARLY_ALL = 0.95
-"""Share of different values from which a column is an identifier, and of numbers from which it is one of numbers."""
-
-WORDS = 4
-"""Words of a value, on average, from which a column of different texts is one of sentences."""
-
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)?\s*)$"
-MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£¥]?\s*$"
-"""Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
 
-DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
-_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$|^Unnamed: \d+$", re.IGNORECASE)
+NUMBERS = ""
+"""Name of the column that has the numbers of the rows; none in a file has it."""
 
+UNKNOWN = np.iinfo(np.int64).min
+"""A missing value of a category of whole numbers: in no vocabulary."""
 
 Values: TypeAlias = Any
 """Values of a column, a `pyarrow.ChunkedArray`."""
@@ -191,105 +180,124 @@ def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | 
 
 
 @dataclass(frozen=True)
-class Profile:
-    """Facts of a column.
+class Typed:
+    """A column as it is read.
 
-    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row;
-    marked: those that are, or would be without marks of thousands, currencies and the like. others: different texts
-    that are no numbers.
-    different: values; 0 of numbers that are not whole.
+    kind: `number` (float64, nan where it is missing), `date` (the same, in seconds), `category` (int32, places in
+    `texts`), or `whole` (a category of whole numbers, int64).
+    required: whether a missing value makes a row unusable. least, most: of the numbers, the latter whatever their sign.
     """
 
     name: str
-    missing: int = 0
-    present: int = 0
-    numbers: int = 0
-    marked: int = 0
-    others: int = 0
-    spaces: int = 0
-    dates: int = 0
-    wrong: tuple[str, int] | None = None
-    is_whole: bool = True
-    has_leading_zeros: bool = False
-    different: int = 0
-    low: int | None = None
-    high: int | None = None
+    kind: str
+    required: bool = False
+    least: float | None = None
+    most: float | None = None
 
-    @classmethod
-    def of(cls, name: str, column: Values) -> "Profile":
-        """Counts the values of a column."""
-        facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
-        if not facts["present"]:
-            return cls(name, **facts)
-        present = column.drop_null()
-        is_text = pa.types.is_string(present.type)
-        whole = present if pa.types.is_integer(present.type) else cast(present, pa.int64()) if is_text else None
-        facts |= {"is_whole": whole is not None, "numbers": len(present)}
-        if whole is not None:
-            ends = pc.min_max(whole).as_py()
-            facts |= {"low": ends["min"], "high": ends["max"]}
-        elif is_text and cast(present, pa.float64()) is None:
-            texts, times = present.value_counts().flatten()  # each text is looked at once
-            is_number = pc.match_substring_regex(texts, NUMBER)
-            facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
-            is_marked = pc.match_substring_regex(texts, MARKED)
-            facts["marked"] = pc.sum(pc.if_else(pc.or_(is_number, is_marked), times, 0)).as_py()
-            facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
-            facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
-            facts["different"] = len(texts)
-            facts["others"] = len(texts) - pc.sum(is_number).as_py()
-            if (place := pc.index(is_number, False).as_py()) >= 0:
-                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py() + 1
-        if whole is not None:
-            facts["different"] = len(present.unique())
-        if is_text:
-            facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
-        return cls(name, **facts)
 
-    @property
-    def is_number(self) -> bool:
-        """Whether all values are numbers, or so many that the others must be mistakes."""
-        return self.present > 0 and self.numbers >= NEARLY_ALL * self.present and not self.has_leading_zeros
+class Converted(NamedTuple):
+    """A typed column. texts: of a category, by the numbers that stand for them. bad: rows without a use, and why."""
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether few different texts, such as `?`, are beside many different numbers, and often."""
-        is_often = self.numbers < NEARLY_ALL * self.present
-        return is_often and self.others <= FEW < self.different - self.others and not self.has_leading_zeros
+    values: np.ndarray
+    texts: list[str] | None
+    bad: list[tuple[np.ndarray, str]]
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether its many different numbers are written with marks, so that most are read as texts."""
-        return self.different > FEW and self.numbers < NEARLY_ALL * self.present <= self.marked
 
-    @property
-    def is_date(self) -> bool:
-        return 0 < self.present == self.dates
+def converted(array: Values, column: Typed) -> Converted:
+    """Returns a column as `column` says."""
+    missing = array.is_null().to_numpy()
+    bad = [(missing, "")] if column.required else []
+    if column.kind == "category":
+        encoded = array.cast(pa.string()).fill_null("").dictionary_encode().combine_chunks()
+        return Converted(encoded.indices.to_numpy(), encoded.dictionary.to_pylist(), bad)
+    kind = pa.int64() if column.kind == "whole" else pa.float64()
+    why = "is no number"
+    if column.kind == "date":
+        instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
+        seconds, why = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), "is no date (such as 2024-12-31)"
+        array = pa.array(seconds, from_pandas=True)
+    numbers = cast(array, kind)
+    if numbers is None:
+        is_number = pc.match_substring_regex(array, r"^\s*[+-]?\d{1,18}\s*$" if column.kind == "whole" else NUMBER)
+        numbers = pc.if_else(is_number, array, pa.scalar(None, pa.string()))
+        numbers = pc.utf8_trim_whitespace(numbers).cast(kind)
+    values = numbers.fill_null(UNKNOWN if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
+    bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
+    if column.least is not None:
+        bad.append((values < column.least, f"is less than {column.least:g}"))
+    if column.most is not None and column.kind == "number":
+        bad.append((np.abs(values) > column.most, "is too large for a float32"))
+    return Converted(values, None, bad)
 
-    @property
-    def is_prose(self) -> bool:
-        """Whether it holds different sentences."""
-        is_worded = self.spaces >= (WORDS - 1) * self.present
-        return is_worded and not self.is_number and not self.is_date and self.different > FEW
 
-    def kind(self) -> tuple[str, str]:
-        """Returns `number`, `category` or `leave_out`, and why it is left out."""
-        different, name = self.different, self.name
-        shown = f"{different:,}" if different <= MOST_VALUES else f"more than {MOST_VALUES:,}"
-        are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
-        if not self.present:
-            return "leave_out", "no values"
-        if different == 1 and (self.is_whole or not self.is_number):
-            return "leave_out", "one value alone"
-        if self.is_number and not (self.is_whole and different <= FEW):
-            is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
-            is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
-            return ("leave_out", f"an identifier, {shown} different values") if is_identifier else ("number", "")
-        if self.is_date:
-            return "leave_out", "dates"
-        if not self.is_number and (are_all_different or different > MOST_VALUES):
-            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {shown} different values"
-        return "category", ""
+def read(
+    rows: Rows, columns: Sequence[Typed], on_error: str, folder: Path | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
+    """Returns the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
+
+    Args:
+        on_error: of the settings.
+        folder: takes a file `column_<n>.npy` for each column, which is mapped; None: all are held in memory. A last
+            column, NUMBERS, has the numbers of the rows in the files, from 0.
+
+    Raises:
+        UserError: where a row cannot be used, and `on_error` is `fail`.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    texts: dict[str, list[str]] = {}
+    wrong: dict[int, tuple[str, str]] = {}
+
+    def keep(name: str, values: np.ndarray) -> None:
+        place = list(arrays).index(name) if name in arrays else len(arrays)
+        arrays[name] = values if folder is None else _saved(folder / f"column_{place}.npy", values)
+
+    for column in columns:
+        given = rows.column(column.name)
+        values, words, bad = converted(given, column)
+        for row, why in [(int(row), why) for part, why in bad for row in np.flatnonzero(part)]:
+            shown = given[row].as_py()
+            text = "the value is missing" if shown is None else f"{str(shown)[:60]!r} {why}"
+            wrong.setdefault(row, (rows.where(row, column.name), text))
+        if words is not None:
+            texts[column.name] = words
+        keep(column.name, values)
+    if wrong and on_error == "fail":
+        where, why = wrong[min(wrong)]
+        raise UserError(
+            f"{where}: {why}",
+            "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
+            "data.on_error=skip",
+        )
+    numbers = np.delete(np.arange(len(rows)), list(wrong))
+    for name, values in list(arrays.items()) if wrong else ():
+        keep(name, values[numbers])
+    keep(NUMBERS, numbers)
+    return arrays, texts, [*(wrong[row] for row in sorted(wrong)), *(("a row", why) for why in rows.ragged)]
+
+
+def _saved(path: Path, values: np.ndarray) -> np.ndarray:
+    """Returns values from a file that has them."""
+    np.save(path, values)
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]) -> np.ndarray:
+    """Returns 64 bits of each row, uint64 [N], equal where all values are.
+
+    Args:
+        columns: [N], or vectors [N, d].
+        texts: of each column, those that its numbers stand for; None: it has numbers of its own.
+    """
+    parts = []
+    for start in range(0, len(columns[0]), BLOCK):
+        values: list[Any] = []
+        for column, words in zip(columns, texts, strict=True):
+            part = column[start : start + BLOCK]
+            # Of numbers -0.0 is 0.0.
+            values += [*np.atleast_2d(part.T + 0)] if words is None else [pd.Categorical.from_codes(part, words)]
+        parts.append(pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(values))), index=False).to_numpy())
+    return np.concatenate(parts)
 
 
 def cast(array: Values, kind: pa.DataType) -> Values | None:
@@ -311,16 +319,3 @@ def argument_names(columns: Sequence[str]) -> dict[str, str]:
             name += "_"
         names[column] = name
     return names
-
-
-def scan(rows: Rows) -> dict[str, Profile]:
-    """Returns what is known of each column.
-
-    Raises:
-        UserError: where there is no row.
-    """
-    if not len(rows):
-        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda name: Profile.of(name, rows.column(name)), rows.columns))
-    return {profile.name: profile for profile in found}

@@ -5,12 +5,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from stages.evaluation.estimates import ESTIMATES, Columns, mean_of, number_estimates, parts_of
-from stages.evaluation.intervals import LEAST_FOR_LOSS, LEAST_OF_CLASS, Ends, interval, intervals_of
-from stages.evaluation.metrics import metrics_of
-from stages.evaluation.predictions import Predicted
-from stages.evaluation.report import Measured
-from stages.evaluation.scored import EXAMPLES, scores_of
+from stages.evaluation.classes import Predicted, metrics_of, report_classes
+from stages.evaluation.estimates import ESTIMATES, Columns, Ends, interval, mean_of, number_estimates, parts_of
+from stages.evaluation.report import Measured, blank_where_nan
+from stages.evaluation.scored import EXAMPLES
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.task import Task
@@ -36,50 +34,11 @@ def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dic
         columns: of a file, or sums; see `stages.evaluation.scored`.
     """
     if EXAMPLES in columns:
-        return scores_of(task, columns)
+        return task.all_scores({name: part.sum(axis=0) for name, part in columns.items()})
     if isinstance(task, Classification):
-        return metrics_of(Predicted.of(columns), bins).values
+        return metrics_of(Predicted.of(columns), bins)[0]
     values = report_of(task, columns, confidence, bins).values
     return {name.removeprefix("test/"): value for name, value in values.items()}
-
-
-def report_classes(columns: Columns, names: Sequence[str], confidence: float, bins: int) -> Measured:
-    """Returns the metrics of predicted classes.
-
-    Args:
-        columns: `label` and `predicted`, int32 [n], `probabilities`, float32 [n, classes], and `weight`, if any.
-    """
-    predicted = Predicted.of(columns)
-    metrics = metrics_of(predicted, bins)
-    notes = [
-        f"{len(predicted):,} test examples. low, high: {100 * confidence:g} % interval over the test examples; it "
-        "does not show how results vary with the seed. Without one: log loss of fewer than "
-        f"{LEAST_FOR_LOSS} examples, means over classes of which one has fewer than {LEAST_OF_CLASS}, and what no "
-        "example changes, such as a perfect ranking. test/ece: expected calibration error of the predicted class, "
-        f"{bins} bins of equal width; few examples overstate it, so it has none either."
-    ]
-    absent = [name for name, examples in zip(names, metrics.support, strict=True) if not examples]
-    if absent:
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        notes.append(
-            f"the test split has no example of {len(absent)} of {len(names)} classes ({', '.join(absent[:5])}{more}): "
-            "ROC-AUC and average precision leave them out"
-        )
-    if not predicted.is_finite:
-        notes.append(
-            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
-            "average precision"
-        )
-    values = {f"test/{name}": value for name, value in metrics.values.items()}
-    intervals = {f"test/{name}": ends for name, ends in intervals_of(predicted, confidence).items()}
-    rows = zip(names, *map(_cells, metrics.by_class.values()), map(int, metrics.support), strict=True)
-    table = [("class", *metrics.by_class, "examples"), *rows]
-    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table}, number=".4f")
-
-
-def _cells(values: np.ndarray) -> list[object]:
-    """Returns numbers for a table, nothing where one is not defined."""
-    return ["" if math.isnan(value) else float(value) for value in values]
 
 
 def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
@@ -129,7 +88,7 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
             "average precision leave them out"
         )
     counts = (map(int, part.sum(axis=0)) for part in (targets, predicted))
-    rows = zip(names, *map(_cells, of_labels.values()), *counts, strict=True)
+    rows = zip(names, *map(blank_where_nan, of_labels.values()), *counts, strict=True)
     table = [("label", *of_labels, "examples", "predicted"), *rows]
     return Measured(values=values, intervals=intervals, notes=notes, tables={"by_label": table})
 

@@ -53,9 +53,8 @@ class Scorer:
         distribution = self._here.distribution
         with distribution.scope():
             self._totals = Totals(loss=(), examples=(), **task.all_sums, **task.tables)
-        step = _Step(model, self._totals)
         self._compiled, self._predicting = (
-            _compiled(distribution, step, task.width, predicts) for predicts in (False, True)
+            _compiled(distribution, model, self._totals, predicts) for predicts in (False, True)
         )
         self._steps_at_once = 1
         self._made: tuple[Split, int, tf.data.Iterator] | None = None
@@ -128,55 +127,43 @@ class Scorer:
         return sum_over_workers(self._whole, values)  # one has an example, the others zeros
 
 
-class _Step:
-    """Scores a replica's batch."""
-
-    def __init__(self, model: Model, totals: Totals) -> None:
-        self._network = model.network
-        self._totals = totals
-        self._task = model.task
-
-    def add(self, batch: Batch) -> tf.Tensor:
-        """Adds to the totals; returns the network's outputs."""
-        inputs, targets, weights, _ = batch
-        outputs = self._network(network_input(inputs), training=False)
-        examples = tf.reduce_sum(weights)
-        losses = tf.cast(self._task.loss_of_each(targets, outputs), tf.float64)
-        loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
-        for penalty in self._network.losses:
-            loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
-        given = targets, outputs, weights
-        self._totals.add(loss=loss, examples=examples, **self._task.add_all(*given), **self._task.tabulate(*given))
-        return outputs
-
-    def predict(self, batch: Batch) -> tf.Tensor:
-        """Returns the task's predictions, float32 [b, width]; adds to the totals."""
-        return self._task.predict(self.add(batch))
-
-
 # No method: a function that refers to an object that holds an iterator leaves that to the garbage collector.
 # No AutoGraph: to rewrite what has one loop takes as long as to trace it.
 
 
 def _compiled(
-    distribution: tf.distribute.Strategy, step: _Step, width: int, predicts: bool
+    distribution: tf.distribute.Strategy, model: Model, totals: Totals, predicts: bool
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Returns a function that scores the next steps.
+    """Returns a function that scores the next steps, adding to `totals`.
 
     Args:
         predicts: whether it returns the predictions of each local replica, float32 [n, width].
     """
+    network, task = model.network, model.task
+
+    def score(batch: Batch) -> tf.Tensor:
+        """Adds a replica's batch; returns the network's outputs, or the task's predictions, float32 [b, width]."""
+        inputs, targets, weights, _ = batch
+        outputs = network(network_input(inputs), training=False)
+        examples = tf.reduce_sum(weights)
+        losses = tf.cast(task.loss_of_each(targets, outputs), tf.float64)
+        loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
+        for penalty in network.losses:
+            loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
+        given = targets, outputs, weights
+        totals.add(loss=loss, examples=examples, **task.add_all(*given), **task.tabulate(*given))
+        return task.predict(outputs) if predicts else outputs
 
     @tf.function(reduce_retracing=True, autograph=False)
     def compiled(batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
-            outputs = distribution.run(step.predict if predicts else step.add, args=(next(batches),))
+            outputs = distribution.run(score, args=(next(batches),))
             parts = distribution.experimental_local_results(outputs) if predicts else ()
             index = tf.cast(done, tf.int32)
             return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))
 
         def array() -> tf.TensorArray:
-            shape = (None, width)
+            shape = (None, task.width)
             return tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
 
         arrays = [array() for _ in replicas_here(distribution)[0]] if predicts else []

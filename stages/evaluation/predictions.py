@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.estimates import COLUMNS, ESTIMATES, Columns, by_example
+from stages.evaluation.estimates import COLUMNS, ESTIMATES, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
 from stages.safe_places import safe_place
@@ -22,65 +22,12 @@ from stages.tasks.task import LOWER_IS_BETTER, Task
 
 NAME = "predictions.parquet"
 
-TOP = 5
-
 SETTING = "evaluate.against"
 
 CLASSES = "class_names"
 
 METRIC = "metric"
 """The metric by which the predictions are compared with others, in the metadata of their file."""
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions of n examples of a split: labels and predicted classes, int32 [n]; probabilities, float32 [classes,
-    n], a row a class; weights, float64 [n], None where all are alike."""
-
-    labels: np.ndarray
-    predicted: np.ndarray
-    probabilities: np.ndarray
-    weights: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, columns: Columns) -> "Predicted":
-        """Returns the predictions in the columns of a file."""
-        probabilities = np.ascontiguousarray(columns["probabilities"].T)
-        return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.probabilities)
-
-    @cached_property
-    def of_label(self) -> np.ndarray:
-        """Probabilities of the labels, float32 [n]."""
-        return self.probabilities[self.labels, np.arange(len(self))]
-
-    @cached_property
-    def of_predicted(self) -> np.ndarray:
-        """Probabilities of the predicted classes, float32 [n]."""
-        return self.probabilities[self.predicted, np.arange(len(self))]
-
-    @cached_property
-    def is_in_top(self) -> np.ndarray:
-        """Whether fewer than five classes come before the label, bool [n]; of equal ones the later class does."""
-        before = np.zeros(len(self), np.int64)
-        for number, values in enumerate(self.probabilities):
-            before += (values > self.of_label) | ((values == self.of_label) & (number > self.labels))
-        return before < TOP
-
-    @cached_property
-    def is_finite(self) -> bool:
-        """Whether all probabilities are numbers; where they are not, only the classes can be scored."""
-        return all(np.isfinite(row).all() for row in self.probabilities)
-
-    @property
-    def correct(self) -> np.ndarray:
-        return self.labels == self.predicted
 
 
 def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> dict[str, np.ndarray]:
@@ -261,28 +208,33 @@ def metadata_of(folder: Path) -> dict[str, str]:
     return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
 
 
-def check_same_examples(other: dict[str, str], text: str, split: Split, class_names: Sequence[str]) -> None:
-    """Raises UserError where predictions with this metadata are of other classes or examples than those of `split`."""
-    names = json.loads(other[CLASSES])
-    if names != list(class_names):
-        ours, theirs = (f"{len(part)} ({', '.join(part[:3])}…)" for part in (list(class_names), names))
-        raise UserError(f"{SETTING}={text} has other classes: {theirs}, not {ours}", "a run with the same classes")
-    if not is_same_test_set({EXAMPLES: other[EXAMPLES], PIXELS: other[PIXELS]}, facts_of(split)):
-        raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
+def check_comparable(text: str, split: Split, task: Task) -> Path:
+    """Returns the folder `text`, whose predictions can be compared with those of a model of `task` on `split`.
 
-
-def check_same_metric(folder: Path, text: str, task: Task) -> None:
-    """Raises UserError where the predictions in `folder` cannot be compared with those of a model, by its task."""
-    other, metric = _metric_of(folder / NAME), task.primary
-    if other != metric or metric not in ESTIMATES:
+    Raises:
+        UserError: where they are compared by another metric, or are of other classes or examples.
+    """
+    folder, metric = Path(text), task.primary
+    other = check_other(folder, text)
+    theirs = _metric_of(folder / NAME)
+    if theirs != metric or metric not in ESTIMATES:
         raise UserError(
-            f"{SETTING}={text} is compared by {other}, and this model by {metric}",
+            f"{SETTING}={text} is compared by {theirs}, and this model by {metric}",
             f"one of {', '.join(ESTIMATES)} for both",
             f"{SETTING}=null",
         )
-    ours = (task.target, *task.columns(np.zeros((1, task.width), np.float32)))
-    for whose, columns in ((f"{SETTING}={text}", pq.read_schema(folder / NAME).names), ("this model", ours)):
+    for whose, columns in (
+        (f"{SETTING}={text}", pq.read_schema(folder / NAME).names),
+        ("this model", task.column_names),
+    ):
         absent = [name for name in COLUMNS[metric] if name not in columns]
         if absent:
             problem = f"{whose} predicts no {absent[0]}, by which {metric} is compared"
             raise UserError(problem, ", ".join(COLUMNS[metric]), f"{SETTING}=null")
+    names = json.loads(other[CLASSES]), list(task.names)
+    if names[0] != names[1]:
+        known, ours = (f"{len(part)} ({', '.join(part[:3])}…)" for part in names)
+        raise UserError(f"{SETTING}={text} has other classes: {known}, not {ours}", "a run with the same classes")
+    if not is_same_test_set({EXAMPLES: other[EXAMPLES], PIXELS: other[PIXELS]}, facts_of(split)):
+        raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
+    return folder

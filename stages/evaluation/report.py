@@ -1,17 +1,12 @@
-"""Files of an evaluation: its metrics as CSV and Markdown, a table of the classes, and plots."""
+"""Metrics of a test with their intervals and notes, and the tables beside them, as CSV and Markdown."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from stages.evaluation.estimates import parts_of
-from stages.evaluation.metrics import bins_of
-from stages.evaluation.predictions import Predicted
-from stages.plots.charts import drawable, plot_reliability
-from stages.plots.galleries import plot_batch
-from stages.results import Dataset
 from stages.storage.atomic import atomic_write, write_csv
 from stages.tables import markdown
 
@@ -72,34 +67,6 @@ class Measured:
         return folder / METRICS, folder / METRICS_TABLE, *tables
 
 
-def draw_reliability(predicted: Predicted, bins: int, error: float, folder: Path) -> Path:
-    """Draws the reliability diagram; returns its path."""
-    places = bins_of(predicted, bins)
-    counts = np.bincount(places, minlength=bins)
-    parts = parts_of(len(predicted), predicted.weights)
-    sums = [np.bincount(places, parts * values, bins) for values in (predicted.correct, predicted.of_predicted)]
-    total = np.bincount(places, parts, bins)
-    accuracy, confidence = (part / np.where(total > 0, total, 1) for part in sums)
-    return plot_reliability(counts, accuracy, confidence, error, folder / "plots" / "reliability.png")
-
-
-def draw_mistakes(predicted: Predicted, dataset: Dataset, most: int, folder: Path) -> Path | None:
-    """Draws the mistakes whose label got the least probability, the hardest first; returns the path, None without any.
-
-    A plot of an earlier evaluation is removed.
-    """
-    path = folder / "plots" / "mistakes.png"
-    path.unlink(missing_ok=True)
-    images = dataset.images
-    wrong = np.flatnonzero(~predicted.correct)
-    hardest = wrong[np.argsort(predicted.of_label[wrong], kind="stable")][:most]
-    if not len(hardest) or images is None:
-        return None
-    names = drawable(dataset.task.names)
-    titles = [
-        f"{names[predicted.labels[row]]} ({predicted.of_label[row]:.0%}) → "
-        f"{names[predicted.predicted[row]]} ({predicted.of_predicted[row]:.0%})"
-        for row in hardest
-    ]
-    title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
-    return plot_batch(dataset.test.images[hardest], titles, images.facts["range"], title, path)
+def blank_where_nan(values: np.ndarray) -> list[object]:
+    """Returns numbers for a table, nothing where one is not defined."""
+    return ["" if math.isnan(value) else float(value) for value in values]

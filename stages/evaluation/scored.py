@@ -30,9 +30,7 @@ Predict = Callable[[Mapping[str, tf.Tensor]], np.ndarray]
 def is_told_by_columns(task: Task) -> bool:
     """Returns whether the columns of predictions tell the metric by which models are compared."""
     needed = estimates.COLUMNS.get(task.primary)
-    if task.kind == "auto" or needed is None:
-        return False
-    return {*needed} <= {task.target, *task.columns(np.zeros((1, task.width), np.float32))}
+    return task.kind != "auto" and needed is not None and {*needed} <= {*task.column_names}
 
 
 def by_example(task: Task, predicted: Columns) -> np.ndarray:
@@ -51,11 +49,6 @@ def by_example(task: Task, predicted: Columns) -> np.ndarray:
             for row in range(count if count > 1 else 0)
         ]
     return np.nan_to_num(count * value - (count - 1) * np.array(without)) if without else np.array([value])
-
-
-def scores_of(task: Task, predicted: Columns) -> dict[str, float]:
-    """Returns the metrics of an epoch by their sums."""
-    return task.all_scores({name: part.sum(axis=0) for name, part in predicted.items()})
 
 
 def sums_of_each(task: Task, split: Split, outputs: np.ndarray) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.load.table import Wide, dataset_of_rows, described_rows
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset
-from stages.settings.arrays import ArraysSettings
+from stages.settings.data import ArraysSettings
 from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
 

@@ -14,9 +14,8 @@ from stages.data.loading import feature_of, read_images, report_left_out
 from stages.data.source import Encoded, FileSource, Invalid
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
-from stages.data.table_source import ColumnFacts, TableSource, feature_of_column, read_table
-from stages.data.tables import FEW
-from stages.data.typed_columns import digests
+from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
+from stages.data.tables import digests
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
 from stages.images import Described

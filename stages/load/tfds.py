@@ -19,7 +19,7 @@ from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import load
 from stages.data.source import Encoded, Source
-from stages.data.tables import FEW
+from stages.data.table_source import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
 from stages.reporter import Reporter, Silent

@@ -66,9 +66,8 @@ def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras
     place = f"optimizer._target_={settings._target_}"
     needed = "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments"
     fix = "optimizer._target_=keras.optimizers.Lion"
-    optimizer = made(settings._target_, place, needed, fix, learning_rate=rate, **arguments)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise UserError(f"{place} is no Keras optimizer", "a subclass of keras.optimizers.Optimizer")
+    kind = keras.optimizers.Optimizer
+    optimizer = made(kind, settings._target_, place, needed, fix, learning_rate=rate, **arguments)
     if refused := [name for name in _OF_TRAINING if getattr(optimizer, name, None)]:
         settings_instead = "optimizer.clip_norm, ema_momentum, accumulation, or precision instead of it"
         raise UserError(f"{place} sets {refused[0]}, which training does by itself", settings_instead)
@@ -161,7 +160,7 @@ def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) 
     expected = "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step"
     fix = "schedule._target_=keras.optimizers.schedules.CosineDecay"
     place = f"schedule._target_={settings._target_}"
-    schedule = made(settings._target_, place, expected, fix, peak, steps, **settings.arguments)
+    schedule = made(object, settings._target_, place, expected, fix, peak, steps, **settings.arguments)
     if callable(schedule):
         return schedule
     return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")

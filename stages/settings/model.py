@@ -65,7 +65,7 @@ class MlpSettings:
 class WideAndDeepSettings(MlpSettings):
     """The same beside a linear model."""
 
-    _target_: str = "stages.networks.wide_and_deep.wide_and_deep"
+    _target_: str = "stages.networks.mlp.wide_and_deep"
 
 
 @option("network", "text_cnn")

@@ -112,4 +112,4 @@ class TrainSettings:
 class FitSettings(TrainSettings):
     """Keras takes the steps, where it gives the same weights: for networks with a `train_step`; `jit=auto` is off."""
 
-    _target_: str = "stages.fit.fit"
+    _target_: str = "stages.train.fit"

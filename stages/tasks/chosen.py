@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.targets import class_at, import_target, made
+from stages.targets import class_at, imported, made
 from stages.tasks.classification import Classification
 from stages.tasks.task import OwnLoss, OwnMetric, Task
 
@@ -94,10 +94,11 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
     _refuse_sparse("task.loss", target)
-    found = _imported("task.loss", target)
+    expected = "a loss of Keras' or your own, by its import path"
+    found = imported(target, f"task.loss._target_={target}", expected, "task.loss._target_=keras.losses.Huber")
     if inspect.isclass(found):
         expected = "a loss and its arguments"
-        function = made(target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
+        function = made(object, target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
         function = function.call if isinstance(function, keras.losses.Loss) else function
     else:
         function = partial(found, **arguments)
@@ -131,9 +132,7 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     target = str(entry["_target_"])
     _refuse_sparse(where, target)
     expected, fix = "a keras.metrics.Metric and its arguments", "'task.metrics=[{_target_: keras.metrics.AUC}]'"
-    metric = made(target, f"{where} {target}", expected, fix, **arguments)
-    if not isinstance(metric, keras.metrics.Metric):
-        raise UserError(f"{where}: {target} is no Keras metric", expected, fix)
+    metric = made(keras.metrics.Metric, target, f"{where} {target}", expected, fix, **arguments)
     plain = re.sub(r"_\d+$", "", metric.name)
     if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
         metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
@@ -196,13 +195,3 @@ def _refuse_sparse(where: str, target: str) -> None:
             "the same without sparse",
             f"_target_: {target.replace('Sparse', '').replace('sparse_', '')}",
         )
-
-
-def _imported(where: str, target: str) -> Any:
-    try:
-        return import_target(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        expected = "a loss of Keras' or your own, by its import path"
-        raise UserError(
-            f"{where}._target_={target} cannot be imported ({error})", expected, "task.loss._target_=keras.losses.Huber"
-        ) from error

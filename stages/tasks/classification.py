@@ -1,22 +1,84 @@
-"""Classification: one of several classes, by logits or probabilities."""
+"""Classification: one of several classes, by logits or probabilities; and what other tasks share that answer so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
-from stages.tasks.task import OwnMetric, Standard
+from stages.tasks.task import OwnMetric, Standard, Task
+
+if TYPE_CHECKING:
+    from stages.settings.train import TrainSettings
 
 NEAR_TIE = 0.1
 """Difference between a model's probabilities of two classes below which either is its answer, at most: a file that is
 allowed to differ by more (int8) is not allowed any other class."""
+
+
+@dataclass(frozen=True)
+class Probabilities(Task):
+    """A task whose answers are probabilities.
+
+    given: what the network returns, `logits` or `probabilities`.
+    label_smoothing: part of a target that is spread over all answers alike (Szegedy et al. 2016, arXiv:1512.00567,
+        section 7). class_weights: factor of the loss by class or label; None: 1.
+    """
+
+    given: str = "logits"
+    label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
+
+    answer: ClassVar[str] = "probabilities"
+
+    def of_network(self, outputs: str) -> Self:
+        """See `Task`."""
+        return replace(self, given=outputs)
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """See `Task`.
+
+        Raises:
+            UserError: where there are not as many weights as names.
+        """
+        super().for_training(settings, targets)
+        weights = settings.class_weights
+        if weights == "balanced":
+            weights = self.balanced(targets)
+        elif weights is not None and len(weights) != len(self.names):
+            raise UserError(
+                f"train.class_weights has {len(weights)} numbers",
+                f"{len(self.names)}, one for each of {', '.join(self.names)}",
+                "train.class_weights=balanced",
+            )
+        factors = None if weights is None else tuple(map(float, weights))
+        return replace(self, label_smoothing=settings.label_smoothing, class_weights=factors)
+
+    def balanced(self, targets: np.ndarray) -> Sequence[float]:
+        """Returns the weights that `train.class_weights=balanced` means for the targets of the training split."""
+        raise NotImplementedError
+
+    def binary_losses(self, wanted: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the cross-entropy of each output, [b, k], whose targets are `wanted`, of 0 to 1, [b, k]."""
+        smooth = tf.cast(wanted, outputs.dtype) * (1.0 - self.label_smoothing) + self.label_smoothing / 2
+        if self.given == "logits":
+            return tf.nn.sigmoid_cross_entropy_with_logits(smooth, outputs)
+        clipped = tf.clip_by_value(outputs, 1e-7, 1 - 1e-7)  # Keras' own bounds
+        return -smooth * tf.math.log(clipped) - (1 - smooth) * tf.math.log(1 - clipped)
+
+    def refuse_outside(self, outputs: np.ndarray) -> None:
+        """Raises UserError for outputs that cannot be the probabilities that they are said to be."""
+        if self.given == "probabilities" and not np.all((outputs >= 0) & (outputs <= 1)):
+            raise UserError(
+                "model.outputs=probabilities, but the network's output is not all between 0 and 1",
+                "what the last layer of the network returns",
+                "model.outputs=logits",
+            )
 
 
 @dataclass(frozen=True)
@@ -99,7 +161,7 @@ class Classification(Probabilities):
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`: logits that are taken for probabilities train to wrong numbers without an error."""
         if self.single_logit:
-            refuse_outside(self.given, outputs)
+            self.refuse_outside(outputs)
             return
         sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
         if sums_to_one != (self.given == "probabilities"):
@@ -112,9 +174,9 @@ class Classification(Probabilities):
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the cross-entropy, [b]; targets may be floats, from Keras."""
-        of_logits = self.given == "logits"
         if self.single_logit:
-            return self._of_single(targets, outputs)
+            return self.binary_losses(self.soften(targets)[:, 1:], outputs)[:, 0]
+        of_logits = self.given == "logits"
         plain = (_of_logits if of_logits else _of_probabilities)(targets, outputs)
         if not self.label_smoothing:
             return plain
@@ -130,12 +192,14 @@ class Classification(Probabilities):
         return tf.linalg.matvec(tf.cast(targets, dtype), weights) if _is_mixed(targets) else tf.gather(weights, targets)
 
     def soften(self, targets: tf.Tensor) -> tf.Tensor:
-        """See `Task`; targets may be floats, from Keras."""
+        """See `Task`; targets may be floats, from Keras, or mixed already."""
+        if _is_mixed(targets):
+            return tf.cast(targets, tf.float32)
         return tf.one_hot(tf.cast(targets, tf.int32), len(self.names))
 
     def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Task`: a column of targets for each class; of a single logit that of the second."""
-        wanted = tf.cast(targets if _is_mixed(targets) else self.soften(targets), outputs.dtype)
+        wanted = tf.cast(self.soften(targets), outputs.dtype)
         wanted = wanted[:, 1:] if self.single_logit else wanted
         if as_logits or self.given == "probabilities":
             return wanted, outputs
@@ -152,10 +216,6 @@ class Classification(Probabilities):
         if not self.single_logit:
             return tf.argmax(outputs, axis=-1, output_type=dtype)
         return tf.cast(outputs[:, 0] > (0.0 if self.given == "logits" else 0.5), dtype)
-
-    def _of_single(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        wanted = (targets if _is_mixed(targets) else self.soften(targets))[:, 1:]
-        return binary_losses(wanted, outputs, self.given, self.label_smoothing)[:, 0]
 
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:

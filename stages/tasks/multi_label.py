@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.sigmoid import Probabilities, binary_losses, refuse_outside
+from stages.tasks.classification import Probabilities
 from stages.tasks.task import Standard
 
 THRESHOLD = 0.5
@@ -77,12 +77,12 @@ class MultiLabel(Probabilities):
 
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`."""
-        refuse_outside(self.given, outputs)
+        self.refuse_outside(outputs)
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the cross-entropy of each example, [b]: the mean over its labels."""
         wanted = tf.cast(targets, outputs.dtype)
-        values = binary_losses(wanted, outputs, self.given, self.label_smoothing)
+        values = self.binary_losses(wanted, outputs)
         if self.class_weights is not None:
             values *= 1 + wanted * (tf.constant(self.class_weights, outputs.dtype) - 1)
         return tf.reduce_mean(values, axis=-1)

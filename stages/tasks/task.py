@@ -301,6 +301,11 @@ class Task(ABC):
         """Returns the columns of `predictions.parquet` by name, [n] or [n, k]. rows: of `predict`."""
         return {self.answer: rows}
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns of `predictions.parquet`: of the target, and of `columns`."""
+        return (self.target, *self.columns(np.zeros((1, self.width), np.float32)))
+
     def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `columns` as a standard model predicts them. targets: of the training split."""
         raise NotImplementedError

@@ -106,7 +106,7 @@ def test_a_batch_larger_than_the_data_is_told() -> None:
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(UserError, match=r"train\.callbacks\[0\].*Nope"):
         run(callbacks=[{"_target_": "keras.callbacks.Nope"}])
-    with pytest.raises(UserError, match="is no Keras callback"):
+    with pytest.raises(UserError, match="is no Callback"):
         run(callbacks=[{"_target_": "keras.layers.ReLU"}])
 
 

@@ -16,7 +16,7 @@ OTHERS = {
     "precision=bfloat16 optimizer=sgd": "precision.policy was float32 and is bfloat16",
     "data.split_seed=7": "data.split_seed was 42 and is 7",
     "data=synthetic": "data._target_",
-    "train=fit": "train._target_ was stages.train.train and is stages.fit.fit",
+    "train=fit": "train._target_ was stages.train.train and is stages.train.fit",
 }
 
 SAME = ("model.network.dropout=0.1", "precision=mixed_bfloat16", "optimizer=sgd", "seed=1 train.batch_size=32")

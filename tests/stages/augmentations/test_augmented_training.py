@@ -11,14 +11,13 @@ import tensorflow as tf
 from stages.augment import augment
 from stages.errors import UserError
 from stages.evaluate import evaluate
-from stages.fit import fit
 from stages.results import Dataset, Strategy, Trained
 from stages.settings.images import AugmentSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.tasks.classification import Classification
-from stages.train import train
+from stages.train import fit, train
 from tests.stages.experiments import (
     after_steps,
     built_of,

@@ -11,9 +11,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data.table_source import read_rows
-from stages.data.tables import Rows, read_files, scan
-from stages.data.typed_columns import NUMBERS, Typed, read
+from stages.data.table_source import read_rows, scan
+from stages.data.tables import NUMBERS, Rows, Typed, read, read_files
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 

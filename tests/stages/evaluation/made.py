@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.evaluation.predictions import NAME, Predicted, read_columns, write_predictions
+from stages.evaluation.classes import Predicted
+from stages.evaluation.predictions import NAME, read_columns, write_predictions
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 

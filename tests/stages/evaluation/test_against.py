@@ -13,9 +13,8 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.predictions import (
     NAME,
+    check_comparable,
     check_other,
-    check_same_examples,
-    check_same_metric,
     compare_predictions,
 )
 from stages.tasks.classification import Classification
@@ -23,6 +22,8 @@ from stages.tasks.regression import Regression
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
+SPLIT = Split.of_images(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
+NAMES = tuple(f"class {number}" for number in range(5))
 
 
 def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
@@ -62,20 +63,16 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
 
 
 def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
-    folder, *_ = two(tmp_path)
-    split = Split.of_images(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
-    names = [f"class {number}" for number in range(5)]
-    other = check_other(folder, "abc")
-    check_same_examples(other, "abc", split, names)
-    check_same_examples(
-        other, "abc", replace(split, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), names
-    )  # resized
-    with pytest.raises(UserError, match=r"evaluate.against=abc was tested on other examples"):
-        check_same_examples(other, "abc", replace(split, targets=split.targets[::-1]), names)
-    with pytest.raises(UserError, match=r"abc was tested on other examples"):
-        check_same_examples(other, "abc", replace(split, features={"images": np.ones((300, 1, 1, 1), np.uint8)}), names)
-    with pytest.raises(UserError, match=r"abc has other classes: 5 \(class 0, class 1, class 2…\), not 5 \(a, b, c…\)"):
-        check_same_examples(other, "abc", split, list("abcde"))
+    folder = str(two(tmp_path)[0])
+    task = Classification(NAMES)
+    assert check_comparable(folder, SPLIT, task) == Path(folder)
+    check_comparable(folder, replace(SPLIT, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), task)  # resized
+    others = {"targets": SPLIT.targets[::-1]}, {"features": {"images": np.ones((300, 1, 1, 1), np.uint8)}}
+    for changes in others:
+        with pytest.raises(UserError, match=r"evaluate.against=\S+ was tested on other examples"):
+            check_comparable(folder, replace(SPLIT, **changes), task)
+    with pytest.raises(UserError, match=r"has other classes: 5 \(class 0, class 1, class 2…\), not 5 \(a, b, c…\)"):
+        check_comparable(folder, SPLIT, Classification(tuple("abcde")))
 
 
 def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
@@ -102,13 +99,12 @@ class OtherColumns(Classification):
 def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path: Path) -> None:
     """As that of a task of the user's."""
     folder = two(tmp_path)[0]
-    check_same_metric(folder, "a", Classification(tuple("abcde")))
-    for task in (Regression(("a",)), OtherMetric(tuple("abcde"))):
-        with pytest.raises(UserError, match=rf"=a is compared by accuracy, and this model by {task.primary}"):
-            check_same_metric(folder, "a", task)
+    for task in (Regression(("a",)), OtherMetric(NAMES)):
+        with pytest.raises(UserError, match=rf" is compared by accuracy, and this model by {task.primary}"):
+            check_comparable(str(folder), SPLIT, task)
     with pytest.raises(UserError, match="this model predicts no predicted, by which accuracy is compared"):
-        check_same_metric(folder, "a", OtherColumns(tuple("abcde")))
+        check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
     table = pq.read_table(folder / NAME)
     pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
-    with pytest.raises(UserError, match=r"=a predicts no probabilities, by which accuracy is compared"):
-        check_same_metric(folder, "a", Classification(tuple("abcde")))
+    with pytest.raises(UserError, match=r"against=\S+ predicts no probabilities, by which accuracy is compared"):
+        check_comparable(str(folder), SPLIT, Classification(NAMES))

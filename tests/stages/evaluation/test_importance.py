@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from stages.evaluate import evaluate
-from stages.evaluation.importance import importance_of, is_quick
+from stages.evaluation.by_column import importance_of, is_quick
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Trained
 from stages.settings.images import NormalizeSettings

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.coverage import coverage
-from stages.evaluation.intervals import LEAST_OF_CLASS, fraction_interval, intervals_of
+from stages.evaluation.classes import LEAST_OF_CLASS, intervals_of
+from stages.evaluation.estimates import fraction_interval
 from tests.stages.evaluation import made
 
 

@@ -13,8 +13,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.preprocessing import label_binarize
 
-from stages.evaluation.intervals import intervals_of
-from stages.evaluation.metrics import bins_of, metrics_of
+from stages.evaluation.classes import bins_of, intervals_of, metrics_of
 from tests.stages.evaluation import made
 
 BINS = 15
@@ -54,12 +53,12 @@ def test_metrics_are_those_of_scikit_learn_on_the_file(
     labels = random.integers(classes, size=211)
     weights = random.exponential(size=211) if is_weighted else None
     predicted = replace(made.read(tmp_path, labels, made.probabilities(labels, classes, parts)), weights=weights)
-    found = metrics_of(predicted, BINS)
-    expected = {**by_scikit_learn(tmp_path / "predictions.parquet", weights), "ece": found.values["ece"]}
-    assert found.values == (pytest.approx(expected, rel=1e-9) if is_weighted else expected)
-    np.testing.assert_array_equal(found.support, np.bincount(labels))
+    values = metrics_of(predicted, BINS)[0]
+    expected = {**by_scikit_learn(tmp_path / "predictions.parquet", weights), "ece": values["ece"]}
+    assert values == (pytest.approx(expected, rel=1e-9) if is_weighted else expected)
+    np.testing.assert_array_equal(predicted.support, np.bincount(labels))
     for name, (low, high) in intervals_of(predicted, 0.95).items():
-        assert low < found.values[name] < high, name
+        assert low < values[name] < high, name
 
 
 @pytest.mark.filterwarnings("error")
@@ -67,11 +66,11 @@ def test_absent_classes_are_left_out(tmp_path: Path) -> None:
     """Classes 1 and 3 of five have no example; no metric is nan, and scikit-learn says nothing."""
     labels = np.array([0, 2, 4] * 20)
     whole = made.read(tmp_path, labels, made.probabilities(labels, 5))
-    found = metrics_of(whole, BINS)
-    assert all(np.isfinite(value) for value in found.values.values())
-    assert list(np.isnan(found.by_class["roc_auc"])) == [False, True, False, True, False]
-    assert found.values["roc_auc"] == np.nanmean(found.by_class["roc_auc"])
-    assert found.support.tolist() == [20, 0, 20, 0, 20]
+    values, by_class = metrics_of(whole, BINS)
+    assert all(np.isfinite(value) for value in values.values())
+    assert list(np.isnan(by_class["roc_auc"])) == [False, True, False, True, False]
+    assert values["roc_auc"] == np.nanmean(by_class["roc_auc"])
+    assert whole.support.tolist() == [20, 0, 20, 0, 20]
     intervals = intervals_of(whole, 0.95)
     assert {"roc_auc", "average_precision"} <= intervals.keys()
     assert all(np.isfinite(ends).all() for ends in intervals.values())
@@ -82,7 +81,7 @@ def test_absent_classes_are_left_out(tmp_path: Path) -> None:
 def test_a_single_class_has_no_ranking(classes: int, tmp_path: Path) -> None:
     labels = np.ones(20, int)
     whole = made.read(tmp_path, labels, made.probabilities(labels, classes))
-    found = metrics_of(whole, BINS).values
+    found = metrics_of(whole, BINS)[0]
     for values in (found, intervals_of(whole, 0.95)):
         assert {"roc_auc", "average_precision"}.isdisjoint(values)
         assert all(np.isfinite(value).all() for value in values.values())
@@ -94,7 +93,7 @@ def test_probabilities_that_are_no_numbers_leave_the_classes(tmp_path: Path) -> 
     values[7, 1] = np.nan
     whole = made.read(tmp_path, labels, values)
     names = {"accuracy", "macro_precision", "macro_recall", "macro_f1"}
-    found = metrics_of(whole, BINS).values
+    found = metrics_of(whole, BINS)[0]
     assert found.keys() == intervals_of(whole, 0.95).keys() == names
 
 
@@ -106,5 +105,5 @@ def test_bins_and_their_gaps_are_those_of_scikit_learn(tmp_path: Path) -> None:
         warnings.simplefilter("ignore", UndefinedMetricWarning)
         accuracy, confidence = calibration_curve(whole.correct, whole.of_predicted, n_bins=BINS)
     expected = (counts[counts > 0] * np.abs(accuracy - confidence)).sum() / 400
-    assert metrics_of(whole, BINS).values["ece"] == pytest.approx(expected, abs=1e-7)
-    assert metrics_of(whole, 1).values["ece"] == pytest.approx(abs(whole.correct.mean() - whole.of_predicted.mean()))
+    assert metrics_of(whole, BINS)[0]["ece"] == pytest.approx(expected, abs=1e-7)
+    assert metrics_of(whole, 1)[0]["ece"] == pytest.approx(abs(whole.correct.mean() - whole.of_predicted.mean()))

@@ -9,8 +9,8 @@ import pytest
 from sklearn import metrics as sk
 
 from stages.errors import UserError
+from stages.evaluation.by_column import check_slices, slices_of
 from stages.evaluation.report import Section
-from stages.evaluation.slices import check_slices, slices_of
 from stages.results import Dataset
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import real_digits, table_of

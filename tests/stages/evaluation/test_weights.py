@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from stages.evaluation.classes import estimates_of, metrics_of
 from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
-from stages.evaluation.intervals import estimates_of
-from stages.evaluation.metrics import metrics_of
 from tests.stages.evaluation import made
 
 COUNT, STEP = 150, 1e-5
@@ -32,13 +31,12 @@ def test_influences_on_metrics_of_classes_are_derivatives(
     weights = WEIGHTS if is_weighted else np.ones(COUNT)
     predicted = replace(predicted, weights=weights if is_weighted else None)
     for name, (value, influences) in estimates_of(predicted).items():
-        assert value == pytest.approx(metrics_of(predicted, 15).values[name], rel=1e-6)
+        assert value == pytest.approx(metrics_of(predicted, 15)[0][name], rel=1e-6)
         centered = influences - influences.mean()
         for example in range(0, COUNT, 37):
             change = STEP * (np.arange(COUNT) == example)
             above, below = (
-                metrics_of(replace(predicted, weights=weights * (1 + sign * change)), 15).values[name]
-                for sign in (1, -1)
+                metrics_of(replace(predicted, weights=weights * (1 + sign * change)), 15)[0][name] for sign in (1, -1)
             )
             assert centered[example] == pytest.approx(COUNT * (above - below) / (2 * STEP), abs=2e-5), name
 

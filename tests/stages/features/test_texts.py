@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
+from stages.features.encoder import encoder_of, encoding, learn, sizes, with_facts
 from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import encoder_of, encoding, learn, sizes, with_facts
 from stages.features.texts import LONGEST, RESERVED, learn_text, split_words
-from tests.stages.features.test_numbers_and_categories import assert_the_same_in_parts_in_a_file_and_in_a_graph
+from tests.stages.features.test_encoder import assert_the_same_in_parts_in_a_file_and_in_a_graph
 
 TEXTS = np.array(
     ["The cat, the CAT!", "", "a dog's bowl (blue)", "Größe: 3.5 m\n\tthe end", "[UNK] \\ ^caret^ `tick` ~", "  ..  "],

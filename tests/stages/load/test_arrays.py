@@ -14,7 +14,7 @@ from stages.errors import UserError
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.arrays import ArraysSettings
+from stages.settings.data import ArraysSettings
 from stages.settings.images import NormalizeSettings
 from stages.settings.task import RegressionSettings
 from stages.tasks.classification import Classification

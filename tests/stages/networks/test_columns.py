@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from stages.networks.auto import auto
 from stages.networks.joined import embedding_width
-from stages.networks.mlp import mlp
+from stages.networks.mlp import mlp, wide_and_deep
 from stages.networks.text_cnn import text_cnn
 from stages.networks.transformer import transformer
-from stages.networks.wide_and_deep import wide_and_deep
 
 WORDS = 50
 COLUMNS: dict[str, tuple[int, ...]] = {"numbers": (4,), "zip": (), "shop": ()}

@@ -9,12 +9,11 @@ import pytest
 
 from stages.augment import augment
 from stages.data.batches import training_input
-from stages.fit import fit
 from stages.results import Dataset, Model, Normalization, Strategy
 from stages.settings.images import AugmentSettings
 from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings
 from stages.settings.train import FitSettings, TrainSettings
-from stages.train import train
+from stages.train import fit, train
 from tests.stages.experiments import built_of, elements, mirrored, one_device, real_digits
 
 pytestmark = pytest.mark.slow

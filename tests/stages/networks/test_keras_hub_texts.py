@@ -11,7 +11,7 @@ import pytest
 
 from stages.errors import UserError
 from stages.export import export
-from stages.features.numbers_and_categories import encoding
+from stages.features.encoder import encoding
 from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy

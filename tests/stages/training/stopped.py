@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from stages.fit import fit
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import FitSettings, TrainSettings
-from stages.train import train
+from stages.train import fit, train
 from tests.stages.experiments import real_digits, settings, small_cnn
 
 DATASET = real_digits(500)

@@ -11,7 +11,6 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 from stages.augment import augment
 from stages.errors import UserError
-from stages.fit import fit
 from stages.results import Strategy, Trained
 from stages.settings.images import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
@@ -19,7 +18,7 @@ from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSe
 from stages.settings.strategy import DefaultSettings
 from stages.settings.train import FitSettings, TrainSettings
 from stages.strategy import strategy
-from stages.train import train
+from stages.train import fit, train
 from tests.stages.experiments import (
     built_of,
     central_storage,

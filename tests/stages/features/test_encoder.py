@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.features.kinds import Feature
-from stages.features.numbers_and_categories import (
+from stages.features.encoder import (
     NO_NUMBER,
     NUMBERS,
     ONE_HOT,
@@ -19,6 +18,7 @@ from stages.features.numbers_and_categories import (
     learn_category,
     learn_vector,
 )
+from stages.features.kinds import Feature
 
 RANDOM = np.random.default_rng(3)
 ROWS = 3000

@@ -1,0 +1,353 @@
+"""Predicted classes: their metrics, by scikit-learn wherever it has the metric, the metrics' intervals, and plots.
+
+Fractions of examples that count alike have the exact binomial interval. Other metrics have one by the influence of each
+example: the derivative of the metric by the example's weight (Hampel, JASA 69, 1974), for ROC-AUC DeLong's estimate
+(Biometrics 44, 1988); see `stages.evaluation.estimates.interval`.
+
+The expected calibration error has none: it is biased upward by about its own spread, and so is every resample of it.
+`python -m benchmarks.coverage` measures how often each interval holds the truth.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from stages.evaluation.estimates import (
+    Columns,
+    Ends,
+    Estimate,
+    fraction_interval,
+    interval,
+    mean_estimate,
+    parts_of,
+)
+from stages.evaluation.report import Measured, blank_where_nan
+from stages.plots.charts import drawable, plot_confusion, plot_reliability
+from stages.plots.galleries import plot_batch
+from stages.results import Dataset
+from stages.safe_places import safe_place
+from stages.settings.results import EvaluateSettings
+
+TOP = 5
+
+LEAST = np.finfo(np.float32).eps
+"""Smallest probability of a label in the log loss, 1.2e-07: scikit-learn clips smaller ones to it."""
+
+LEAST_OF_CLASS = 5
+"""Test examples of each class for an interval of a mean over classes: of fewer a class seems to have no variance."""
+
+LEAST_FOR_LOSS = 100
+"""Test examples for an interval of the log loss, which rare mistakes make up: fewer examples may have none of them."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of n examples of a split: labels and predicted classes, int32 [n]; probabilities, float32 [classes,
+    n], a row a class; weights, float64 [n], None where all are alike."""
+
+    labels: np.ndarray
+    predicted: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, columns: Columns) -> "Predicted":
+        """Returns the predictions in the columns of a file."""
+        probabilities = np.ascontiguousarray(columns["probabilities"].T)
+        return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probabilities)
+
+    @cached_property
+    def support(self) -> np.ndarray:
+        """Examples of each class, int64 [classes]."""
+        return np.bincount(self.labels, minlength=self.num_classes)
+
+    @cached_property
+    def ranked(self) -> np.ndarray:
+        """Whether a class can be ranked against the rest, bool [classes]: some examples have it, others not."""
+        return (self.support > 0) & (self.support < len(self))
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """Weights with a mean of 1, float64 [n]."""
+        return parts_of(len(self), self.weights)
+
+    @cached_property
+    def of_label(self) -> np.ndarray:
+        """Probabilities of the labels, float32 [n]."""
+        return self.probabilities[self.labels, np.arange(len(self))]
+
+    @cached_property
+    def of_predicted(self) -> np.ndarray:
+        """Probabilities of the predicted classes, float32 [n]."""
+        return self.probabilities[self.predicted, np.arange(len(self))]
+
+    @cached_property
+    def is_in_top(self) -> np.ndarray:
+        """Whether fewer than five classes come before the label, bool [n]; of equal ones the later class does."""
+        before = np.zeros(len(self), np.int64)
+        for number, values in enumerate(self.probabilities):
+            before += (values > self.of_label) | ((values == self.of_label) & (number > self.labels))
+        return before < TOP
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether all probabilities are numbers; where they are not, only the classes can be scored."""
+        return all(np.isfinite(row).all() for row in self.probabilities)
+
+    @property
+    def correct(self) -> np.ndarray:
+        return self.labels == self.predicted
+
+
+def report_classes(columns: Columns, names: Sequence[str], confidence: float, bins: int) -> Measured:
+    """Returns the metrics of predicted classes.
+
+    Args:
+        columns: `label` and `predicted`, int32 [n], `probabilities`, float32 [n, classes], and `weight`, if any.
+    """
+    predicted = Predicted.of(columns)
+    metrics, by_class = metrics_of(predicted, bins)
+    notes = [
+        f"{len(predicted):,} test examples. low, high: {100 * confidence:g} % interval over the test examples; it "
+        "does not show how results vary with the seed. Without one: log loss of fewer than "
+        f"{LEAST_FOR_LOSS} examples, means over classes of which one has fewer than {LEAST_OF_CLASS}, and what no "
+        "example changes, such as a perfect ranking. test/ece: expected calibration error of the predicted class, "
+        f"{bins} bins of equal width; few examples overstate it, so it has none either."
+    ]
+    absent = [name for name, examples in zip(names, predicted.support, strict=True) if not examples]
+    if absent:
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        notes.append(
+            f"the test split has no example of {len(absent)} of {len(names)} classes ({', '.join(absent[:5])}{more}): "
+            "ROC-AUC and average precision leave them out"
+        )
+    if not predicted.is_finite:
+        notes.append(
+            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
+            "average precision"
+        )
+    values = {f"test/{name}": value for name, value in metrics.items()}
+    intervals = {f"test/{name}": ends for name, ends in intervals_of(predicted, confidence).items()}
+    rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
+    table = [("class", *by_class, "examples"), *rows]
+    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table}, number=".4f")
+
+
+def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Returns the metrics that the predictions define, and those of each class, float64 [classes], nan where undefined.
+
+    Macro means are scikit-learn's: precision, recall and F1 over the classes that are labels or predictions, a class
+    without a denominator counting 0; ROC-AUC and average precision one-vs-rest, over the classes that some examples
+    have and others have not. Of two classes these are of the second, as scikit-learn has it.
+
+    Args:
+        bins: of the calibration error.
+    """
+    from sklearn import metrics as sk  # some tenths of a second, which no other stage need wait for
+
+    labels, classes, weights = predicted.labels, predicted.predicted, predicted.weights
+    of_classes = sk.precision_recall_fscore_support(
+        labels, classes, labels=range(predicted.num_classes), zero_division=0, sample_weight=weights
+    )
+    of_all = sk.precision_recall_fscore_support(
+        labels, classes, average="macro", zero_division=0, sample_weight=weights
+    )
+    kinds = ("precision", "recall", "f1")
+    values = {"accuracy": float(sk.accuracy_score(labels, classes, sample_weight=weights))}
+    values |= {f"macro_{name}": float(value) for name, value in zip(kinds, of_all[:3], strict=True)}
+    by_class = dict(zip(kinds, of_classes[:3], strict=True))
+    if predicted.is_finite:
+        # The log loss depends on the label's probability alone, so the label is one of two classes here: all classes'
+        # would have to be in memory, several times.
+        ones = np.ones(len(predicted), np.int32)
+        values["log_loss"] = float(sk.log_loss(ones, predicted.of_label, labels=[0, 1], sample_weight=weights))
+        values["ece"] = calibration_error(predicted, bins)
+        if predicted.num_classes > TOP:
+            values["top5_accuracy"] = float(np.average(predicted.is_in_top, weights=weights))
+        for name, score in (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
+            by_class[name] = _one_vs_rest(score, predicted)
+            chosen = _averaged(by_class[name])
+            if not np.isnan(chosen).all():
+                values[name] = float(np.mean(chosen[~np.isnan(chosen)]))
+    return values, by_class
+
+
+def _one_vs_rest(score: Callable[..., float], predicted: Predicted) -> np.ndarray:
+    """Returns the score of each class against the rest, float64 [classes]; nan where it is not defined."""
+    by_class = np.full(predicted.num_classes, np.nan)
+    for number in np.flatnonzero(predicted.ranked):
+        is_class, probabilities = predicted.labels == number, predicted.probabilities[number]
+        by_class[number] = score(is_class, probabilities, sample_weight=predicted.weights)
+        safe_place()
+    return by_class
+
+
+def _averaged(by_class: np.ndarray) -> np.ndarray:
+    """Returns the classes that a one-vs-rest mean is of, of [classes, …]: of two the second, as scikit-learn has it."""
+    return by_class[1:] if len(by_class) == 2 else by_class
+
+
+def calibration_error(predicted: Predicted, bins: int) -> float:
+    """Returns the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3).
+
+    The mean over the examples of |accuracy - mean confidence| of the bin that each is in; confidence is the probability
+    of the predicted class, and bins are equally wide.
+    """
+    gaps = predicted.parts * (predicted.correct - predicted.of_predicted.astype(np.float64))
+    return float(np.abs(np.bincount(bins_of(predicted, bins), gaps, bins)).sum() / len(predicted))
+
+
+def bins_of(predicted: Predicted, bins: int) -> np.ndarray:
+    """Returns the bin of each example's confidence, from 0; borders belong to the lower bin, as in scikit-learn."""
+    return np.searchsorted(np.linspace(0.0, 1.0, bins + 1)[1:-1], predicted.of_predicted)
+
+
+def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
+    """Return the lower and upper end of the interval of each metric that the predictions allow one for."""
+    fractions = {"accuracy": predicted.correct}
+    if predicted.is_finite and predicted.num_classes > TOP:
+        fractions["top5_accuracy"] = predicted.is_in_top
+    found: dict[str, Ends | None] = {
+        name: fraction_interval(int(is_hit.sum()), len(predicted), confidence)
+        if predicted.weights is None
+        else interval(*mean_estimate(is_hit, predicted.parts), confidence)
+        for name, is_hit in fractions.items()
+    }
+    for name, estimate in estimates_of(predicted).items():
+        found[name] = interval(*estimate, confidence, math.inf if name == "log_loss" else 1.0)
+    return {name: ends for name, ends in found.items() if ends is not None}
+
+
+def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
+    """Return the metrics that have an interval by influences; not those that have too few examples for one."""
+    found = _of_classes(predicted)
+    if predicted.is_finite:
+        found |= _of_rankings(predicted)
+        if len(predicted) >= LEAST_FOR_LOSS:
+            losses = -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
+            found["log_loss"] = mean_estimate(losses, predicted.parts)
+    return found
+
+
+def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
+    """Return the macro means; none where a class has too few examples."""
+    size, count = predicted.num_classes, len(predicted)
+    labels, classes, parts = predicted.labels, predicted.predicted, predicted.parts
+    hits = np.bincount(labels[predicted.correct], parts[predicted.correct], size) / count
+    support, chosen = (np.bincount(part, parts, size) / count for part in (labels, classes))
+    is_there = support + chosen > 0
+    if (predicted.support[is_there] < LEAST_OF_CLASS).any():
+        return {}
+    by_hit = predicted.correct.astype(np.float64)
+
+    def ratio(factor: int, of_labels: np.ndarray, of_chosen: np.ndarray) -> Estimate:
+        """Return the mean over classes of factor · hits / (of_labels · support + of_chosen · chosen)."""
+        below = of_labels * support + of_chosen * chosen
+        scale = np.divide(1.0, below, out=np.zeros(size), where=below > 0)
+        values = factor * hits * scale
+        lost = (of_labels * values * scale)[labels] + (of_chosen * values * scale)[classes]
+        influences = parts * (factor * by_hit * scale[labels] - lost)
+        return float(values[is_there].mean()), influences / is_there.sum()
+
+    one, none = np.ones(size), np.zeros(size)
+    return {
+        "macro_precision": ratio(1, none, one),
+        "macro_recall": ratio(1, one, none),
+        "macro_f1": ratio(2, one, one),
+    }
+
+
+def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
+    """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
+    chosen = np.flatnonzero(_averaged(predicted.ranked)) + (1 if predicted.num_classes == 2 else 0)
+    fewest = np.minimum(predicted.support, len(predicted) - predicted.support)[chosen]
+    if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
+        return {}
+    values, influences = np.zeros(2), np.zeros((2, len(predicted)))
+    for number in chosen:
+        is_positive, scores = predicted.labels == number, predicted.probabilities[number]
+        of_one, by_example = _of_ranking(is_positive, scores, predicted.parts)
+        values += of_one / len(chosen)
+        influences += by_example / len(chosen)
+        safe_place()
+    names = ("roc_auc", "average_precision")
+    return {name: (float(values[place]), influences[place]) for place, name in enumerate(names)}
+
+
+def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ROC-AUC and average precision of one class, float64 [2], and the influences on them, float64 [2, n].
+
+    On the area it is the fraction of the other kind that the example is ranked correctly against. The average precision
+    is the mean over the positives of T / N, the positives among the examples with at least their score: an example
+    changes T / N of all positives that are not above it by (1 - T / N) / N where it is positive, by -T / N² where not.
+    Examples count by their `parts`, their weights.
+    """
+    count, positives = len(scores), float(parts[is_positive].sum())
+    levels, level = np.unique(scores, return_inverse=True)
+    of_positives = np.bincount(level[is_positive], parts[is_positive], len(levels))
+    of_all = np.bincount(level, parts, len(levels))
+    of_negatives = of_all - of_positives
+    below = np.cumsum(of_negatives) - of_negatives / 2
+    above = positives - np.cumsum(of_positives) + of_positives / 2
+    area = np.where(is_positive, below[level], above[level])
+    area /= np.where(is_positive, count - positives, positives)
+    value = np.average(area[is_positive], weights=parts[is_positive])
+    area -= value
+    area *= count / np.where(is_positive, positives, count - positives)
+    true, ranked = (np.cumsum(part[::-1])[::-1] for part in (of_positives, of_all))
+    precision = true / ranked
+    mean = (of_positives * precision).sum() / positives
+    gained = np.cumsum(of_positives / ranked)
+    lost = np.cumsum(of_positives * precision / ranked)
+    average = is_positive * (precision[level] - mean + gained[level]) - lost[level]
+    return np.array([value, mean]), parts * np.stack([area, average * (count / positives)])
+
+
+def draw_classes(
+    predicted: Predicted, confusion: np.ndarray, dataset: Dataset, settings: EvaluateSettings, folder: Path
+) -> list[Path]:
+    """Draws the confusion matrix, the reliability diagram and the hardest mistakes, as far as there are any.
+
+    Args:
+        confusion: sums of weights, [classes, classes]. folder: the run's; a plot of earlier mistakes is removed.
+    """
+    place = folder / "plots"
+    drawn = [plot_confusion(confusion, dataset.task.names, place / "confusion.png")]
+    if predicted.is_finite:
+        drawn.append(_draw_reliability(predicted, settings.calibration_bins, place / "reliability.png"))
+    path = place / "mistakes.png"
+    path.unlink(missing_ok=True)
+    images = dataset.images
+    wrong = np.flatnonzero(~predicted.correct)
+    hardest = wrong[np.argsort(predicted.of_label[wrong], kind="stable")][: settings.mistakes]
+    if len(hardest) and images is not None:
+        names = drawable(dataset.task.names)
+        titles = [
+            f"{names[predicted.labels[row]]} ({predicted.of_label[row]:.0%}) → "
+            f"{names[predicted.predicted[row]]} ({predicted.of_predicted[row]:.0%})"
+            for row in hardest
+        ]
+        title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
+        drawn.append(plot_batch(dataset.test.images[hardest], titles, images.facts["range"], title, path))
+    return drawn
+
+
+def _draw_reliability(predicted: Predicted, bins: int, path: Path) -> Path:
+    places = bins_of(predicted, bins)
+    counts = np.bincount(places, minlength=bins)
+    parts = predicted.parts
+    sums = [np.bincount(places, parts * values, bins) for values in (predicted.correct, predicted.of_predicted)]
+    total = np.bincount(places, parts, bins)
+    accuracy, confidence = (part / np.where(total > 0, total, 1) for part in sums)
+    return plot_reliability(counts, accuracy, confidence, calibration_error(predicted, bins), path)
