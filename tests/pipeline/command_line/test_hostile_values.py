@@ -48,7 +48,7 @@ OPTIONS = sorted(
 def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has data sets and packages be there that are not."""
     for name in (
-        "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "arrays.ArraysSettings",
+        "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "data.ArraysSettings",
         "model.KerasHubSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)
