@@ -110,13 +110,13 @@ class Profile:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether few different texts, such as `?`, are beside many different numbers, and often."""
-        is_often = self.numbers < NEARLY_ALL * self.present
-        return is_often and self.others <= FEW < self.different - self.others and not self.has_leading_zeros
+        """Whether few different texts, such as `?`, often stand among many different numbers."""
+        is_plain = self.is_number or self.has_leading_zeros
+        return not is_plain and self.others <= FEW < self.different - self.others
 
     @property
     def is_marked(self) -> bool:
-        """Whether its many different numbers are written with marks, so that most are read as texts."""
+        """Whether many different numbers are written with marks, and so are texts."""
         return self.different > FEW and self.numbers < NEARLY_ALL * self.present <= self.marked
 
     @property

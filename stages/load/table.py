@@ -214,15 +214,15 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
 
 
 def _refuse_few(name: str, targets: np.ndarray) -> None:
-    """Refuses what may be numbers or classes: two floats, or few that are whole."""
+    """Refuses what may be amounts or classes: few floats, all of them whole."""
     if len(np.unique(targets[:1000])) > FEW:
         return
     different = np.unique(targets)
-    if len(different) == 2 or (len(different) <= FEW and (different % 1 == 0).all()):
+    if len(different) <= FEW and (different % 1 == 0).all():
         shown = ", ".join(f"{value:g}" for value in different)
         raise UserError(
             f"data.target={name} has {len(different)} values ({shown})",
-            "task=classification, or task=regression for the mean",
+            "task=classification, or task=regression where they are amounts",
             "task=classification",
         )
 
