@@ -33,7 +33,6 @@ from pipeline.sweep.index import INDEX, read_index, sweep_status
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import Store
 from stages.checkpoints.state import EMA
-from stages.storage.atomic import PARTIAL
 from tests import commands
 from tests.conftest import outputs_in
 from tests.pipeline.experiments import BARE, TRAINED
@@ -90,7 +89,7 @@ class Kill:
 
 
 def by_itself(kind: str, number: int, worker: int = 0) -> Kill:
-    """After a `step`, or in the `epoch_end` of an epoch."""
+    """After a `step`, in the `epoch_end` of an epoch, or while `writing` the checkpoint of a step."""
     fault = {"FAULT": f"{kind}:{number}", "FAULT_WORKER": str(worker)}
     return Kill(f"{kind} {number}, worker {worker}", variables=fault)
 
@@ -107,16 +106,6 @@ def after_training(seconds: float, sync_seconds: float | None = None) -> Kill:
         return any(time.time() - path.stat().st_mtime >= seconds for path in made)
 
     return Kill(f"{seconds:.1f} s after training", is_due, sync_seconds=sync_seconds)
-
-
-def while_writing(number: int) -> Kill:
-    """While the checkpoint of this number, or a later one that is seen in time, has its temporary name."""
-
-    def is_due(outputs: Path, passed: float) -> bool:
-        names = [path.name for path in outputs.glob(f"runs/*/*/checkpoints/{PARTIAL}*step-*.npz")]
-        return any(int(name[-12:-4]) >= number * EVERY_STEPS for name in names)
-
-    return Kill(f"writing {number}", is_due)
 
 
 @dataclass(frozen=True)
@@ -137,7 +126,7 @@ class Case:
             by_itself("step", chance.randint(1, EPOCHS * STEPS - 1), worker),
             anywhere,
             after_training(usual_seconds / 2 * chance.random(), sync_seconds=chance.random()),
-            while_writing(chance.randint(1, EPOCHS * STEPS // EVERY_STEPS - 2)),
+            by_itself("writing", EVERY_STEPS * chance.randint(1, EPOCHS * STEPS // EVERY_STEPS)),
             by_itself("epoch_end", chance.randint(1, EPOCHS), worker),
         )[index % 5]
 

@@ -4,13 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faults import CASES, after, after_training, by_itself, trial, while_writing
+from tests.chaos.faults import CASES, after, after_training, by_itself, trial
 from tests.conftest import outputs_in
 
 pytestmark = pytest.mark.slow
 
 KILLS = {
-    "one_device": [after(1.0), while_writing(3), by_itself("epoch_end", 4), after_training(1.0, sync_seconds=0.5)],
+    "one_device": [
+        after(1.0),
+        by_itself("writing", 9),
+        by_itself("epoch_end", 4),
+        after_training(1.0, sync_seconds=0.5),
+    ],
     "multi_worker": [by_itself("step", 13, worker=1)],
 }
 """A moment of each kind; `mirrored` resumes to the bit in `tests/stages/training/test_resume.py`."""
