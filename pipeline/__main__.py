@@ -83,7 +83,7 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.config.experiment import read
     from pipeline.console import Console
     from pipeline.planning.job import Job
-    from pipeline.run.launch import run_job
+    from pipeline.run.engine import run_job
 
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     refuse_unused(experiment, composed.typed)

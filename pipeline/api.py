@@ -130,7 +130,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     from pipeline.exit_codes import DONE
     from pipeline.planning.job import Job
     from pipeline.provenance.identity import identity
-    from pipeline.run.launch import run_job
+    from pipeline.run.engine import run_job
 
     environment.prepare()
     composed = _composed(overrides)

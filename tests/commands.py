@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIGHT = (
     "pipeline.command_line.compose",
     "pipeline.engines.local",
-    "pipeline.run.launch",
+    "pipeline.run.engine",
     "pipeline.sweep.run",
 )
 """Modules of a command that ends before it needs TensorFlow."""

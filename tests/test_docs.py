@@ -15,7 +15,7 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
 from pipeline.console import Console
 from pipeline.planning.job import Job
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import Summary
 from tests import module_map
 from tests.conftest import ROOT

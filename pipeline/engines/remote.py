@@ -18,8 +18,7 @@ from pipeline.paths import shorter
 from pipeline.planning.job import Job, new_folder
 from pipeline.redaction import guard_output, redact_overrides
 from pipeline.run.child import POLL_SECONDS
-from pipeline.run.engine import RemoteJob
-from pipeline.run.launch import run_job
+from pipeline.run.engine import RemoteJob, run_job
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import has_finished
 from pipeline.system import environment, pulse, signals, streams

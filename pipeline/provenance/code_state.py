@@ -1,4 +1,4 @@
-"""The code of a run: its commit, its uncommitted changes, and the command that ran it; `outputs` is kept out of git."""
+"""Code of a run: its commit, uncommitted changes, command and packages; `outputs` is kept out of git."""
 
 import getpass
 import os
@@ -6,16 +6,22 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
+from pipeline import __version__
 from pipeline.command_line.arguments import command_name
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import redact, redact_overrides
+from pipeline.system import machine
 
 DIFF_LIMIT = 1_000_000
 """Characters of a diff."""
+
+VERSIONED = ("tensorflow", "keras", "numpy", "mlflow", "hydra-core", "omegaconf", "tensorflow-datasets", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -110,3 +116,30 @@ def unknown_to_git(outputs: Path) -> None:
         folder.mkdir(exist_ok=True)
         if not (folder / ".gitignore").exists():
             (folder / ".gitignore").write_text("*\n")
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Returns the versions of Python, this project and the packages that decide a run's numbers."""
+    numbers = {"python": sys.version.split()[0], "pipeline": __version__}
+    for name in VERSIONED:
+        try:
+            numbers[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            numbers[name] = "none"
+    return numbers
+
+
+@cache
+def packages() -> str:
+    """Returns all installed distributions as lines `name==version`, without addresses.
+
+    As they were at the first call: those that this process, or the one that it was forked from, has imported.
+    """
+    numbers = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
+    lines = [f"{name}=={version}" for name, version in numbers.items() if name]
+    return "\n".join(sorted(lines, key=str.lower)) + "\n"
+
+
+def environment() -> dict[str, object]:
+    return {"machine": machine.facts(), "versions": versions()}

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
-from pipeline.provenance.versions import versions
+from pipeline.provenance.code_state import versions
 from pipeline.targets import find_package
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write

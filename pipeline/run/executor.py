@@ -20,9 +20,16 @@ from pipeline.planning.earlier import other_run, reused_run
 from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
 from pipeline.provenance import source_digest
-from pipeline.provenance.code_state import CodeState, code_state, command, unknown_to_git
+from pipeline.provenance.code_state import (
+    CodeState,
+    code_state,
+    command,
+    environment,
+    packages,
+    unknown_to_git,
+    versions,
+)
 from pipeline.provenance.identity import identity, is_among
-from pipeline.provenance.versions import environment, packages, versions
 from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task

@@ -7,7 +7,7 @@ whole process, and then for every process forked from it.
 import sys
 from importlib import import_module
 
-from pipeline.provenance import versions
+from pipeline.provenance import code_state
 from pipeline.system.environment import imports_kept, quiet_stderr
 
 with quiet_stderr(), imports_kept():
@@ -36,5 +36,5 @@ with quiet_stderr(), imports_kept():
     for _loaded in [*sys.modules.values()]:
         hasattr(_loaded, "__file__")  # as AutoGraph asks in each job, which imports the parts of Keras that come late
 
-versions.packages()
-versions.versions()
+code_state.packages()
+code_state.versions()

@@ -20,8 +20,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, Turn
 from pipeline.run.child import POLL_SECONDS, enter, leave
-from pipeline.run.engine import RemoteJob, engine_of
-from pipeline.run.launch import run_job
+from pipeline.run.engine import RemoteJob, engine_of, run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.run_folder.store_process import serve
 from pipeline.system import machine, pulse, signals, streams

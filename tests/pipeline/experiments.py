@@ -25,7 +25,7 @@ from pipeline.console import Console
 from pipeline.planning.earlier import prepare
 from pipeline.planning.job import Job
 from pipeline.redaction import redact
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from stages.errors import UserError

@@ -18,8 +18,7 @@ from pipeline.engines.ray import RayJob
 from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.run.engine import engine_of
-from pipeline.run.launch import run_job
+from pipeline.run.engine import engine_of, run_job
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.experiments import experiment

@@ -7,7 +7,7 @@ import pytest
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from stages.errors import UserError
 from tests.pipeline.experiments import BARE, SMALL, experiment, last, ran
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.provenance import code_state, versions
+from pipeline.provenance import code_state
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -74,10 +74,10 @@ def test_no_secret_and_no_new_file_is_in_a_diff(repository: Path) -> None:
 
 
 def test_packages_have_versions_and_no_addresses() -> None:
-    text = versions.packages()
+    text = code_state.packages()
     assert "tensorflow==2.21" in text
     assert "://" not in text
-    assert versions.versions()["keras"].startswith("3.15")
+    assert code_state.versions()["keras"].startswith("3.15")
 
 
 @pytest.mark.parametrize("never", ["++resume=never", "resume='never'"])

@@ -12,6 +12,7 @@ from pipeline.comparison.report import write
 from pipeline.console import Console
 from pipeline.paths import new_folder_name
 from pipeline.planning.job import Job
+from pipeline.run.engine import run_job
 from pipeline.run.facts import (
     LONGEST,
     code,
@@ -24,7 +25,6 @@ from pipeline.run.facts import (
     sweep_description,
     sweep_name,
 )
-from pipeline.run.launch import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
 from tests.pipeline.experiments import SMALL, TRAINED, experiment, only_folder

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run import executor
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError

@@ -15,7 +15,7 @@ from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Entry, Journal

@@ -16,7 +16,7 @@ import pytest
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.run.launch import run_job
+from pipeline.run.engine import run_job
 from stages.errors import UserError
 from stages.export import check_formats
 from stages.exporters.keras_file import KerasFile

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pipeline.serving.app import Watch
+from pipeline.serve import Watch
 from stages.data.split import Split
 from stages.evaluate import evaluate
 from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
