@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.columns import Column, Streamed
+from stages.data.convert import SUFFIXES
 from stages.data.free_memory import memory_for_data
 from stages.data.source import Example, Invalid, Source
 from stages.data.split import Split
@@ -54,7 +55,8 @@ def load(
     """
     reporter = reporter or Silent()
     if source.passed_over:
-        reporter.log(f"{source.name}: {source.passed_over:,} files that are no images are passed over")
+        ends = ", ".join(SUFFIXES)
+        reporter.log(f"{source.name}: {source.passed_over:,} files do not end in {ends}, and are passed over")
     prepared = read_images(source, settings, reporter, cache)
     place = np.full(len(source), -1)
     place[prepared.numbers] = np.arange(len(prepared.numbers))

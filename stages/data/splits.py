@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from stages.settings.data import DataSettings
 from stages.tasks.task import Task
 
 
-def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+def cut_all(
+    labels: np.ndarray, fractions: Mapping[str, float], seed: int, names: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
     """Returns the rows, int64 in order, of each split in `fractions`, cut one after another, and of `train`: the rest.
 
     Args:
         labels: of classes, int [N].
         fractions: from each split to its fraction of the examples that the splits before it have left.
+        names: of the classes, for errors.
 
     Raises:
         UserError: where a split cannot have an example of each class.
@@ -31,9 +34,10 @@ def cut_all(labels: np.ndarray, fractions: Mapping[str, float], seed: int) -> di
         is_part = _stratified(labels[train], fraction, derive(seed, "split", name))
         if is_part is None:
             classes, counts = np.unique(labels, return_counts=True)
+            rarest = classes[counts.argmin()]
             raise UserError(
                 f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
-                f"classes; class number {classes[counts.argmin()]} has {counts.min()}",
+                f"classes; class {names[rarest] if names else f'number {rarest}'} has {counts.min()}",
                 f"an example of each class in each of {len(fractions) + 1} splits",
                 "more examples, other data.val_fraction and data.test_fraction, or for numbers task=regression",
             )
@@ -63,7 +67,7 @@ def cut_classes(
             "training examples of two classes or more",
         )
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
-    cut = cut_all(labels[train], missing, settings.split_seed)
+    cut = cut_all(labels[train], missing, settings.split_seed, names)
     return {**rows, **{name: train[part] for name, part in cut.items()}}
 
 

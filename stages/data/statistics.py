@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.columns import evenly_spread
+from stages.features.texts import UNKNOWN
 from stages.images import count_repeated, count_shared
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -20,6 +21,9 @@ SAMPLE = 5_000
 
 GIVES_AWAY = 0.99
 """Accuracy, or R², of a single column from which it seems to hold the target itself."""
+
+MOST_UNKNOWN = 0.5
+"""Of the words of the validation split, from which a network learns nothing."""
 
 LEAVES = 32
 """Of the tree that predicts the target from one column."""
@@ -129,7 +133,7 @@ def _giving_away(dataset: Dataset) -> dict[str, float]:
 def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Prints a line a split, and warns of what would make training or its scores worth less."""
     images = dataset.images
-    given = f"{len(dataset.features)} features"
+    given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
     if images is not None:
         low, high = images.facts["range"]
         given = f"{'×'.join(map(str, images.shape))} {images.dtype}, pixels {low:g} to {high:g}"
@@ -162,6 +166,7 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
             f"'data.features={{{column}: leave_out}}'"
         )
     _warn_of_absent(found.by_class or {}, dataset, reporter)
+    _warn_of_unknown(dataset, reporter)
 
 
 def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, reporter: Reporter) -> None:
@@ -175,6 +180,21 @@ def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, report
                 f"{is_absent.sum()} of {dataset.task.outputs} classes have no {kind} example, such as "
                 f"{dataset.task.names[is_absent.argmax()]}: {effect}"
             )
+
+
+def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
+    """Warns of texts for validation whose words are in no text for training."""
+    for name, feature in dataset.features.items():
+        if "words" in feature.facts:
+            words = dataset.val.inputs[name][evenly_spread(len(dataset.val), SAMPLE)]
+            unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
+            column = feature.facts.get("column", name)
+            if unknown > MOST_UNKNOWN:
+                reporter.warn(
+                    f"{unknown:.0%} of the words of {column} in val are in no training text: "
+                    "texts are few, or have no spaces between words; a tokenizer knows their parts: "
+                    "normalize.tokenizer=<folder of a KerasHub preset>"
+                )
 
 
 def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:

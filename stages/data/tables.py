@@ -168,7 +168,7 @@ def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | 
             try:
                 cell.encode("latin1").decode(settings.encoding)
             except UnicodeDecodeError:
-                return not_in_encoding(f"{path.name} row {number:,}, column {name}", settings.encoding)
+                return not_in_encoding(path, settings.encoding, f"{path.name} row {number:,}, column {name}")
         if cells and len(cells) != len(header.columns):
             return UserError(
                 f"{path.name} row {number:,} has {len(cells)} values for {len(header.columns)} columns "

@@ -88,8 +88,11 @@ class Baseline:
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
         part = self.difference
+        said = f"the network is {self.verdict} the baseline"
+        if self.examples < LEAST:
+            said = f"{self.examples} test examples are too few to tell the network from the baseline"
         return (
-            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {self.metric} "
+            f"{said} ({self.model} on {self.rows:,} training rows: {self.metric} "
             f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({100 * self.confidence:g} %: {part.low:+.4g} to "
             f"{part.high:+.4g}, {self.examples:,} test examples)"
         )

@@ -25,7 +25,9 @@ LONGEST = 256
 """Words in a row of numbers, at most, where none is set."""
 
 RESERVED = 2
-"""Numbers that are no word of the vocabulary: 0 fills rows, 1 is every unknown word."""
+"""Numbers that are no word of the vocabulary: 0 fills rows, UNKNOWN is every unknown word."""
+
+UNKNOWN = 1
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ def learn_text(column: Column, max_tokens: int, length: int | None = None, name:
         words = split_words(column[start : start + BLOCK])
         counts.update(words.values.numpy().tolist())
         lengths.append(words.row_lengths().numpy())
-    if not counts:
+    known = [word for word in counts if b"\0" not in word]  # which NumPy would cut short in a vocabulary
+    if not known:
         raise UserError(f"the training split has no word in the column {name}", "texts of words")
-    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    ordered = sorted(known, key=lambda word: (-counts[word], word))
     return LearntText([word.decode() for word in ordered[:max_tokens]], length or _usual(np.concatenate(lengths)))
 
 

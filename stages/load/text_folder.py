@@ -21,6 +21,9 @@ from stages.tasks.classification import Classification
 TEXT = "text"
 """Name of the only feature."""
 
+SUFFIX = ".txt"
+"""End of the names of texts."""
+
 
 def text_folder(
     settings: TextFolderSettings,
@@ -46,7 +49,7 @@ def text_folder(
         begin = len(texts)
         for label, name in enumerate(names):
             for path in files_below(top / name):
-                if path.suffix.lower() != ".txt":
+                if path.suffix.lower() != SUFFIX:
                     passed_over += 1
                     continue
                 texts.append(_text(path, settings.encoding))
@@ -54,7 +57,7 @@ def text_folder(
                 files.append(os.fsencode(path.relative_to(root).as_posix()).decode(errors="backslashreplace"))
         rows[split] = np.arange(begin, len(texts))
     if passed_over:
-        (reporter or Silent()).log(f"{root.name}: {passed_over:,} files that are no texts are passed over")
+        (reporter or Silent()).log(f"{root.name}: {passed_over:,} files do not end in {SUFFIX}, and are passed over")
     targets = np.array(labels, np.int32)
     rows = cut_classes(root.name, rows, targets, names, settings)
     column = np.array(texts, object)
@@ -69,9 +72,9 @@ def text_folder(
 
 def _text(path: Path, encoding: str) -> str:
     try:
-        return regular_file(path).read_text(encoding)
+        return regular_file(path).read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
     except UnicodeDecodeError as error:
-        raise not_in_encoding(str(path), encoding) from error
+        raise not_in_encoding(path, encoding, str(path)) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
     except OSError as error:

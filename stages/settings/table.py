@@ -1,5 +1,6 @@
 """Settings of tables: their files, which are looked up here, and what their columns are for."""
 
+import codecs
 import csv
 import gzip
 import zlib
@@ -247,17 +248,18 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
             chosen = delimiter or max(DELIMITERS, key=line.count)
             return next(csv.reader([line], delimiter=chosen), []), chosen
     except UnicodeError as error:
-        is_wide = path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")
-        raise not_in_encoding(f"{path}: its header", encoding, "utf16" if is_wide else None) from error
+        raise not_in_encoding(path, encoding, f"{path}: its header") from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # pyarrow's errors are among them
         raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
 
 
-def not_in_encoding(where: str, encoding: str, other: str | None = None) -> UserError:
-    """Returns the error for bytes that are no text. other: the encoding that they seem to have."""
-    other = other or ("latin1" if encoding == "utf8" else "utf8")
+def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
+    """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
+    with path.open("rb") as file:
+        is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    other = "utf16" if is_wide else "latin1" if encoding == "utf8" else "utf8"
     return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from stages.inspect import inspect
-from stages.settings.images import InspectSettings
+from stages.normalize import normalize
+from stages.settings.images import InspectSettings, NormalizeSettings
 from tests.stages.experiments import table_of
 from tests.stages.images import Telling
 
@@ -47,6 +48,15 @@ def test_of_innocent_columns_nothing_is_told(frame: pd.DataFrame, tmp_path: Path
     lines, params = told(frame[["fare", "age", "sex", "survived"]], tmp_path)
     assert len(lines) == 5  # the sizes
     assert params["giving_away"] == ""
+
+
+@pytest.mark.parametrize(("texts", "told"), [(["good film", "bad film"], 0), (["这部电影{}很好看", "糟糕的{}电影"], 1)])
+def test_texts_whose_words_no_training_text_has_are_told(texts: list[str], told: int, tmp_path: Path) -> None:
+    rows = [(texts[row % 2].format(row), row % 2) for row in range(100)]
+    data = table_of(tmp_path, pd.DataFrame(rows, columns=["said", "good"]), target="good", features={"said": "text"})
+    reporter = Telling()
+    inspect(normalize(data, NormalizeSettings()), InspectSettings(batch_size=8, seed=1), reporter=reporter)
+    assert sum("100% of the words of said in val are in no training text" in line for line in reporter.lines) == told
 
 
 def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The baseline beside a table's result: scikit-learn's on the same rows, and what the test examples say of the two."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_of_classes_it_is_that_of_scikit_learn(tmp_path: Path) -> None:
     worse = compared(data, np.column_stack([np.eye(2)[wrong], wrong]), tmp_path)
     assert worse.difference.difference == pytest.approx(-accuracy)
     assert "the network is worse than the baseline" in worse.sentence
+    assert replace(worse, examples=29).sentence.startswith("29 test examples are too few to tell")
 
 
 @pytest.mark.parametrize("target", ["target", ["target", "bmi"]])

@@ -20,6 +20,7 @@ FEATURES = {"review": Feature("text", "string")}
 
 def test_a_vocabulary_is_ordered_by_frequency_then_name_and_limited() -> None:
     assert learn_text(np.array(["b a c", "c"], object), 10).words == ["c", "a", "b"]
+    assert learn_text(np.array(["b a c a\0", "c"], object), 10).words == ["c", "a", "b"]  # as of a damaged file
     assert learn_text(np.array(["b a c", "c"], object), 2).words == ["c", "a"]
 
 

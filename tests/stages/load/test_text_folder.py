@@ -82,3 +82,21 @@ def test_folders_without_two_classes_of_texts_are_refused(tmp_path: Path) -> Non
         TextFolderSettings().check("data")
     with pytest.raises(UserError, match="is not a directory"):
         settings(tmp_path / "nowhere").check("data")
+
+
+def test_marks_of_byte_order_are_no_words_and_tell_the_encoding(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (write(tmp_path, name) / "3.txt").write_text("\ufeffgröße", "utf8")
+    texts = [*text_folder(settings(tmp_path)).train.features["text"][:]]
+    assert "größe" in texts
+    assert not any("\ufeff" in text for text in texts)
+    (tmp_path / "bad" / "3.txt").write_text("größe", "utf16")
+    with pytest.raises(UserError, match=r"is not in utf8\..* Try: data\.encoding=utf16"):
+        text_folder(settings(tmp_path))
+
+
+def test_a_class_of_one_text_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "good", 50)
+    write(tmp_path, "bad", 1)
+    with pytest.raises(UserError, match="class bad has 1"):
+        text_folder(settings(tmp_path))
