@@ -17,7 +17,7 @@ from stages.data.batches import first_batch
 from stages.load.arrays import dataset_of_result
 from stages.load.table import table
 from stages.networks.mlp import mlp
-from stages.networks.text_cnn import text_cnn
+from stages.networks.texts import text_cnn
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.images import NormalizeSettings

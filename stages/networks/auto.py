@@ -8,7 +8,7 @@ import keras
 from stages.networks.cnn import cnn
 from stages.networks.joined import Shapes
 from stages.networks.mlp import mlp
-from stages.networks.text_cnn import text_cnn
+from stages.networks.texts import text_cnn
 from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings
 
 

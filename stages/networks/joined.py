@@ -20,15 +20,20 @@ def mean_of_words(indices: Any, words: int, name: str) -> Any:
 
 
 def join(
-    shapes: Shapes, categories: Mapping[str, int], text: Callable[[Any, int, str], Any] = mean_of_words
+    shapes: tuple[int, ...] | Shapes,
+    categories: Mapping[str, int],
+    text: Callable[[Any, int, str], Any] = mean_of_words,
 ) -> tuple[Any, Any]:
-    """Returns the inputs of a network, the one or by name, and all of them as one tensor, float [b, d].
+    """Returns the inputs of a network, one of a shape or several by name, and all of them as one tensor, float [b, d].
 
     Args:
         categories: from inputs of indices, of categories [b] and of texts [b, length], to the number of different ones;
             all other inputs are floats.
         text: from indices of words, how many there are and the input's name to float [b, d].
     """
+    if not isinstance(shapes, Mapping):
+        given = keras.Input(shapes)
+        return given, keras.layers.Flatten()(given)
     inputs = {
         name: keras.Input(shape, dtype="int32" if name in categories else "float32", name=name)
         for name, shape in shapes.items()

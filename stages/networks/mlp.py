@@ -1,6 +1,7 @@
 """Dense layers, alone or beside a linear model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import keras
 
@@ -20,17 +21,11 @@ def mlp(
     Args:
         categories: from inputs of indices to the number of different ones, each of which gets an embedding.
     """
-    layers = []
-    for units in hidden:
-        layers += [keras.layers.Dense(units, activation="relu")]
-        layers += [keras.layers.Dropout(dropout)] if dropout else []
-    layers += [keras.layers.Dense(num_classes, dtype=last_dtype())]
+    layers = [*_hidden(hidden, dropout), keras.layers.Dense(num_classes, dtype=last_dtype())]
     if not isinstance(input_shape, Mapping):
         return keras.Sequential([keras.layers.Input(input_shape), keras.layers.Flatten(), *layers], name="mlp")
-    inputs, last = join(input_shape, categories or {})
-    for layer in layers:
-        last = layer(last)
-    return keras.Model(inputs, last, name="mlp")
+    inputs, joined = join(input_shape, categories or {})
+    return keras.Model(inputs, _through(layers, joined), name="mlp")
 
 
 def wide_and_deep(
@@ -44,17 +39,22 @@ def wide_and_deep(
 
     Source: Cheng et al. 2016 (arXiv:1606.07792); of categories, the wide part takes what their embeddings are.
     """
-    if isinstance(input_shape, Mapping):
-        inputs, joined = join(input_shape, categories or {})
-    else:
-        inputs = keras.Input(input_shape)
-        joined = keras.layers.Flatten()(inputs)
-    deep = joined
-    for units in hidden:
-        deep = keras.layers.Dense(units, activation="relu")(deep)
-        deep = keras.layers.Dropout(dropout)(deep) if dropout else deep
+    inputs, joined = join(input_shape, categories or {})
+    deep = _through(_hidden(hidden, dropout), joined)
     wide, last = (
         keras.layers.Dense(outputs, dtype=last_dtype(), name=name)(part)
         for name, part in (("wide", joined), ("deep", deep))
     )
     return keras.Model(inputs, keras.layers.Add(dtype=last_dtype())([wide, last]), name="wide_and_deep")
+
+
+def _hidden(units: Sequence[int], dropout: float) -> list[keras.layers.Layer]:
+    layers: list[keras.layers.Layer] = []
+    for count in units:
+        layers += [keras.layers.Dense(count, activation="relu")]
+        layers += [keras.layers.Dropout(dropout)] if dropout else []
+    return layers
+
+
+def _through(layers: Sequence[keras.layers.Layer], value: keras.KerasTensor) -> keras.KerasTensor:
+    return reduce(lambda given, layer: layer(given), layers, value)

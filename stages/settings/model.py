@@ -73,7 +73,7 @@ class WideAndDeepSettings(MlpSettings):
 class TextCnnSettings:
     """Convolutions over the words of texts, and the greatest value of each filter."""
 
-    _target_: str = "stages.networks.text_cnn.text_cnn"
+    _target_: str = "stages.networks.texts.text_cnn"
     filters: int = number(
         128, at_least=1, at_most=65536, unit="filters of each width, and numbers that stand for a word"
     )
@@ -86,7 +86,7 @@ class TextCnnSettings:
 class TransformerSettings:
     """Attention among the words of texts, and the mean over them."""
 
-    _target_: str = "stages.networks.transformer.transformer"
+    _target_: str = "stages.networks.texts.transformer"
     width: int = number(64, at_least=1, at_most=65536, unit="numbers that stand for a word")
     blocks: int = number(2, at_least=1, at_most=1000, unit="blocks of attention and dense layers")
     dropout: float = number(0.1, at_least=0, below=1)
@@ -108,7 +108,7 @@ class CnnSettings:
 class CnnPhotoSettings:
     """Blocks of convolution, BatchNorm and ReLU, for photographs."""
 
-    _target_: str = "stages.networks.cnn_photo.cnn_photo"
+    _target_: str = "stages.networks.cnn.cnn_photo"
     filters: list[int] = number(
         [16, 32, 64, 128, 256], at_least=1, at_most=65536, unit="filters in each block's convolutions"
     )
@@ -121,7 +121,7 @@ class CnnPhotoSettings:
 class ResnetSettings:
     """Residual blocks, for images of about 32×32 pixels."""
 
-    _target_: str = "stages.networks.resnet.resnet"
+    _target_: str = "stages.networks.cnn.resnet"
     blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks a group: 3 are ResNet-20, 9 ResNet-56")
     filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
 

@@ -10,8 +10,7 @@ import tensorflow as tf
 from stages.networks.auto import auto
 from stages.networks.joined import embedding_width
 from stages.networks.mlp import mlp, wide_and_deep
-from stages.networks.text_cnn import text_cnn
-from stages.networks.transformer import transformer
+from stages.networks.texts import text_cnn, transformer
 
 WORDS = 50
 COLUMNS: dict[str, tuple[int, ...]] = {"numbers": (4,), "zip": (), "shop": ()}

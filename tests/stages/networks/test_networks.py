@@ -14,11 +14,9 @@ from stages.errors import UserError
 from stages.load.synthetic import synthetic
 from stages.networks.applications import application, preprocessing
 from stages.networks.batch_norm import BatchNormalization
-from stages.networks.cnn import cnn
-from stages.networks.cnn_photo import cnn_photo
+from stages.networks.cnn import cnn, cnn_photo, resnet
 from stages.networks.mlp import mlp
 from stages.networks.rescaling import for_pixels_of
-from stages.networks.resnet import resnet
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Normalization, Strategy
 from stages.settings.data import SyntheticSettings
