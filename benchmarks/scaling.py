@@ -80,7 +80,7 @@ def _workers(count: int) -> dict[str, float]:
 
 
 def _packs(size: float) -> int:
-    from stages.distribution.cluster_strategies import PACK_BYTES
+    from stages.strategy import PACK_BYTES
 
     return max(1, int(size) // PACK_BYTES)
 

@@ -15,16 +15,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+import stages.strategy
 from benchmarks.cases import Case, build, real_digits, step_of
-from stages.distribution import cluster_strategies
-from stages.distribution.collectives import sum_over_workers
+from stages.collectives import sum_over_workers
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.optimizer import SgdSettings
 from stages.settings.strategy import MultiWorkerSettings
 from stages.settings.train import TrainSettings
-from stages.strategy import strategy
 from stages.training.loop import Loop
 
 STEPS, CALLS = 8, 5
@@ -40,11 +39,11 @@ def main() -> None:
     parser.add_argument("--at-once", action="store_true", help="sums all gradients at once, not in packs")
     options = parser.parse_args()
     if options.at_once:
-        cluster_strategies.PACK_BYTES = 0
+        stages.strategy.PACK_BYTES = 0
     tf.config.threading.set_intra_op_parallelism_threads(1)
     # A host's thread that sends shares its one core with the one that computes; without hosts there is one thread.
     tf.config.threading.set_inter_op_parallelism_threads(2 if len(os.sched_getaffinity(0)) == 1 else 1)
-    where = strategy(MultiWorkerSettings(deterministic=False))
+    where = stages.strategy.strategy(MultiWorkerSettings(deterministic=False))
     task = json.loads(os.environ["TF_CONFIG"])
     workers = len(task["cluster"]["worker"])
     measured = measure(where, workers, options.widths, options.batch)

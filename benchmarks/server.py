@@ -3,7 +3,7 @@
 import os
 import sys
 
-from stages.distribution.cluster_strategies import LOOK_SECONDS, Serving
+from stages.strategy import LOOK_SECONDS, Serving
 
 if __name__ == "__main__":
     serving = Serving(sys.argv[1])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.callbacks.debug import FOLDER
+from stages.callbacks import FOLDER
+from stages.collectives import is_chief
 from stages.data.columns import Column
 from stages.data.split import Split
-from stages.distribution.collectives import is_chief
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy, Trained

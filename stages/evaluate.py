@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from stages.collectives import is_chief
 from stages.data.columns import evenly_spread
-from stages.distribution.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.by_column import importance_of, is_quick, slices_of
 from stages.evaluation.by_task import report_of

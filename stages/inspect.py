@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
 from stages.data.statistics import log, statistics, write
-from stages.distribution.collectives import is_chief
 from stages.features.kinds import IMAGES
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import keras
 
-from stages.callbacks.build import build_callbacks, save_weights
+from stages.callbacks import build_callbacks, save_weights
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.saved import restore_trained, save_trained
-from stages.distribution.collectives import is_chief
+from stages.collectives import is_chief
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from stages.distribution.collectives import mean_over_workers
+from stages.collectives import mean_over_workers
 from stages.settings.strategy import MultiWorkerSettings
 from stages.strategy import strategy
 

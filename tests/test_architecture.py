@@ -27,7 +27,7 @@ CONTRACTS = ("data.columns", "data.split", "features.kinds", "tasks.task")
 ROOMS = (
     ("storage", "augmentations", "tasks"),
     ("plots", "features"),
-    ("data", "distribution"),
+    ("data", "collectives"),
     ("networks",),
     ("transfer", "optimization"),
     ("evaluation", "checkpoints"),

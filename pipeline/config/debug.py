@@ -46,11 +46,11 @@ def debugged(experiment: Experiment) -> Experiment:
             document.train.update({"label_smoothing": 0.0, "class_weights": None})
             document.pipeline.update(dict.fromkeys({*_NOT_OVERFITTED} & {*document.pipeline}))
             _end_with(document, "overfit", "verdict", loss=settings.loss, steps_per_epoch=per_epoch)
-            document.train.callbacks.append({"_target_": "stages.callbacks.debug.OneBatch", "enough": settings.loss})
+            document.train.callbacks.append({"_target_": "stages.callbacks.OneBatch", "enough": settings.loss})
         elif isinstance(settings, ProfileSettings):
             _shorten(document, experiment, 2, settings.steps)
             _end_with(document, "profiling", "profile")
-            document.train.callbacks.append({"_target_": "stages.callbacks.debug.Profiler", "steps": settings.traced})
+            document.train.callbacks.append({"_target_": "stages.callbacks.Profiler", "steps": settings.traced})
     return read(document, experiment.choices, experiment.config_dirs)
 
 

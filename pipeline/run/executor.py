@@ -139,7 +139,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
         with console.working("starting TensorFlow"), _importing(), interruptible:
             stages = [] if task.serves else bind(plan, job.experiment)
-            servers = import_module("stages.distribution.cluster_strategies")
+            servers = import_module("stages.strategy")
         pulse.beat()
         if task.meet is not None:
             task.meet(console.log)

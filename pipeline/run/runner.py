@@ -264,7 +264,7 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
         result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
         atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
         return result
-    from stages.distribution.collectives import others_needed  # with TensorFlow, which is imported by now
+    from stages.collectives import others_needed  # with TensorFlow, which is imported by now
 
     with others_needed():
         result = stage.function(**_accepted(stage.function, {**provided, **inputs}))

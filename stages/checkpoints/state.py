@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint
 from stages.checkpoints.progress import Clock, Progress
+from stages.collectives import has_workers, is_chief
 from stages.data.batches import steps_per_epoch
-from stages.distribution.collectives import has_workers, is_chief
 from stages.errors import UserError
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stages.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.data.batches import passes, places, steps_per_epoch
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.data.split import Split
-from stages.distribution.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.networks.complexity import scoring_batch
 from stages.results import Model, Strategy
 from stages.safe_places import safe_place

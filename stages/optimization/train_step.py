@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.collectives import Totals
 from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
 from stages.data.examples import Batch
-from stages.distribution.collectives import Totals
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
 from stages.optimization.optimizers import exclude_from_decay

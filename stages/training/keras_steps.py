@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from stages.callbacks.build import numbers
+from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input

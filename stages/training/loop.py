@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from stages.collectives import mean_over_workers, others_needed
 from stages.data.batches import training_steps
 from stages.data.columns import own_errors
-from stages.distribution.collectives import mean_over_workers, others_needed
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings

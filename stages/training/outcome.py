@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stages.callbacks.build import BestWeights
+from stages.callbacks import BestWeights
 from stages.checkpoints.progress import Progress
 from stages.errors import UserError
 from stages.plots.charts import plot_history

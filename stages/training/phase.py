@@ -6,14 +6,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from stages.callbacks.build import prepare_callbacks
+from stages.callbacks import prepare_callbacks
 from stages.checkpoints.files import Checkpoint
 from stages.checkpoints.forks import report_fork
 from stages.checkpoints.progress import Progress
 from stages.checkpoints.state import State, progress_of
+from stages.collectives import any_worker
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
-from stages.distribution.collectives import any_worker
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import LEAST_SCALE
 from stages.optimization.gradients import Gradients, choose_jit, xla_refusals

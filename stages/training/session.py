@@ -9,11 +9,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from stages.callbacks.build import BestWeights, Callbacks
+from stages.callbacks import BestWeights, Callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
 from stages.checkpoints.state import restore_weights
+from stages.collectives import from_chief, has_workers, is_chief
 from stages.data.batches import steps_per_epoch
-from stages.distribution.collectives import from_chief, has_workers, is_chief
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy

@@ -109,7 +109,7 @@ MUTATIONS = (
         "tests/pipeline/comparison/test_comparison.py", "-k", "chosen_on_validation",
     ),
     mutation(
-        "stages/distribution/collectives.py", "assign_add(tf.cast(value, tf.float64))",
+        "stages/collectives.py", "assign_add(tf.cast(value, tf.float64))",
         "assign(tf.cast(value, tf.float64))",
         f"{STRATEGIES}::test_means_equal_numpy_over_the_same_predictions[central_storage 3]",
     ),
@@ -138,7 +138,7 @@ MUTATIONS = (
         "tests/stages/training/test_memory.py", "-k", "halves",
     ),
     mutation(
-        "stages/callbacks/build.py", "logs |= numbers(passed)", "pass",
+        "stages/callbacks.py", "logs |= numbers(passed)", "pass",
         "tests/stages/callbacks/test_callbacks.py", "-k", "one_mapping",
     ),
     # Checkpoints

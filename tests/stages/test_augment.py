@@ -9,10 +9,9 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from stages.augment import COLUMNS, Changes, augment
+from stages.augment import COLUMNS, STRONGEST, Changes, Drawn, augment
 from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing, beta
-from stages.augmentations.rand_augment import STRONGEST, Drawn
 from stages.data.batches import training_input
 from stages.data.split import Split
 from stages.results import Dataset

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.debug import FOLDER, OneBatch, Profiler, switch_noise_off
+from stages.callbacks import FOLDER, OneBatch, Profiler, switch_noise_off
 from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.debug import OverfitSettings, ProfilingSettings, ShortenSettings, overfit, profiling, shorten

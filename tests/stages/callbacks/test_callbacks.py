@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from stages.callbacks.build import Callbacks, build_callbacks, prepare_callbacks
+from stages.callbacks import Callbacks, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.results import Model, Trained

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from stages.distribution.collectives import others_needed
+from stages.collectives import others_needed
 from stages.errors import UserError
 
 LOST = (

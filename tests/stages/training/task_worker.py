@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.distribution import cluster_strategies
+import stages.strategy
 from stages.settings.strategy import MultiWorkerSettings
-from stages.strategy import strategy
 from tests.stages.training.test_tasks import trained
 
 if __name__ == "__main__":
-    cluster_strategies.PACK_BYTES = 64  # several packs, as large networks have
-    where = strategy(MultiWorkerSettings(deterministic=False))
+    stages.strategy.PACK_BYTES = 64  # several packs, as large networks have
+    where = stages.strategy.strategy(MultiWorkerSettings(deterministic=False))
     folder = Path(sys.argv[1]) / str(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     folder.mkdir()
     for name, policy in json.loads(sys.argv[2]):

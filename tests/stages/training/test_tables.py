@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.callbacks.build import build_callbacks
+from stages.callbacks import build_callbacks
 from stages.errors import UserError
 from stages.normalize import normalize
 from stages.reporter import Silent

@@ -1,1 +1,0 @@
-"""Devices, replicas and workers: strategies, collectives."""
