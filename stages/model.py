@@ -115,7 +115,7 @@ def model(
 
 def _log_task(task: Task, settings: TaskSettings, reporter: Reporter) -> None:
     """Prints what the configuration has chosen of the task."""
-    loss = f"; loss {task.own_loss.name}" if task.own_loss is not None else ""
+    loss = f"; loss {task.own_loss.settings['_target_'].rpartition('.')[2]}" if task.own_loss is not None else ""
     metrics = [f"{own.name} ({'higher' if own.is_higher_better else 'lower'} is better)" for own in task.own_metrics]
     if loss or metrics or settings._target_ is not None:
         reporter.log(f"task: {type(task).__name__}{loss}; metrics {', '.join([*task.metrics, *metrics])}")

@@ -10,6 +10,9 @@ VALIDATED = "val_examples"
 VALIDATED_PIXELS = "val_pixels"
 """In the facts of a summary: the kind of their images, and a digest of all their pixels."""
 
+VALIDATED_LOSS = "val_loss"
+"""In the facts of a summary: the settings of a loss that is not the task's own."""
+
 KNOWN_IMAGES = "known_test_images"
 """In the facts of a summary: how many test images a reused model was trained on."""
 

@@ -20,7 +20,7 @@ from stages.evaluation.paired_tests import (
     pooled_variance,
 )
 from stages.evaluation.test_set import EXAMPLES, may_be_same_pixels
-from stages.reuse import VALIDATED, VALIDATED_PIXELS
+from stages.reuse import VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
 
 @dataclass(frozen=True)
@@ -242,13 +242,14 @@ def _mean(row: Row, metric: str) -> float:
 def _chosen_metric(rows: Sequence[Row]) -> str | None:
     """Return the validation metric on which the best row is chosen.
 
-    That by which all runs chose their best epoch; where they differ in that, the task's first metric, as losses of
-    different settings need not be on one scale; None where some have none, or they are of different examples.
+    That by which all runs chose their best epoch; where they differ in that, or in their loss, the task's first metric,
+    as different losses are not on one scale; None where some have none, or they are of different examples.
     """
     if not are_validated_alike(rows):
         return None
-    monitors = {run.monitor for row in rows for run in row.runs}
-    candidates = [*(monitors if len(monitors) == 1 else ()), f"val/best_{primary_of(rows)}"]
+    chosen = {(run.monitor, str(run.summary.facts.get(VALIDATED_LOSS))) for row in rows for run in row.runs}
+    monitors = [monitor for monitor, _ in chosen] if len(chosen) == 1 else []
+    candidates = [*monitors, f"val/best_{primary_of(rows)}"]
     has_all = (name for name in candidates if rows and all(name in run.metrics for row in rows for run in row.runs))
     return next(has_all, None)
 

@@ -214,6 +214,14 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
         UserError: where it cannot be done.
     """
     goals = _goals(settings, experiment)
+    of_task = next((axis.key for axis in axes if axis.key.partition(".")[0] == "task"), None)
+    of_loss = next((goal.metric for goal in goals if goal.metric.endswith("loss")), None)
+    if of_task and of_loss:
+        raise UserError(
+            f"{of_task} is searched by {of_loss}, and different losses are not on one scale",
+            "a metric that does not depend on the loss",
+            f"sweep.metric={BEST}accuracy, or of numbers {BEST}rmse",
+        )
     countless = [axis.key for axis in axes if axis.grid is None]
     problem, fix = "", "tpe"
     if settings.sampler == "grid" and countless:

@@ -12,7 +12,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Record, Strategy, Trained
-from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_PIXELS
+from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 from stages.settings.places import regular_file
 
 TRAINED = Path("results", "train", "trained.npz")
@@ -41,7 +41,7 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
         },
         "names": [weight.path for weight in trained.model.network.weights],
         "data": _facts_of(dataset),
-        **{name: trained.record.summary.get(name) for name in (VALIDATED, VALIDATED_PIXELS)},
+        **{name: trained.record.summary.get(name) for name in (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)},
     }
     write(Checkpoint(facts, arrays), folder / NAME)
 
@@ -81,7 +81,7 @@ def restore_trained(
         (reporter or Silent()).warn(too_good("the model", known, len(dataset.test)))
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
-    summary = {KNOWN_IMAGES: known, **{name: facts.get(name) for name in (VALIDATED, VALIDATED_PIXELS)}}
+    summary = {KNOWN_IMAGES: known, **{name: facts.get(name) for name in (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)}}
     summary = {name: value for name, value in summary.items() if value}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary=summary)
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)

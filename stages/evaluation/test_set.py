@@ -7,7 +7,7 @@ import numpy as np
 
 from stages.data.split import Split
 from stages.results import Dataset
-from stages.reuse import VALIDATED, VALIDATED_PIXELS
+from stages.reuse import VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
 
@@ -23,15 +23,16 @@ def facts_of(split: Split) -> dict[str, str]:
     return {EXAMPLES: digest_of(split), PIXELS: f"{kind} {pixels}"}
 
 
-def validation_facts(dataset: Dataset) -> dict[str, str]:
-    """Returns what tells the validation set from others, as `facts_of` does a test set.
+def validation_facts(dataset: Dataset) -> dict[str, object]:
+    """Returns what tells the validation set from others, as `facts_of` does a test set, and a loss that is not usual.
 
     The kind of its pixels has the way of resizing, too: resized in two ways, they are of the same examples.
     """
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
     resize = "+".join(str(feature.facts.get("resize", "")) for feature in dataset.features.values())
-    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}"}
+    loss = {} if dataset.task.own_loss is None else {VALIDATED_LOSS: dict(dataset.task.own_loss.settings)}
+    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}", **loss}
 
 
 def digest_of(split: Split) -> str:

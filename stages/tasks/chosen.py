@@ -102,7 +102,7 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
         function = function.call if isinstance(function, keras.losses.Loss) else function
     else:
         function = partial(found, **arguments)
-    loss = OwnLoss(target.rpartition(".")[2], function, bool(arguments.get("from_logits")))
+    loss = OwnLoss(entry, function, bool(arguments.get("from_logits")))
     outputs = _outputs(task, len(targets))
     try:
         losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))

@@ -26,10 +26,11 @@ LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "diverge
 class OwnLoss:
     """A function of targets and answers, [b, k] each, to the loss of each example, [b].
 
-    takes_logits: whether it has `from_logits=true`, so that answers are what the network returns.
+    settings: `_target_` and arguments. takes_logits: whether it has `from_logits=true`, so that answers are what the
+    network returns.
     """
 
-    name: str
+    settings: Mapping[str, Any]
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     takes_logits: bool
 

@@ -31,6 +31,7 @@ def runs(name: str, losses: dict[str, float], speeds: tuple[float, ...] = (), **
             val_loss=loss,
             metrics=changes.get("metrics", {}),
             validation=changes.get("validation"),
+            loss=changes.get("loss"),
         )
         for place, (seed, loss) in enumerate(losses.items())
     ]
@@ -135,6 +136,19 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
     assert answer(faster).commands == ["python -m pipeline precision=mixed"]
     clear = compared(tmp_path / "clear", base, worse)
     assert choice(clear).startswith("best: precision=float32, chosen on val/best_loss")
+
+
+@pytest.mark.parametrize(
+    ("other", "metric"),
+    [({"_target_": "Huber", "delta": 0.1}, "loss"), ({"_target_": "Huber", "delta": 2}, "accuracy")],
+)
+def test_losses_of_different_functions_choose_nothing(other: dict[str, Any], metric: str, tmp_path: Path) -> None:
+    """The smaller loss may be that of the smaller function: the task's metric is on one scale."""
+    small = runs("float32", {"1": 0.1}, metrics={"val/best_accuracy": 0.6}, loss={"_target_": "Huber", "delta": 0.1})
+    large = runs("mixed", {"1": 0.3}, metrics={"val/best_accuracy": 0.9}, loss=other)
+    found = compared(tmp_path, small, large)
+    assert found.choice.metric == f"val/best_{metric}"
+    assert found.choice.best is found.rows[metric == "accuracy"]
 
 
 @pytest.mark.parametrize(("accuracies", "is_tied"), [((0.97, 0.975), True), ((0.85, 0.975), False)])

@@ -195,6 +195,7 @@ def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front
     [
         pytest.param(["sweep=tpe"], "no setting has several values", marks=pytest.mark.smoke),
         (["sweep=tpe", "seed=1,2", "sweep.metric=test/accuracy"], "then tests nothing"),
+        (["sweep=tpe", "task.loss._target_=keras.losses.Huber,keras.losses.MeanAbsoluteError"], "not on one scale"),
         (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
         (["sweep=tpe", "optimizer.learning_rat=interval(0.1,1)"], "optimizer.learning_rate"),
