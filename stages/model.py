@@ -128,7 +128,7 @@ def _listed(policies: Mapping[str, str]) -> str:
 
 
 def _known(dataset: Dataset, weights: str, reporter: Reporter) -> dict[str, int]:
-    """Returns how many test images the weights were trained on, where there are any; and warns of them."""
+    """Returns how many test examples the weights were trained on, where there are any; and warns of them."""
     if weights in ("none", "imagenet"):
         return {}
     known = count_known(digests_of_run(Path(weights).expanduser()), dataset.test)

@@ -14,7 +14,7 @@ VALIDATED_LOSS = "val_loss"
 """In the facts of a summary: the settings of a loss that is not the task's own."""
 
 KNOWN_IMAGES = "known_test_images"
-"""In the facts of a summary: how many test images a reused model was trained on."""
+"""In the facts of a summary: how many test examples a reused model was trained on."""
 
 
 @dataclass(frozen=True)

@@ -291,7 +291,7 @@ def register(run: Run, console: Console) -> None:
     evaluated = experiment.of("evaluate", EvaluateSettings) or EvaluateSettings
     alias = settings.alias
     if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
-        console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test images")
+        console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test examples")
         alias = None
     run.tracker.register(settings.register, alias, settings.promote_if, evaluated.confidence)
 

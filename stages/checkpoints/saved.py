@@ -27,7 +27,7 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     """Writes weights, history, and what must be known of the data when the model meets other data.
 
     That is the names of the classes, the shape and range of the images, and a digest of each training image, by which
-    test images are seen that the model was trained on.
+    test examples are seen that the model was trained on.
     """
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
     arrays[DIGESTS] = dataset.train.described.digests
@@ -53,7 +53,7 @@ def restore_trained(
 
     Args:
         saved: the folder that `save_trained` has written.
-        reporter: warns of test images that the model was trained on.
+        reporter: warns of test examples that the model was trained on.
 
     Raises:
         UserError: where the file is damaged, the network is another one, or the data has other classes or images.
@@ -133,5 +133,5 @@ def digests_of_run(weights: Path) -> np.ndarray | None:
 
 
 def too_good(weights: str, known: int, total: int) -> str:
-    """Returns the warning that a test has images which `weights` were trained on."""
-    return f"{weights} was trained on {known:,} of these {total:,} test images: its metrics are too good"
+    """Returns the warning that a test has examples which `weights` were trained on."""
+    return f"{weights} was trained on {known:,} of these {total:,} test examples: its metrics are too good"

@@ -51,10 +51,12 @@ class Compared:
         limit = exporter.limit(policy)
         setting = f"export.formats.{self.name}"
         if not self.max_abs_diff <= limit:  # nan is no number below it
+            allowed = f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}, if that is good enough"
             raise UserError(
-                f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} in a probability",
+                f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} "
+                "(of a probability, or of a number in stds of the target)",
                 f"at most {limit:g}",
-                f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}, if that is good enough",
+                allowed if self.max_abs_diff <= 1 else "export=saved_model",
             )
         if self.agreement < exporter.least_agreement:
             raise UserError(

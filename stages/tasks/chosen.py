@@ -105,14 +105,17 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     loss = OwnLoss(entry, function, bool(arguments.get("from_logits")))
     outputs = _outputs(task, len(targets))
     try:
-        losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
-        shape: object = tuple(losses.shape)
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
+        shape = tuple(losses.shape)
+        problem = f"returns {shape}" if tape.gradient(losses, outputs) is not None else "has no gradient"
     except Exception as error:  # a function may be anything
-        shape = " ".join(str(error).split())[:200]
-    if shape != (len(targets),):
+        shape, problem = (), " ".join(f"raises {type(error).__name__}: {error}".split())[:200]
+    if shape != (len(targets),) or problem == "has no gradient":
         raise UserError(
-            f"task.loss._target_={target} returns {shape} for {len(targets)} examples of shape ({task.outputs},)",
-            f"the loss of each example, of shape ({len(targets)},), which training weighs and adds",
+            f"task.loss._target_={target} {problem} for {len(targets)} examples of shape ({task.outputs},)",
+            f"the loss of each example, of shape ({len(targets)},) and differentiable, which training weighs and adds",
             "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
         )
     return loss

@@ -97,7 +97,7 @@ MUTATIONS = (
         "stages/tasks/chosen.py", "    if not adds_up:", "    if False:", "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/chosen.py", "if shape != (len(targets),):", "if False:", "tests/stages/tasks/test_chosen.py",
+        "stages/tasks/chosen.py", "if shape != (len(targets),) or", "if False and", "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
         "stages/tasks/task.py", "for metric in self.own_metrics:\n                sums |= metric.add(*given, weights)",

@@ -93,7 +93,7 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     assert np.abs(probabilities(other) - expected).max() < 1e-6
     scalings = [(folder / RESULTS / "normalize" / "facts.json").read_bytes() for folder in (trained, other)]
     assert scalings[0] == scalings[1]
-    assert re.search(r"warning: the model was trained on 2\d\d of these 360 test images: its metrics", printed)
+    assert re.search(r"warning: the model was trained on 2\d\d of these 360 test examples: its metrics", printed)
     assert summary(other)["facts"]["known_test_images"] > 200
 
 

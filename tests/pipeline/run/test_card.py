@@ -62,4 +62,4 @@ def test_intervals_stand_beside_their_metrics() -> None:
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:
     seen = dataclasses.replace(CLASSES, facts=CLASSES.facts | {KNOWN_IMAGES: 1200})
-    assert "Too good: the model was trained on 1,200 of these test images." in card.model_card(seen, IMAGE_MODEL)
+    assert "Too good: the model was trained on 1,200 of these test examples." in card.model_card(seen, IMAGE_MODEL)

@@ -76,6 +76,10 @@ def reduced(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.mean(keras.ops.square(y_true - y_pred))
 
 
+def misses(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.mean(keras.ops.cast(y_pred < y_true, "float32"), axis=-1)
+
+
 @dataclass(frozen=True)
 class Relative(Regression):
     """Numbers compared by their MAE."""
@@ -198,7 +202,7 @@ def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
 
 LARGEST, NEAR = {"_target_": f"{HERE}.Largest"}, {"_target_": f"{HERE}.Within", "name": "near"}
 SPARSE, F1 = {"_target_": "keras.losses.SparseCategoricalCrossentropy"}, {"_target_": "keras.metrics.F1Score"}
-REDUCED = {"_target_": f"{HERE}.reduced"}
+REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"}
 
 
 @pytest.mark.parametrize(
@@ -207,6 +211,8 @@ REDUCED = {"_target_": f"{HERE}.reduced"}
         ("classes", RegressionSettings(), "the target is one of task=classification", "task=classification"),
         ("classes", AutoTaskSettings(single_logit=True), "task.single_logit=true with 3 classes", "single_logit=false"),
         ("numbers", AutoTaskSettings(loss=REDUCED), "returns () for 16 examples", "keras.ops.mean"),
+        ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient for 16 examples", "keras.ops.mean"),
+        ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
         ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.losses.CategoricalCross"),
         ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "compute it of predictions.parquet"),
         ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
