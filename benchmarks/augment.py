@@ -20,8 +20,7 @@ from stages.augment import augment
 from stages.data.batches import training_input
 from stages.load.synthetic import synthetic
 from stages.results import Dataset
-from stages.settings.data import SyntheticSettings
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings, SyntheticSettings
 
 BATCH, STEPS, ROUNDS = 32, 40, 5
 

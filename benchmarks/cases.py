@@ -21,18 +21,17 @@ from stages.optimization.gradients import Gradients
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
-from stages.settings.data import DigitsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import DigitsSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
-from stages.settings.optimizer import (
+from stages.settings.train import (
     AdamSettings,
     AdamWSettings,
     CosineSettings,
     CustomOptimizerSettings,
     ScheduleSettings,
     SgdSettings,
+    TrainSettings,
 )
-from stages.settings.train import TrainSettings
 from stages.training.loop import Loop
 from stages.training.parameter_server import Coordinated
 

@@ -20,7 +20,7 @@ from stages.networks.mlp import mlp
 from stages.networks.texts import text_cnn
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings, TextCnnSettings
 from stages.settings.table import TableSettings
 

@@ -7,12 +7,10 @@ from stages.load.synthetic import synthetic
 from stages.model import model
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
-from stages.settings.data import SyntheticSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, SyntheticSettings
 from stages.settings.model import ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamSettings, ScheduleSettings
 from stages.settings.strategy import OneDeviceSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import AdamSettings, ScheduleSettings, TrainSettings
 from stages.strategy import strategy
 from stages.training.loop import Loop
 

@@ -21,9 +21,8 @@ from stages.collectives import sum_over_workers
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
 from stages.settings.model import MlpSettings
-from stages.settings.optimizer import SgdSettings
 from stages.settings.strategy import MultiWorkerSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import SgdSettings, TrainSettings
 from stages.training.loop import Loop
 
 STEPS, CALLS = 8, 5

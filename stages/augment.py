@@ -18,7 +18,7 @@ from stages.augmentations.mixing import Mixing
 from stages.errors import UserError
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 
 COLUMNS = (
     "area",

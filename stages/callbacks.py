@@ -14,8 +14,7 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.reporter import Reporter
 from stages.results import as_number
-from stages.settings.optimizer import PlateauSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import PlateauSettings, TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import made
 from stages.tasks.task import Task

@@ -17,7 +17,7 @@ from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
-from stages.settings.images import InspectSettings
+from stages.settings.data import InspectSettings
 
 CLASSES = 10
 """Groups in a gallery, such as classes."""

@@ -27,7 +27,7 @@ from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
 from stages.settings.places import content_digest
-from stages.settings.task import TaskSettings
+from stages.settings.train import TaskSettings
 from stages.targets import imported
 from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task

@@ -12,7 +12,7 @@ from stages.networks.rescaling import after, facts, restore_scaling, save_scalin
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

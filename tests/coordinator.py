@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.cases import step_of
 from stages.optimization.optimizers import build_optimizer
-from stages.settings.optimizer import AdamSettings
 from stages.settings.strategy import ParameterServerSettings
+from stages.settings.train import AdamSettings
 from stages.strategy import strategy
 from stages.training.parameter_server import Coordinated
 from tests.stages.experiments import flat, real_digits, settings, small_cnn

@@ -11,10 +11,9 @@ from pipeline.config.errors import explain, unknown_key
 from pipeline.config.experiment import Experiment
 from pipeline.targets import load, named_parameters, settings_class, signature
 from stages.errors import UserError
-from stages.settings.optimizer import CustomOptimizerSettings, CustomScheduleSettings
 from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import CustomOptimizerSettings, CustomScheduleSettings, TrainSettings
 from stages.targets import import_target, target_of
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}

@@ -15,8 +15,7 @@ from stages.settings.data import DataSettings
 from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
-from stages.settings.task import METRICS, TaskSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import METRICS, TaskSettings, TrainSettings
 
 PATTERNS = "*?[]\\%"
 """Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""

@@ -12,9 +12,8 @@ from omegaconf import DictConfig, open_dict
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.schemas import DebugSettings, FastSettings, OverfitSettings, ProfileSettings
 from stages.errors import UserError
-from stages.settings.optimizer import StepSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import StepSettings, TrainSettings
 
 TRAIN = "train"
 

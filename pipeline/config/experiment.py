@@ -19,14 +19,14 @@ from pipeline.config.sweep import SweepSettings
 from pipeline.paths import outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError
-from stages.settings import model, optimizer
+from stages.settings import model, train
 from stages.settings.ranges import borrows, check
 from stages.settings.strategy import StrategySettings
 
 _BASES: Mapping[str, type] = {
     "precision": model.PrecisionSettings,
-    "optimizer": optimizer.OptimizerSettings,
-    "schedule": optimizer.ScheduleSettings,
+    "optimizer": train.OptimizerSettings,
+    "schedule": train.ScheduleSettings,
 }
 """Schemas of the groups that stages take by interpolation."""
 

@@ -23,7 +23,7 @@ from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.safe_places import safe_place
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.storage.atomic import atomic_write
 from stages.storage.cache import ArrayFile, Contents, cached
 

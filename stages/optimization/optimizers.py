@@ -11,7 +11,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.networks.precision import keras_floats
-from stages.settings.optimizer import (
+from stages.settings.train import (
     CosineSettings,
     CustomOptimizerSettings,
     CustomScheduleSettings,

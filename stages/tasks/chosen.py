@@ -20,7 +20,7 @@ from stages.tasks.classification import Classification
 from stages.tasks.task import OwnLoss, OwnMetric, Task
 
 if TYPE_CHECKING:
-    from stages.settings.task import TaskSettings
+    from stages.settings.train import TaskSettings
 
 TRIED = 16
 """Training examples on which losses and metrics are tried."""

@@ -20,13 +20,11 @@ from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Dataset, Model, Strategy
-from stages.settings.data import DigitsSettings
-from stages.settings.images import AugmentSettings, NormalizeSettings
+from stages.settings.data import AugmentSettings, DigitsSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
-from stages.settings.optimizer import AdamSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings, OneDeviceSettings
 from stages.settings.table import TableSettings
-from stages.settings.train import TrainSettings
+from stages.settings.train import AdamSettings, ScheduleSettings, SgdSettings, TrainSettings
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
 from stages.tasks.task import Task

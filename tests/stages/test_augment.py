@@ -15,7 +15,7 @@ from stages.augmentations.mixing import Mixing, beta
 from stages.data.batches import training_input
 from stages.data.split import Split
 from stages.results import Dataset
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 from tests.stages.experiments import assemble, elements, real_digits, strong
 from tests.stages.images import Telling
 

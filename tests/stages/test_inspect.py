@@ -24,7 +24,7 @@ from stages.plots import charts
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.results import Dataset
-from stages.settings.images import AugmentSettings, InspectSettings
+from stages.settings.data import AugmentSettings, InspectSettings
 from stages.tasks.classification import Classification
 from tests.stages.experiments import assemble, elements, real_digits
 from tests.stages.images import Telling

@@ -14,8 +14,7 @@ from stages.load.synthetic import synthetic
 from stages.model import model, resolve_policy
 from stages.normalize import normalize
 from stages.results import Model, Normalization
-from stages.settings.data import DigitsSettings, SyntheticSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import DigitsSettings, NormalizeSettings, SyntheticSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
 from tests.stages.experiments import built_of, one_device, real_digits
 from tests.stages.images import Telling

@@ -17,9 +17,9 @@ from stages.export import export
 from stages.optimization.optimizers import Schedule, learning_rate
 from stages.results import Trained
 from stages.seeds import derive
-from stages.settings.optimizer import CosineSettings, ScheduleSettings, StepSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
+from stages.settings.train import CosineSettings, ScheduleSettings, StepSettings
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
 from tests.stages.experiments import one_device, real_digits, small_cnn

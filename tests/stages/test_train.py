@@ -11,7 +11,7 @@ import pytest
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.results import Strategy, Trained
-from stages.settings.optimizer import SgdSettings
+from stages.settings.train import SgdSettings
 from stages.train import train
 from tests.stages.experiments import adam, flat, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.images import Telling

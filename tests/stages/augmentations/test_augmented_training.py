@@ -12,10 +12,9 @@ from stages.augment import augment
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.results import Dataset, Strategy, Trained
-from stages.settings.images import AugmentSettings
-from stages.settings.optimizer import SgdSettings
+from stages.settings.data import AugmentSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import FitSettings, SgdSettings, TrainSettings
 from stages.tasks.classification import Classification
 from stages.train import fit, train
 from tests.stages.experiments import (

@@ -14,8 +14,8 @@ from stages.callbacks import Callbacks, build_callbacks, prepare_callbacks
 from stages.errors import UserError
 from stages.export import export
 from stages.results import Model, Trained
-from stages.settings.optimizer import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.results import ExportSettings
+from stages.settings.train import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.training.validation import first_invalid
 from tests.stages.experiments import built_of, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training import stopped

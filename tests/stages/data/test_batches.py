@@ -10,7 +10,7 @@ from stages.augment import Changes, augment
 from stages.data.batches import evaluation_input, order, steps_per_epoch, training_input
 from stages.data.split import Split
 from stages.results import Dataset
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 from tests.stages.experiments import assemble, elements, strong
 
 pytestmark = pytest.mark.slow

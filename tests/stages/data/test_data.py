@@ -15,8 +15,7 @@ from stages.load.synthetic import synthetic
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.seeds import derive
-from stages.settings.data import DigitsSettings, SyntheticSettings, TfdsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import DigitsSettings, NormalizeSettings, SyntheticSettings, TfdsSettings
 from tests.stages.experiments import assemble
 
 

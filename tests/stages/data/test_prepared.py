@@ -18,8 +18,7 @@ from stages.load.image_folder import ImageFolderSource, image_folder
 from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.data import TfdsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, TfdsSettings
 from tests.conftest import ROOT, shared
 from tests.stages.experiments import elements, one_device, small_cnn, start
 from tests.stages.experiments import settings as training

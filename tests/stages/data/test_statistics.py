@@ -8,7 +8,7 @@ import pytest
 
 from stages.inspect import inspect
 from stages.normalize import normalize
-from stages.settings.images import InspectSettings, NormalizeSettings
+from stages.settings.data import InspectSettings, NormalizeSettings
 from tests.stages.experiments import table_of
 from tests.stages.images import Telling
 

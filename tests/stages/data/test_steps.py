@@ -13,7 +13,7 @@ from stages.data import batches
 from stages.data.split import Split
 from stages.evaluation.eval_step import Scorer
 from stages.results import Strategy
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 from tests.stages.experiments import mirrored, one_device, real_digits, settings, small_cnn, start, streamed
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,6 @@ from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.optimization.gradients import choose_jit
 from stages.results import Model, Strategy
-from stages.settings.optimizer import AdamSettings, SgdSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
     DefaultSettings,
@@ -28,6 +27,7 @@ from stages.settings.strategy import (
     OneDeviceSettings,
     TpuSettings,
 )
+from stages.settings.train import AdamSettings, SgdSettings
 from stages.strategy import strategy
 from tests import commands
 from tests.stages.experiments import central_storage, model_parallel, settings, start

@@ -13,7 +13,7 @@ from stages.evaluate import evaluate
 from stages.evaluation.by_column import importance_of, is_quick
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Trained
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import one_device, real_digits, table_of
 from tests.stages.images import Telling

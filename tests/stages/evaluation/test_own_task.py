@@ -14,10 +14,10 @@ from stages.evaluation import estimates
 from stages.evaluation.scored import by_example, sums_of_each
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.task import AutoTaskSettings, RegressionSettings
+from stages.settings.train import AutoTaskSettings, RegressionSettings
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 from stages.train import train

@@ -19,8 +19,7 @@ from stages.load.digits import digits
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.reuse import reuse_of
-from stages.settings.data import DigitsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import DigitsSettings, NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from tests.stages.evaluation.test_importance import fitted
 from tests.stages.experiments import one_device, real_digits, table_of

@@ -14,9 +14,8 @@ from stages.errors import UserError
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.data import ArraysSettings
-from stages.settings.images import NormalizeSettings
-from stages.settings.task import RegressionSettings
+from stages.settings.data import ArraysSettings, NormalizeSettings
+from stages.settings.train import RegressionSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression

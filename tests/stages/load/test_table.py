@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.table import TableSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel

@@ -12,7 +12,7 @@ from stages.errors import UserError
 from stages.inspect import inspect
 from stages.load.table import table
 from stages.results import Dataset
-from stages.settings.images import InspectSettings
+from stages.settings.data import InspectSettings
 from stages.settings.table import TableSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel

@@ -13,8 +13,7 @@ from stages.features.kinds import Feature
 from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.data import TfdsSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, TfdsSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression

@@ -10,9 +10,15 @@ import pytest
 from stages.augment import augment
 from stages.data.batches import training_input
 from stages.results import Dataset, Model, Normalization, Strategy
-from stages.settings.images import AugmentSettings
-from stages.settings.optimizer import AdamWSettings, CosineSettings, ScheduleSettings, SgdSettings
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.data import AugmentSettings
+from stages.settings.train import (
+    AdamWSettings,
+    CosineSettings,
+    FitSettings,
+    ScheduleSettings,
+    SgdSettings,
+    TrainSettings,
+)
 from stages.train import fit, train
 from tests.stages.experiments import built_of, elements, mirrored, one_device, real_digits
 

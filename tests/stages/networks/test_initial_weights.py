@@ -14,8 +14,7 @@ from stages.load.synthetic import synthetic
 from stages.networks.precision import last_dtype
 from stages.normalize import normalize
 from stages.results import Dataset, Strategy
-from stages.settings.data import SyntheticSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, SyntheticSettings
 from stages.settings.model import (
     CnnPhotoSettings,
     CnnSettings,

@@ -15,7 +15,7 @@ from stages.features.encoder import encoding
 from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import KerasHubSettings
 from stages.settings.places import content_digest
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings

@@ -19,8 +19,7 @@ from stages.networks.mlp import mlp
 from stages.networks.rescaling import for_pixels_of
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Normalization, Strategy
-from stages.settings.data import SyntheticSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, SyntheticSettings
 from stages.settings.model import (
     ApplicationSettings,
     CnnPhotoSettings,

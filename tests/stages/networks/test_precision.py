@@ -8,7 +8,7 @@ import pytest
 from benchmarks.cases import real_digits
 from stages.evaluation.eval_step import Scorer
 from stages.settings.model import CnnSettings
-from stages.settings.optimizer import AdamSettings
+from stages.settings.train import AdamSettings
 from stages.train import train
 from tests.stages.experiments import built_of, mirrored, one_device, settings
 

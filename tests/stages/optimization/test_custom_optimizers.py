@@ -16,7 +16,7 @@ from stages.errors import UserError
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings
-from stages.settings.optimizer import (
+from stages.settings.train import (
     CosineSettings,
     CustomOptimizerSettings,
     CustomScheduleSettings,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.optimization.optimizers import decay_excluded
 from stages.results import Dataset, Model, Strategy
-from stages.settings.optimizer import AdamWSettings, CustomOptimizerSettings, SgdSettings
+from stages.settings.train import AdamWSettings, CustomOptimizerSettings, SgdSettings
 from tests.stages.experiments import after_steps, built_of, central_storage, mirrored, one_device, real_digits, settings
 from tests.stages.training.stopped import run
 

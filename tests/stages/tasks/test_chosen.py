@@ -10,7 +10,7 @@ import tensorflow as tf
 from sklearn import metrics as sk
 
 from stages.errors import UserError
-from stages.settings.task import AutoTaskSettings, ClassificationSettings, RegressionSettings
+from stages.settings.train import AutoTaskSettings, ClassificationSettings, RegressionSettings
 from stages.tasks.chosen import chosen_task
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel

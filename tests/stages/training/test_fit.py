@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.settings.optimizer import CosineSettings, SgdSettings
+from stages.settings.train import CosineSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings
 from tests.stages.training import stopped

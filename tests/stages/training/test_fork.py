@@ -12,7 +12,7 @@ import pytest
 from stages.checkpoints.forks import at_epoch, start_from
 from stages.errors import UserError
 from stages.results import Trained
-from stages.settings.optimizer import CosineSettings, SgdSettings
+from stages.settings.train import CosineSettings, SgdSettings
 from tests.stages.experiments import adam, flat, one_device, real_digits
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper, Whole

@@ -19,7 +19,7 @@ from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.results import Dataset, Model
-from stages.settings.optimizer import SgdSettings
+from stages.settings.train import SgdSettings
 from stages.train import train
 from tests.stages.experiments import (
     adam,

@@ -15,7 +15,7 @@ from stages.checkpoints.state import State
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
 from stages.results import Strategy, Trained
-from stages.settings.optimizer import PlateauSettings, SgdSettings
+from stages.settings.train import PlateauSettings, SgdSettings
 from tests.stages.experiments import adam, central_storage, flat, mirrored, model_parallel, one_device, small_cnn
 from tests.stages.training.stopped import DATASET, Stopper, Whole, given, run, stop
 

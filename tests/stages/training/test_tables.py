@@ -13,7 +13,7 @@ from stages.errors import UserError
 from stages.normalize import normalize
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, WideAndDeepSettings
 from tests.stages.experiments import (
     adam,

@@ -14,10 +14,10 @@ from benchmarks.clusters import run_workers
 from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset, Strategy
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.table import TableSettings
-from stages.settings.task import AutoTaskSettings, MultiLabelSettings, RegressionSettings
+from stages.settings.train import AutoTaskSettings, MultiLabelSettings, RegressionSettings
 from tests import commands
 from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, settings
 

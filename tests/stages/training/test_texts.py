@@ -12,8 +12,7 @@ import pytest
 from stages.load.text_folder import text_folder
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
-from stages.settings.data import TextFolderSettings
-from stages.settings.images import NormalizeSettings
+from stages.settings.data import NormalizeSettings, TextFolderSettings
 from stages.settings.model import MlpSettings, TextCnnSettings, TransformerSettings
 from tests.stages.experiments import (
     adam,

@@ -12,11 +12,17 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from stages.augment import augment
 from stages.errors import UserError
 from stages.results import Strategy, Trained
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
-from stages.settings.optimizer import AdamWSettings, PlateauSettings, ScheduleSettings, SgdSettings
 from stages.settings.strategy import DefaultSettings
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import (
+    AdamWSettings,
+    FitSettings,
+    PlateauSettings,
+    ScheduleSettings,
+    SgdSettings,
+    TrainSettings,
+)
 from stages.strategy import strategy
 from stages.train import fit, train
 from tests.stages.experiments import (

@@ -12,7 +12,7 @@ from stages.augment import augment
 from stages.checkpoints.forks import start_from
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
-from stages.settings.images import AugmentSettings
+from stages.settings.data import AugmentSettings
 from stages.train import train
 from stages.transfer.backbone import backbone_of
 from stages.transfer.feature_cache import OnFeatures, on_features

@@ -13,7 +13,7 @@ from stages.checkpoints.forks import start_from
 from stages.errors import UserError
 from stages.results import Model, Strategy
 from stages.settings.model import CnnSettings
-from stages.settings.optimizer import CosineSettings
+from stages.settings.train import CosineSettings
 from stages.train import train
 from stages.transfer.backbone import backbone_of
 from tests.stages.experiments import adam, built_of, flat, mirrored, one_device
