@@ -83,11 +83,27 @@ def build_app(folder: Path) -> Any:
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         loaded = model.get_raw_model()
         watch = Watch(drift_of(loaded))
-        model.predict = watch.counting(model.predict)
+        model.predict = watch.counting(in_texts(model.predict, model.metadata.get_input_schema()))
         app = import_module("mlflow.pyfunc.scoring_server").init(model)
     if BYTES in loaded.signatures:
         _take_images(app, encoded_function(loaded), watch)
     return app
+
+
+def in_texts(predict: Callable[..., Any], schema: Any) -> Callable[..., Any]:
+    """Return `predict`, which of data frames takes missing texts for empty, as tables have them, and answers in texts:
+    MLflow would send TensorFlow's bytes in base64.
+    """
+    text = import_module("mlflow.types").DataType.string
+    texts = [column.name for column in schema.inputs if schema.has_input_names() and column.type == text]
+
+    def called(data: Any, *others: Any, **named: Any) -> Any:
+        if not hasattr(data, "columns"):
+            return predict(data, *others, **named)
+        answered = predict(data.fillna(dict.fromkeys(texts, "")), *others, **named)
+        return answered.map(lambda value: value.decode() if isinstance(value, bytes) else value)
+
+    return called
 
 
 class Watch:

@@ -191,8 +191,12 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
         columns = pd.read_csv(csv)[["size (m)", "shop", "grade"]].rename(columns={"size (m)": "size__m_"})
         records = {"dataframe_split": json.loads(columns.to_json(orient="split", index=False))}
         code, answer = post(address, json.dumps(records).encode(), JSON)
+        given = [{"size__m_": None, "shop": shop, "grade": 1} for shop in (None, "")]
+        _, of_missing = post(address, json.dumps({"dataframe_records": given}).encode(), JSON)
         wrong, error = post(address, b'{"dataframe_split": {"columns": ["shop"], "data": [["s1"]]}}', JSON)
     assert code == 200
+    assert {row["class_name"] for row in answer["predictions"]} <= {"blue", "green", "red"}
+    assert of_missing["predictions"][0] == of_missing["predictions"][1]
     np.testing.assert_allclose([row["probabilities"] for row in answer["predictions"]], expected, rtol=0, atol=1e-6)
     assert "an example  curl" in told
     assert "/images" not in told
