@@ -11,7 +11,9 @@ VALIDATED_PIXELS = "val_pixels"
 """In the facts of a summary: the kind of their images, and a digest of all their pixels."""
 
 VALIDATED_LOSS = "val_loss"
-"""In the facts of a summary: the settings of a loss that is not the task's own."""
+"""In the facts of a summary: settings of a loss that is not the task's, and PENALIZED where a network adds to it."""
+
+PENALIZED = "penalized"
 
 KNOWN_IMAGES = "known_test_images"
 """In the facts of a summary: how many test examples a reused model was trained on."""

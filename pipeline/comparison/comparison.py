@@ -20,7 +20,7 @@ from stages.evaluation.paired_tests import (
     pooled_variance,
 )
 from stages.evaluation.test_set import EXAMPLES, may_be_same_pixels
-from stages.reuse import VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
+from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
 
 @dataclass(frozen=True)
@@ -242,16 +242,26 @@ def _mean(row: Row, metric: str) -> float:
 def _chosen_metric(rows: Sequence[Row]) -> str | None:
     """Return the validation metric on which the best row is chosen.
 
-    That by which all runs chose their best epoch; where they differ in that, or in their loss, the task's first metric,
-    as different losses are not on one scale; None where some have none, or they are of different examples.
+    That by which all runs chose their best epoch; where they differ in that, or in their loss, or may in the penalties
+    that their networks add to it, the task's first metric, as different losses are not on one scale; None where some
+    have none, or they are of different examples.
     """
     if not are_validated_alike(rows):
         return None
-    chosen = {(run.monitor, str(run.summary.facts.get(VALIDATED_LOSS))) for row in rows for run in row.runs}
-    monitors = [monitor for monitor, _ in chosen] if len(chosen) == 1 else []
-    candidates = [*monitors, f"val/best_{primary_of(rows)}"]
+    monitors = {run.monitor for row in rows for run in row.runs}
+    if "val/best_loss" in monitors and not _have_losses_alike(rows):
+        monitors.clear()
+    candidates = [*(monitors if len(monitors) == 1 else ()), f"val/best_{primary_of(rows)}"]
     has_all = (name for name in candidates if rows and all(name in run.metrics for row in rows for run in row.runs))
     return next(has_all, None)
+
+
+def _have_losses_alike(rows: Sequence[Row]) -> bool:
+    """Return whether losses are of one function, and no settings of a model may change the penalties on top of it."""
+    losses = [run.summary.facts.get(VALIDATED_LOSS) or {} for row in rows for run in row.runs]
+    changed = {name for row in rows for name, value in row.settings.items() if value != rows[0].settings.get(name)}
+    may_differ = any(PENALIZED in loss for loss in losses) and any(name.startswith("model") for name in changed)
+    return not may_differ and all(loss == losses[0] for loss in losses)
 
 
 def are_validated_alike(rows: Sequence[Row]) -> bool:

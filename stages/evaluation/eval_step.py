@@ -148,6 +148,8 @@ def _compiled(
         examples = tf.reduce_sum(weights)
         losses = tf.cast(task.loss_of_each(targets, outputs), tf.float64)
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
+        for penalty in network.losses:
+            loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         given = targets, outputs, weights
         totals.add(loss=loss, examples=examples, **task.add_all(*given), **task.tabulate(*given))
         return task.predict(outputs) if predicts else outputs

@@ -2,12 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stages.data.split import Split
 from stages.results import Dataset
-from stages.reuse import VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
+from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
+
+if TYPE_CHECKING:
+    import keras
 
 EXAMPLES, PIXELS = "test_examples", "test_pixels"
 
@@ -23,7 +27,7 @@ def facts_of(split: Split) -> dict[str, str]:
     return {EXAMPLES: digest_of(split), PIXELS: f"{kind} {pixels}"}
 
 
-def validation_facts(dataset: Dataset) -> dict[str, object]:
+def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, object]:
     """Returns what tells the validation set from others, as `facts_of` does a test set, and a loss that is not usual.
 
     The kind of its pixels has the way of resizing, too: resized in two ways, they are of the same examples.
@@ -31,8 +35,10 @@ def validation_facts(dataset: Dataset) -> dict[str, object]:
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
     resize = "+".join(str(feature.facts.get("resize", "")) for feature in dataset.features.values())
-    loss = {} if dataset.task.own_loss is None else {VALIDATED_LOSS: dict(dataset.task.own_loss.settings)}
-    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}", **loss}
+    loss = dict(dataset.task.own_loss.settings) if dataset.task.own_loss is not None else {}
+    if any(weight.regularizer is not None for weight in network.trainable_weights):
+        loss[PENALIZED] = True
+    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}", VALIDATED_LOSS: loss}
 
 
 def digest_of(split: Split) -> str:

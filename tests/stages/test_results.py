@@ -127,12 +127,12 @@ def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
     assert not list(evaluate(trained, dataset, where, settings).record.files)
 
 
-def test_the_loss_has_no_penalties_and_the_log_loss_the_interval() -> None:
+def test_the_loss_has_the_penalties_and_the_log_loss_the_interval() -> None:
     dataset, where = real_digits(), one_device()
     model = small_cnn(dataset, where)
     head = model.network.core.layers[-1]
     head.kernel.regularizer = keras.regularizers.L2(0.02)
     result = evaluate(Trained(model, (), 1, 0), dataset, where, EvaluateSettings(mistakes=0))
     log_loss = result.record.metrics["test/log_loss"]
-    assert result.loss == pytest.approx(log_loss, rel=1e-5)
+    assert result.loss == pytest.approx(log_loss + 0.02 * np.square(np.asarray(head.kernel)).sum(), rel=1e-5)
     assert {"test/log_loss", "test/accuracy"} <= result.record.summary["intervals"].keys()

@@ -140,7 +140,11 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("other", "metric"),
-    [({"_target_": "Huber", "delta": 0.1}, "loss"), ({"_target_": "Huber", "delta": 2}, "accuracy")],
+    [
+        ({"_target_": "Huber", "delta": 0.1}, "loss"),
+        ({"_target_": "Huber", "delta": 2}, "accuracy"),
+        ({"_target_": "Huber", "delta": 0.1, "penalized": True}, "accuracy"),
+    ],
 )
 def test_losses_of_different_functions_choose_nothing(other: dict[str, Any], metric: str, tmp_path: Path) -> None:
     """The smaller loss may be that of the smaller function: the task's metric is on one scale."""
@@ -171,3 +175,13 @@ def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> No
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
+
+
+@pytest.mark.parametrize(("penalized", "metric"), [(True, "accuracy"), (False, "loss")])
+def test_a_larger_penalty_is_no_larger_loss(penalized: bool, metric: str, tmp_path: Path) -> None:
+    loss = {"penalized": True} if penalized else None
+    made = [
+        MadeRun({"model.network.l2": l2, "seed": "1"}, ANSWERS[0], val_loss=float(l2), loss=loss)
+        for l2 in ("0.1", "0.2")
+    ]
+    assert compared(tmp_path, made).choice.metric == f"val/best_{metric}"
