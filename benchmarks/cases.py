@@ -222,8 +222,7 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
         for first in range(0, steps, per_epoch):
             means = loop.run(first, min(per_epoch, steps - first))
         means["counted"] = float(step.totals.read()["examples"])
-    if step.ema is not None:
-        step.ema.assign_to_weights()
+    step.ema.assign_to_weights()
     if step.loss_scale is not None:
         means["skipped_steps"] = float(step.loss_scale.skipped_steps.numpy())
         means["loss_scale"] = float(step.loss_scale.dynamic_scale.numpy())

@@ -67,9 +67,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     assert phase is not None
 
     reporter.doing("writing the best weights")
-    ema = phase.step.ema
-    if ema is not None and not settings.optimizer.ema_use and place is not None:
-        with ema.as_weights():
+    if phase.step.ema.values and not settings.optimizer.ema_use and place is not None:
+        with phase.step.ema.as_weights():
             save_weights(phase.validation.present_model().network, place / "ema.weights.h5")
     if settings.restore_best:
         best.restore()

@@ -30,7 +30,7 @@ def main() -> None:
         step.reset()
         loop.run(epoch * 15, 15)
         examples.append(float(step.totals.read()["examples"]))
-    devices = sorted({variable.value.device for variable in step.gradients.variables})
+    devices = sorted({variable.value.device for variable in step.gradients.model.network.trainable_variables})
     found: dict[str, Any] = {
         "initial weights that differ": int((float32.astype("float64") != float64).sum()),
         "examples": examples,

@@ -31,19 +31,9 @@ class Clock:
             self.waited = (self.waited or 0.0) + waited
 
     @property
-    def per_second(self) -> float | None:
-        """Examples a second; None before the second call."""
-        return self.examples / self.seconds if self.steps else None
-
-    @property
     def speed(self) -> str:
         """Examples a second as a person reads them: `1,234 rows/s`; `-` before the second call."""
-        rate = self.per_second
-        return f"{rate:,.0f} {self.unit}/s" if rate else "-"
-
-    @property
-    def step_seconds(self) -> float:
-        return self.seconds / self.steps if self.steps else 0.0
+        return f"{self.examples / self.seconds:,.0f} {self.unit}/s" if self.steps else "-"
 
     def rates(self) -> dict[str, float]:
         """Returns the rates of the run so far; none after a single step. Rows and texts are `examples`."""
@@ -51,7 +41,7 @@ class Clock:
             return {}
         rate = self.examples / self.seconds
         name = self.unit if self.unit in ("images", "features") else "examples"
-        rates = {f"train/{name}_per_second": rate, "train/step_milliseconds": 1000 * self.step_seconds}
+        rates = {f"train/{name}_per_second": rate, "train/step_milliseconds": 1000 * (self.seconds / self.steps)}
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
     def advice(self) -> str:

@@ -49,15 +49,14 @@ class State:
         self._iterations = optimizer.iterations
         rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
         scale, self._ema = step.loss_scale, step.ema
-        ema = list(self._ema.values) if self._ema else []
-        excluded = {id(v) for v in (self._iterations, *rates, *ema)}
+        excluded = {id(v) for v in (self._iterations, *rates, *self._ema.values)}
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.weights),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
             "steps": [self._iterations, *step.seeds],
             "rate": rates,
             "loss scale": scale.own_variables if scale else [],
-            EMA: ema,
+            EMA: self._ema.values,
         }
         self._sums = step.sums
         forms = {
@@ -132,7 +131,7 @@ class State:
             of_phase = progress.step - progress.began * self._per_epoch
             if "steps" in parts:
                 self._iterations.assign(of_phase)
-        if self._ema is not None and EMA not in parts:
+        if EMA not in parts:
             self._ema.reset()
         return progress
 

@@ -95,12 +95,13 @@ def write_from_any_replica(variables: Sequence[keras.Variable | tf.Variable]) ->
             value._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-def averages_of(optimizer: keras.optimizers.Optimizer) -> tuple[list[Any], list[keras.Variable]]:
-    """Return the variables that `optimizer` trains, and the EMA of each.
+def averages_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[Any, keras.Variable]]:
+    """Return each variable that `optimizer` trains with its EMA; nothing where it keeps none.
 
     Keras 3.15: `Optimizer._trainable_variables` and `_model_variables_moving_average`.
     """
-    return list(optimizer._trainable_variables), list(optimizer._model_variables_moving_average)
+    averages = optimizer._model_variables_moving_average if optimizer.use_ema else ()
+    return list(zip(optimizer._trainable_variables, averages, strict=True)) if averages else []
 
 
 def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *names: str) -> list[tf.Variable]:

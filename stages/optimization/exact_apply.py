@@ -64,32 +64,33 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
 class EMA:
     """The exponential moving average of the weights, which Keras' optimizer keeps, in the weights' dtype.
 
+    Of an optimizer that keeps none, all methods do nothing, and `values` is empty.
     Source: Polyak and Juditsky 1992 (doi:10.1137/0330046).
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self._variables, self.values = averages_of(optimizer)
+    def __init__(self, optimizer: keras.optimizers.Optimizer | None = None) -> None:
+        self._pairs = averages_of(optimizer) if optimizer is not None else []
+        self.values = [average for _, average in self._pairs]
 
     def reset(self) -> None:
         """Set the EMA to the current weights."""
-        for average, variable in zip(self.values, self._variables, strict=True):
+        for variable, average in self._pairs:
             average.assign(tf.convert_to_tensor(variable))
 
-    def assign_to_weights(self) -> list[tf.Tensor]:
-        """Set the weights to the EMA; return their former values."""
-        weights = [tf.identity(tf.convert_to_tensor(variable)) for variable in self._variables]
-        for average, variable in zip(self.values, self._variables, strict=True):
+    def assign_to_weights(self) -> None:
+        """Set the weights to the EMA."""
+        for variable, average in self._pairs:
             variable.assign(tf.convert_to_tensor(average))
-        return weights
 
     @contextmanager
     def as_weights(self) -> Iterator[None]:
         """Set the weights to the EMA for the block, and restore them at its end."""
-        weights = self.assign_to_weights()
+        weights = [tf.identity(tf.convert_to_tensor(variable)) for variable, _ in self._pairs]
+        self.assign_to_weights()
         try:
             yield
         finally:
-            for variable, value in zip(self._variables, weights, strict=True):
+            for (variable, _), value in zip(self._pairs, weights, strict=True):
                 variable.assign(value)
 
 

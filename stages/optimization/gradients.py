@@ -5,7 +5,8 @@ another device: "Trying to access resource … located in device"), it can be ti
 replica, worker or part of a batch calls it with its own values.
 """
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from stages.tasks.task import Task
 class Result(NamedTuple):
     """Loss, gradients, new state and metrics of a batch.
 
-    gradients: of the summed loss times the scale, one for each of `Gradients.variables`, of its shape and dtype.
+    gradients: of the summed loss times the scale, one for each trained variable, of its shape and dtype.
     sums: `loss` and `examples`, [] of `Gradients.dtype`, and those of the task.
     state: new values of `Gradients.state`.
     metrics: the increase of each of `Gradients.metrics`.
@@ -38,21 +39,23 @@ class Result(NamedTuple):
     metrics: list[tf.Tensor]
 
 
-class Draws(NamedTuple):
-    """Source of the random numbers of layers.
+class Values(NamedTuple):
+    """The variables of a network, or their values in a replica.
 
-    states: values of their Keras SeedGenerators, int [2] each. first_row: of the batch in its global batch, int64 [].
+    state: what a training step may change beside the trained ones. metrics: of the network's own metrics.
+    seeds: the states of its random layers, int [2] each.
     """
 
-    states: list[tf.Tensor]
-    first_row: tf.Tensor
+    trained: list[Any]
+    state: list[Any]
+    metrics: list[Any]
+    seeds: list[Any]
 
 
 class Gradients:
     """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
 
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
-    variables: the trained ones.
     state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
     """
@@ -67,18 +70,23 @@ class Gradients:
         self._task = task
         self._parts = settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
-        self.variables = network.trainable_variables
-        self._random = [v for v in network.variables if v.path.endswith("seed_generator_state")]
-        self._seeds = [derive(seed, index) % 2**30 for index in range(len(self._random))]
-        random = {id(variable) for variable in self._random}
-        self._untrained = [v for v in network.non_trainable_variables if id(v) not in random]
+        seeds = [v for v in network.variables if v.path.endswith("seed_generator_state")]
+        self._seeds = [derive(seed, index) % 2**30 for index in range(len(seeds))]
+        random = {id(variable) for variable in seeds}
+        untrained = [v for v in network.non_trainable_variables if id(v) not in random]
         self.metrics = [variable for metric in model.metrics for variable in metric.variables]
+        self._variables = Values(network.trainable_variables, untrained, self.metrics, seeds)
         self._changed: list[int] = []
         # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
         # number of replicas, and those that a user wrote it does not.
         compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
-        self._function = compiled.get_concrete_function(*self._signature(batch))
-        self.state = [self._untrained[index] for index in self._changed]
+        self._function = compiled.get_concrete_function(
+            batch._replace(weights=tf.TensorSpec([None], self.dtype)),
+            tf.nest.map_structure(lambda variable: tf.TensorSpec(variable.shape, variable.dtype), self._variables),
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([], self.dtype),
+        )
+        self.state = [untrained[index] for index in self._changed]
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
@@ -98,25 +106,16 @@ class Gradients:
             scale: the loss scale, [] of `dtype`.
         """
         batch = batch._replace(weights=tf.cast(batch.weights, self.dtype))
-        trainable = [tf.convert_to_tensor(variable.value) for variable in self.variables]
-        untrained = [tf.convert_to_tensor(variable.value) for variable in self._untrained]
-        metrics = [tf.convert_to_tensor(variable.value) for variable in self.metrics]
-        states = self._random_states(step)
+        values = tf.nest.map_structure(lambda variable: tf.convert_to_tensor(variable.value), self._variables)
+        values = values._replace(seeds=self._seeds_of(step))
         total: Result | None = None
         for part in range(self._parts):
             part_of_batch, first = self._part(batch, part)
             previous = [] if total is None else total.gradients  # in sequence, or no memory would be saved
             with tf.control_dependencies(previous):
-                result = self._function(
-                    part_of_batch,
-                    trainable,
-                    untrained,
-                    metrics,
-                    Draws(states, first_row + first),
-                    scale,
-                )
+                result = self._function(part_of_batch, values, first_row + first, scale)
             for index, value in zip(self._changed, result.state, strict=True):
-                untrained[index] = value
+                values.state[index] = value
             total = result if total is None else _added(total, result)
         assert total is not None
         return total
@@ -131,79 +130,50 @@ class Gradients:
         own = own._replace(weights=own.weights * tf.cast(weights, self.dtype))
         return own, first_of_replica(count, part, self._parts)
 
-    def _random_states(self, step: tf.Tensor) -> list[tf.Tensor]:
+    def _seeds_of(self, step: tf.Tensor) -> list[tf.Tensor]:
         """Returns states of the random layers that are a function of (seed, step), so that a run can start at any step.
 
         A Keras SeedGenerator counts its own calls.
         """
         return [
             tf.cast(tf.stack([tf.constant(seed, tf.int64), step * 256]), variable.dtype)
-            for variable, seed in zip(self._random, self._seeds, strict=True)
+            for variable, seed in zip(self._variables.seeds, self._seeds, strict=True)
         ]
 
-    def _compute(
-        self,
-        batch: Batch,
-        trainable: list[tf.Tensor],
-        untrained: list[tf.Tensor],
-        metrics: list[tf.Tensor],
-        draws: Draws,
-        scale: tf.Tensor,
-    ) -> Result:
+    def _compute(self, batch: Batch, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
         inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
-        variables = [*self.variables, *self._untrained, *self.metrics, *self._random]
-        values = [*trainable, *untrained, *metrics, *draws.states]
+        network, task = self.model.network, self._task
+        by_target = task.weights(targets, self.dtype)
+        pairs = zip(tf.nest.flatten(self._variables), tf.nest.flatten(values), strict=True)
         examples = tf.reduce_sum(weights)
-        stateless = keras.StatelessScope(zip(variables, values, strict=True), collect_losses=True)
-        with stateless as scope, drawing_for_rows(draws.first_row, targets):
-            outputs = self.model.network(inputs, training=True)
+        with keras.StatelessScope(pairs, collect_losses=True) as scope, drawing_for_rows(first_row, targets):
+            outputs = network(inputs, training=True)
             if self.model.has_own_loss:
-                loss = self._own_loss(inputs, targets, outputs)
+                loss = network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=by_target)
                 loss *= tf.cast(examples, loss.dtype)
             else:
-                losses = self._task.loss_of_each(targets, outputs)
-                loss = tf.reduce_sum(losses * tf.cast(self._weights(targets, weights), losses.dtype))
-                for penalty in self.model.network.losses:  # counts once, however many replicas share the batch
+                losses = task.loss_of_each(targets, outputs)
+                weighted = weights if by_target is None else weights * by_target
+                loss = tf.reduce_sum(losses * tf.cast(weighted, losses.dtype))
+                for penalty in network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
-        state = [scope.get_current_value(variable) for variable in self._untrained]
-        self._changed = [index for index, value in enumerate(state) if value is not untrained[index]]
+        state = [scope.get_current_value(variable) for variable in self._variables.state]
+        self._changed = [index for index, value in enumerate(state) if value is not values.state[index]]
         sums = {
             "loss": tf.cast(loss, self.dtype),
             "examples": examples,
-            **self._task.add_all(targets, outputs, weights),
+            **task.add_all(targets, outputs, weights),
         }
         # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(targets)[0], self.dtype)
         increases = [
             tf.cast(tf.cast(scope.get_current_value(metric) - before, self.dtype) * part, before.dtype)
-            for metric, before in zip(self.metrics, metrics, strict=True)
+            for metric, before in zip(self.metrics, values.metrics, strict=True)
         ]
         # tf.gradients, not a tape: it places each layer's backward pass on the device of its forward pass.
-        gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), trainable, unconnected_gradients="zero")
+        gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), values.trained, unconnected_gradients="zero")
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return Result(dense, sums, [state[index] for index in self._changed], increases)
-
-    def _weights(self, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        by_target = self._task.weights(targets, self.dtype)
-        return weights if by_target is None else weights * by_target
-
-    def _own_loss(self, inputs: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        network = self.model.network
-        sample_weight = self._task.weights(targets, self.dtype)
-        return network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=sample_weight)
-
-    def _signature(self, batch: Batch) -> tuple[object, ...]:
-        def specs(values: Sequence[object]) -> list[tf.TensorSpec]:
-            return [tf.TensorSpec(value.shape, value.dtype) for value in values]  # type: ignore[attr-defined]
-
-        return (
-            batch._replace(weights=tf.TensorSpec([None], self.dtype)),
-            specs(self.variables),
-            specs(self._untrained),
-            specs(self.metrics),
-            Draws(specs(self._random), tf.TensorSpec([], tf.int64)),
-            tf.TensorSpec([], self.dtype),
-        )
 
 
 def has_synchronized_layers(network: keras.Model) -> bool:
@@ -212,12 +182,8 @@ def has_synchronized_layers(network: keras.Model) -> bool:
 
 
 def _added(a: Result, b: Result) -> Result:
-    return Result(
-        [x + y for x, y in zip(a.gradients, b.gradients, strict=True)],
-        {name: a.sums[name] + b.sums[name] for name in a.sums},
-        b.state,
-        [x + y for x, y in zip(a.metrics, b.metrics, strict=True)],
-    )
+    total: Result = tf.nest.map_structure(operator.add, a._replace(state=[]), b._replace(state=[]))
+    return total._replace(state=b.state)
 
 
 def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tuple[bool, str]:

@@ -26,7 +26,7 @@ class Step:
     totals: sums of loss, examples and the task's metrics since they were last reset.
     sums: the variables of these and of the network's own metrics; seeds: variables of random layers that a checkpoint
     holds: none, as they follow from the number of the step.
-    ema: the EMA of the weights, or None.
+    ema: the EMA of the weights.
     not_decayed: the weights that weight decay leaves out, in words.
     """
 
@@ -49,7 +49,7 @@ class Step:
             self.totals = Totals(loss=(), examples=(), **model.task.all_sums)
             self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
             self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
-        self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
+        self.ema = EMA(optimizer)
         self.sums = [*self.totals.variables, *(v for metric in model.metrics for v in metric.variables)]
         self.seeds: list[keras.Variable] = []
         self._state = [variable.value for variable in gradients.state]

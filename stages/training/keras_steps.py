@@ -55,7 +55,7 @@ class KerasStep:
                 auto_scale_loss=False,
             )
             network.optimizer.build(network.trainable_variables)
-        self.ema = EMA(optimizer) if settings.optimizer.ema_momentum else None
+        self.ema = EMA(optimizer)
         self._metrics = [*network.metrics, *metrics]  # those of the task are not the network's before its first step
         self.sums = [variable for metric in self._metrics for variable in metric.variables]
         self.seeds = [v for v in network.variables if v.path.endswith("seed_generator_state")]

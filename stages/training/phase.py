@@ -15,7 +15,7 @@ from stages.collectives import any_worker
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
 from stages.networks.precision import keras_floats
-from stages.optimization.exact_apply import LEAST_SCALE
+from stages.optimization.exact_apply import EMA, LEAST_SCALE
 from stages.optimization.gradients import Gradients, choose_jit, xla_refusals
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
@@ -37,6 +37,7 @@ class Phase:
 
     dataset: of its steps: the training's own, or features of a frozen backbone.
     loop: takes the steps, several in a call.
+    result: the EMA, where it becomes the result of the training; else one that changes nothing.
     last_epoch: epochs completed at its end, with those of earlier phases; all_epochs: those of later ones, too.
     """
 
@@ -124,7 +125,8 @@ class Phase:
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
-        self.validation = Validation(model, trainable, self.dataset, strategy, settings, self.step.ema)
+        self.validation = Validation(model, trainable, self.dataset, strategy, settings)
+        self.result = self.step.ema if settings.optimizer.ema_use else EMA()
 
     def _start(self, checkpoint: Checkpoint | None, previous: "Phase | None") -> None:
         session, callbacks = self.session, self.session.callbacks
@@ -145,7 +147,7 @@ class Phase:
             epochs = progress.began + self.settings.epochs
             report_completed(progress, self.state.notes, epochs, session.reporter)
             if checkpoint.is_fork:
-                with session.timing.of("validation"), self.validation.result_weights():
+                with session.timing.of("validation"), self.result.as_weights():
                     scores = self.validation.score()
                 report_fork(checkpoint.facts, progress, scores, session.reporter)
         self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
@@ -157,7 +159,7 @@ class Phase:
             while not progress.finished:
                 self._train_epoch(stop)
                 session.reporter.doing(f"validating on {len(self.validation):,} {self.dataset.unit}")
-                with self.validation.result_weights():  # callbacks see them, too
+                with self.result.as_weights():  # callbacks see them, too
                     with session.timing.of("validation"):
                         progress.logs |= self._validate()
                     self._call("on_epoch_end", progress.epoch, progress.logs)
@@ -178,7 +180,7 @@ class Phase:
         is_cheap = self.dataset.train.is_in_memory and self.dataset.augmentation is None
         if not is_cheap and progress.clock.advice():
             session.reporter.warn(progress.clock.advice())
-        self.validation.use_result_weights()
+        self.result.assign_to_weights()
         self._call("on_train_end", progress.logs)
 
     def _call(self, hook: str, *arguments: Any) -> None:

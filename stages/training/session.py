@@ -1,6 +1,7 @@
 """A training as a whole: what its phases share, which phases it has, and where it starts."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,39 +29,35 @@ class Timing:
     """Sums the seconds of each part, without those of parts within it."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._seconds: dict[str, float] = {}
-        self._inner: list[float] = []
-        """For each open part, the innermost last, the seconds of the parts within it."""
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._part, self._since = "other", time.perf_counter()
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
         """Counts the block as `part`, without the parts within it."""
-        began = time.perf_counter()
-        self._inner.append(0.0)
+        outer = self._switch(part)
         try:
             yield
         finally:
-            elapsed = time.perf_counter() - began
-            self.add(part, elapsed - self._inner.pop())
-            if self._inner:
-                self._inner[-1] += elapsed
+            self._switch(outer)
 
-    def add(self, part: str, seconds: float) -> None:
-        """Adds seconds that no block has counted."""
-        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
+    def _switch(self, part: str) -> str:
+        """Counts as `part` from now on; returns the part so far."""
+        now, before = time.perf_counter(), self._part
+        self._seconds[before] += now - self._since
+        self._part, self._since = part, now
+        return before
 
     def move(self, source: str, target: str, seconds: float) -> None:
         """Moves seconds from `source` to `target`, at most all of those counted as `source`."""
-        moved = min(seconds, self._seconds.get(source, 0.0))
-        self.add(source, -moved)
-        self.add(target, moved)
+        moved = min(seconds, self._seconds[source])
+        self._seconds[source] -= moved
+        self._seconds[target] += moved
 
     def metrics(self) -> dict[str, float]:
         """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far."""
-        counted = {part: self._seconds[part] for part in PARTS if part in self._seconds}
-        counted["other"] = max(time.perf_counter() - self._began - sum(counted.values()), 0.0)
-        return {f"train/{part}_seconds": seconds for part, seconds in counted.items()}
+        self._switch(self._part)
+        return {f"train/{part}_seconds": self._seconds[part] for part in (*PARTS, "other") if part in self._seconds}
 
 
 @dataclass(frozen=True)

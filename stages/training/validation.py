@@ -1,13 +1,11 @@
 """Validation in a training, with the weights that become its result."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import keras
 import tensorflow as tf
 
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.optimization.exact_apply import EMA
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 
@@ -18,17 +16,10 @@ class Validation:
     Args:
         model: the whole one.
         trainable: the part trained on `dataset`: `model`, or its head, which takes features.
-        ema: of the weights, if one is kept.
     """
 
     def __init__(
-        self,
-        model: Model,
-        trainable: Model,
-        dataset: Dataset,
-        strategy: Strategy,
-        settings: TrainSettings,
-        ema: EMA | None,
+        self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings
     ) -> None:
         self._model = model
         self._split = dataset.val
@@ -36,7 +27,6 @@ class Validation:
         self._scored = model.on_one_device() if self._is_copy else trainable
         self._scorer = Scorer(strategy, self._scored)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
-        self._ema = ema if settings.optimizer.ema_use else None
 
     def __len__(self) -> int:
         return len(self._split)
@@ -50,15 +40,6 @@ class Validation:
     def invalid_weight(self) -> str | None:
         """Return the path of the first trained weight, as last scored, that is not finite; None where all are."""
         return first_invalid(self._scored.network.trainable_weights)
-
-    def result_weights(self) -> AbstractContextManager[None]:
-        """Set the network, within a block, to the weights of the training's result: the EMA where that is used."""
-        return self._ema.as_weights() if self._ema is not None else nullcontext()
-
-    def use_result_weights(self) -> None:
-        """Set the network to the weights of the training's result."""
-        if self._ema is not None:
-            self._ema.assign_to_weights()
 
     def present_model(self) -> Model:
         """Return the whole model with its current weights, on one device where servers hold it."""

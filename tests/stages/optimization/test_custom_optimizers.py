@@ -87,7 +87,6 @@ def updated(target: str, where: str, policy: str) -> np.ndarray:
     place = one_device() if where == "one device" else PLACES[where]()
     loop = start(place, small_mlp(dataset, place, policy), dataset, replace(given, epochs=9))
     loop.run(0, 12)
-    assert loop.step.ema is not None
     network = loop.step.gradients.model.network
     return np.concatenate([flat(network), *(np.ravel(value) for value in loop.step.ema.values)]).astype(np.float64)
 
