@@ -50,6 +50,9 @@ def _classify(options: argparse.Namespace) -> int:
     """
     if options.top < 1:
         raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
+    if options.output is not None and options.output.suffix != ".parquet":
+        fix = f"--output={options.output.with_suffix('.parquet')}"
+        raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
     files = list(_files(options.files))
     loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
     drift = drift_of(loaded)
@@ -120,7 +123,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
         else:
             problem = "is not a regular file" if path.exists() else "is not there"
-            raise UserError(f"{path} {problem}", "an image, or a folder of images")
+            raise UserError(f"{path} {problem}", "an image, a folder of images, or a table")
 
 
 def _is_image(path: Path) -> bool:

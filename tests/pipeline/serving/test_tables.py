@@ -80,6 +80,13 @@ def test_tables_that_cannot_be_answered(
     assert not output.exists()
 
 
+def test_answers_are_not_written_as_parquet_under_the_name_of_another_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.csv")]) == 2
+    assert f"Try: --output={tmp_path / 'answers.parquet'}" in capsys.readouterr().err
+
+
 def test_a_file_without_rows_has_no_answers(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = pa.table({"color": ["red", "blue"], "size (m)": [1.5, 2.0], "grade": [1, 2]})
     files = [tmp_path / "full.parquet", tmp_path / "empty.parquet"]
