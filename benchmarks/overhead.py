@@ -19,8 +19,7 @@ from pipeline.tracking import system_metrics as sampling
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import SYSTEM, open_tracker
 from stages.checkpoints.files import Checkpoints
-from stages.checkpoints.progress import Progress
-from stages.checkpoints.state import State
+from stages.checkpoints.state import Progress, State
 from stages.settings.model import CnnSettings
 
 STEPS = 50

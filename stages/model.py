@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.checkpoints.saved import count_known, digests_of_run, too_good
+from stages.checkpoints.saved import digests_of_run, known_examples
 from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import sizes
@@ -23,7 +23,6 @@ from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import facts, for_pixels_of, with_scaling
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Model, Normalization, Record, Strategy
-from stages.reuse import KNOWN_IMAGES
 from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
 from stages.settings.places import content_digest
@@ -104,7 +103,10 @@ def model(
         **({"preset": content_digest(arguments["preset"])} if isinstance(settings.network, KerasHubSettings) else {}),
         **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
     }
-    record = _record(network, params, folder, _known(dataset, settings.weights, reporter or Silent()))
+    is_of_run = settings.weights not in ("none", "imagenet")
+    trained_on = digests_of_run(Path(settings.weights).expanduser()) if is_of_run else None
+    known = known_examples(trained_on, dataset.test, f"model.weights={settings.weights}", reporter or Silent())
+    record = _record(network, params, folder, known)
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     rebuild = build_on_one_device if split else None
@@ -125,16 +127,6 @@ def _listed(policies: Mapping[str, str]) -> str:
     """Returns the layers of each policy, such as `mixed_bfloat16: conv2d, conv2d_1`."""
     by_policy = {policy: [name for name in policies if policies[name] == policy] for policy in policies.values()}
     return "; ".join(f"{policy}: {', '.join(names)}" for policy, names in by_policy.items())
-
-
-def _known(dataset: Dataset, weights: str, reporter: Reporter) -> dict[str, int]:
-    """Returns how many test examples the weights were trained on, where there are any; and warns of them."""
-    if weights in ("none", "imagenet"):
-        return {}
-    known = count_known(digests_of_run(Path(weights).expanduser()), dataset.test)
-    if known:
-        reporter.warn(too_good(f"model.weights={weights}", known, len(dataset.test)))
-    return {KNOWN_IMAGES: known} if known else {}
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None, facts: Mapping[str, int]) -> Record:

@@ -6,8 +6,7 @@ from typing import Any
 
 from stages.checkpoints.files import Checkpoint, newest, write
 from stages.checkpoints.names import START
-from stages.checkpoints.progress import Progress
-from stages.checkpoints.state import EMA, decoded
+from stages.checkpoints.state import EMA, Progress, decoded
 from stages.errors import UserError
 from stages.reporter import Reporter
 

@@ -76,14 +76,12 @@ def restore_trained(
             )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
-    known = count_known(arrays.get(DIGESTS), dataset.test)
-    if known:
-        (reporter or Silent()).warn(too_good("the model", known, len(dataset.test)))
+    known = known_examples(arrays.get(DIGESTS), dataset.test, "the model", reporter or Silent())
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
-    summary = {KNOWN_IMAGES: known, **{name: facts.get(name) for name in (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)}}
-    summary = {name: value for name, value in summary.items() if value}
-    record = Record(metrics=metrics, weights=facts["weights"] or None, summary=summary)
+    names = (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)
+    validated = {name: facts[name] for name in names if facts.get(name)}
+    record = Record(metrics=metrics, weights=facts["weights"] or None, summary={**known, **validated})
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
 
 
@@ -113,9 +111,17 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
             )
 
 
-def count_known(trained_on: np.ndarray | None, test: Split) -> int:
-    """Returns how many images of `test` are among those with these digests; 0 where these are unknown."""
-    return 0 if trained_on is None else int(np.isin(test.described.digests, trained_on).sum())
+def known_examples(trained_on: np.ndarray | None, test: Split, weights: str, reporter: Reporter) -> dict[str, int]:
+    """Warns of examples of `test` that `weights` were trained on; returns their number as a fact, where there are any.
+
+    Args:
+        trained_on: their digests; None where these are unknown.
+    """
+    known = 0 if trained_on is None else int(np.isin(test.described.digests, trained_on).sum())
+    if known:
+        part = f"{known:,} of these {len(test):,} test examples"
+        reporter.warn(f"{weights} was trained on {part}: its metrics are too good")
+    return {KNOWN_IMAGES: known} if known else {}
 
 
 def digests_of_run(weights: Path) -> np.ndarray | None:
@@ -130,8 +136,3 @@ def digests_of_run(weights: Path) -> np.ndarray | None:
         except (OSError, ValueError):
             continue
     return None
-
-
-def too_good(weights: str, known: int, total: int) -> str:
-    """Returns the warning that a test has examples which `weights` were trained on."""
-    return f"{weights} was trained on {known:,} of these {total:,} test examples: its metrics are too good"

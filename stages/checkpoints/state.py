@@ -1,7 +1,7 @@
-"""The state of a training, apart from settings and data: read for a checkpoint, and restored from one."""
+"""The state of a training, apart from settings and data, and its progress: as a checkpoint holds and restores them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint
-from stages.checkpoints.progress import Clock, Progress
 from stages.collectives import has_workers, is_chief
 from stages.data.batches import steps_per_epoch
 from stages.errors import UserError
@@ -22,6 +21,103 @@ Variable: TypeAlias = Any
 
 EMA = "averages"
 """Name of the EMA among the parts of a checkpoint: that of the files that exist."""
+
+
+MOST_WAITING = 0.1
+"""Fraction of the time that training may wait for its input before a warning."""
+
+LEAST_SECONDS = 2.0
+"""Seconds of waiting below which there is no warning."""
+
+
+@dataclass
+class Clock:
+    """Seconds and examples of training steps alone, without tracing, validation, callbacks and checkpoints."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    examples: int = 0
+    waited: float | None = None
+    """Seconds of these that training has waited for its input; None where that cannot be measured."""
+    unit: str = "images"
+    """Name of examples; `features` are those of a frozen backbone."""
+
+    def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
+        self.seconds = self.seconds + seconds
+        self.steps = self.steps + steps
+        self.examples = self.examples + examples
+        if waited is not None:
+            self.waited = (self.waited or 0.0) + waited
+
+    @property
+    def speed(self) -> str:
+        """Examples a second as a person reads them: `1,234 rows/s`; `-` before the second call."""
+        return f"{self.examples / self.seconds:,.0f} {self.unit}/s" if self.steps else "-"
+
+    def rates(self) -> dict[str, float]:
+        """Returns the rates of the run so far; none after a single step. Rows and texts are `examples`."""
+        if not self.steps:
+            return {}
+        rate = self.examples / self.seconds
+        name = self.unit if self.unit in ("images", "features") else "examples"
+        rates = {f"train/{name}_per_second": rate, "train/step_milliseconds": 1000 * (self.seconds / self.steps)}
+        return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
+
+    def advice(self) -> str:
+        """Returns advice where training waits for its input, else an empty string."""
+        fraction = self.waited / self.seconds if self.waited and self.seconds else 0.0
+        if fraction <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
+            return ""
+        return (
+            f"training waited for its input {fraction:.0%} of the time: data.cache=disk, more data.memory_gib, a "
+            "smaller data.size, or augment.where=model make the input cheaper"
+        )
+
+
+@dataclass
+class Progress:
+    """Progress of a training.
+
+    epoch: counted from 0; done: its steps taken; step: those of all epochs.
+    rows: the metrics of each epoch; logs: the last ones that callbacks have received.
+    stopping: whether a callback stops training; finished: whether the phase has no more steps.
+    phase: counted from 0; began: its first epoch.
+    shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
+    start: the scores of a fork's weights on validation before its first step.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    step: int = 0
+    rows: list[dict[str, float]] = field(default_factory=list)
+    logs: dict[str, float] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    stopping: bool = False
+    finished: bool = False
+    phase: int = 0
+    began: int = 0
+    shift: int = 0
+    start: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
+        return self.epoch - len(self.rows) + 1
+
+    def begin_phase(self, index: int, steps_per_epoch: int) -> None:
+        """Continues with the phase `index`, at the start of an epoch even if a callback has cut the last one short."""
+        self.phase = index
+        self.began = self.epoch
+        self.step = self.epoch * steps_per_epoch
+        self.shift = 0
+        self.clock = Clock()  # its steps have their own duration
+        self.stopping = False
+        self.finished = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Progress":
+        """Return the progress that `dataclasses.asdict` has converted."""
+        return cls(**{**values, "clock": Clock(**values["clock"])})
 
 
 class State:
@@ -58,7 +154,7 @@ class State:
             "loss scale": scale.own_variables if scale else [],
             EMA: self._ema.values,
         }
-        self._sums = step.sums
+        self._sums = [v.value if isinstance(v, keras.Variable) else v for v in step.sums]
         forms = {
             name: [(f"{v.name} " if name == "model" else "") + _form(v) for v in part]
             for name, part in self._parts.items()
@@ -86,7 +182,7 @@ class State:
             is_secret: tells by name and value which attribute of a callback is left out.
         """
         arrays = {
-            f"{name}.{index}": _value(variable)
+            f"{name}.{index}": np.array(tf.convert_to_tensor(variable))  # a copy: the next step may overwrite it
             for name, part in self._parts.items()
             for index, variable in enumerate(part)
         }
@@ -147,12 +243,10 @@ class State:
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
         def compared(facts: Mapping[str, Any]) -> dict[str, object]:
             kinds = [callback["kind"] for callback in facts["callbacks"]]
-            values = {f"data {name}": value for name, value in facts["data"].items()}
-            if not fork:
-                values |= {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds}
-            for part in ("model", "sums") if fork else facts["parts"]:
-                values |= {f"{part} variable {index}": form for index, form in enumerate(facts["parts"][part])}
-            return values
+            own = {} if fork else {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds}
+            parts = ("model", "sums") if fork else facts["parts"]
+            forms = [(f"{part} variable {i}", form) for part in parts for i, form in enumerate(facts["parts"][part])]
+            return {**{f"data {name}": value for name, value in facts["data"].items()}, **own, **dict(forms)}
 
         saved, current = compared(facts), compared(self._facts)
         for name in {**saved, **current}:
@@ -167,15 +261,13 @@ class State:
 
     def _sum(self, variable: Variable) -> np.ndarray:
         """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
-        value = _as_tensorflow(variable)
         if has_workers(self._strategy):
-            return np.array(value.read_value())[None]
-        parts = self._strategy.distribution.experimental_local_results(value)
+            return np.array(variable.read_value())[None]
+        parts = self._strategy.distribution.experimental_local_results(variable)
         return np.stack([np.array(part.read_value()) for part in parts])
 
     def _restore_sum(self, variable: Variable, values: np.ndarray) -> None:
-        value = _as_tensorflow(variable)
-        parts = self._strategy.distribution.experimental_local_results(value)
+        parts = self._strategy.distribution.experimental_local_results(variable)
         if len(parts) != len(values) or has_workers(self._strategy):
             zeros = [np.zeros_like(values[0])] * len(parts)
             total = values.sum(axis=0, dtype=values.dtype) if is_chief(self._strategy) else zeros[0]
@@ -207,20 +299,8 @@ def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
         network.set_weights(arrays)
 
 
-def _as_tensorflow(variable: Variable) -> Any:
-    """Returns TensorFlow's variable behind one of Keras."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _value(variable: Variable) -> np.ndarray:
-    return np.array(
-        tf.convert_to_tensor(_as_tensorflow(variable))
-    )  # a copy: the next step may overwrite the tensor's memory
-
-
 def _form(variable: Variable) -> str:
-    dtype = variable.dtype if isinstance(variable.dtype, str) else variable.dtype.name
-    return f"{dtype} {list(map(int, variable.shape))}"
+    return f"{tf.as_dtype(variable.dtype).name} {list(map(int, variable.shape))}"
 
 
 _PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")

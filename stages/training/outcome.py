@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stages.callbacks import BestWeights
-from stages.checkpoints.progress import Progress
+from stages.checkpoints.state import Progress
 from stages.errors import UserError
 from stages.plots.charts import plot_history
 from stages.reporter import Reporter

@@ -1,33 +1,37 @@
-"""A phase of a training: epochs with the same trained weights and one optimizer."""
+"""A phase of a training: epochs with the same trained weights and one optimizer, each with a validation."""
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import keras
+import tensorflow as tf
+
 from stages.callbacks import prepare_callbacks
 from stages.checkpoints.files import Checkpoint
 from stages.checkpoints.forks import report_fork
-from stages.checkpoints.progress import Progress
-from stages.checkpoints.state import State, progress_of
+from stages.checkpoints.state import Progress, State, progress_of
 from stages.collectives import any_worker
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
+from stages.evaluation.eval_step import BATCH, Scorer
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
 from stages.optimization.gradients import Gradients, choose_jit, xla_refusals
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
-from stages.settings.train import FitSettings
+from stages.results import Dataset, Model, Strategy
+from stages.settings.train import FitSettings, TrainSettings
 from stages.training.keras_steps import KerasLoop, KerasStep, TaskLoss
 from stages.training.loop import Loop
 from stages.training.memory import memory_for_batch, warn_of_memory
 from stages.training.outcome import diverged, report_completed, report_epoch
 from stages.training.parameter_server import Coordinated
 from stages.training.session import Plan, Session
-from stages.training.validation import Validation
 from stages.transfer.backbone import is_frozen
 from stages.transfer.feature_cache import on_features
 
@@ -66,28 +70,16 @@ class Phase:
     @property
     def params(self) -> dict[str, object]:
         """Parameters to record, once it is trained."""
-        number = self.plan.index + 1
-        params: dict[str, object] = {**self._memory, **self._jit, "steps_per_call": self.loop.steps_per_call}
-        if self.plan.is_one_of_several or self._features is not None:
-            params |= {
-                f"phase_{number}_trained_parameters": self._trained,
-                f"phase_{number}_kept_parameters": self._kept,
-            }
-        if self._features is not None:
-            params["features"] = self._features
-        if self.step.not_decayed:
-            params["weight_decay_excludes"] = self.step.not_decayed
-        return params
+        return {**self._params, "steps_per_call": self.loop.steps_per_call}
 
     def _build(self, resumed: Progress) -> None:
         """Build the step with an optimizer of its own. resumed: the progress of the phase so far."""
         session = self.session
         model, dataset, strategy, reporter = session.model, session.dataset, session.strategy, session.reporter
         self.settings = settings = self.plan.settings
-        self._trained, self._kept = self.plan.set_trainable(model.network)
+        number, (trained, kept) = self.plan.index + 1, self.plan.set_trainable(model.network)
         if self.plan.index:
-            number = self.plan.index + 1
-            reporter.log(f"phase {number}: {self._trained:,} weights are trained, {self._kept:,} are frozen")
+            reporter.log(f"phase {number}: {trained:,} weights are trained, {kept:,} are frozen")
         task = model.task.for_training(settings, dataset.train.targets)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
@@ -102,28 +94,34 @@ class Phase:
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
                 network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
         session.callbacks.set_model(self._network)
-        trainable, self.dataset, self._features = model, dataset, None
+        trainable, self.dataset, features = model, dataset, ""
         if is_frozen(model.network):
-            self._features = "off: the training is finished"
+            features = "off: the training is finished"
             if not resumed.finished:
                 with session.timing.of("features"):
-                    trainable, self.dataset, self._features = on_features(
+                    trainable, self.dataset, features = on_features(
                         model, dataset, strategy, settings, reporter, session.cache
                     )
         self.is_on_features = trainable is not model
-        self._memory = warn_of_memory(trainable, strategy, settings, reporter)
-        jit, reason = choose_jit(settings, strategy, trainable)
-        self._jit = {"jit": "on" if jit else "off", "jit_reason": reason}
+        self._params: dict[str, object] = {**warn_of_memory(trainable, strategy, settings, reporter)}
+        if self.plan.is_one_of_several or features:
+            self._params |= {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": kept}
+        if features:
+            self._params["features"] = features
+        self._is_compiled, reason = choose_jit(settings, strategy, trainable)
+        jit = "on" if self._is_compiled else "off"
+        self._params |= {"jit": jit, "jit_reason": reason}
         if reason != "as asked":
-            reporter.log(f"train.jit={self._jit['jit']}: {reason}")
+            reporter.log(f"train.jit={jit}: {reason}")
         self.step: Any
         if isinstance(settings, FitSettings):
             self.step = KerasStep(strategy, model, task, optimizer, settings)
         else:
-            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, jit)
+            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, self._is_compiled)
             self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
+            self._params["weight_decay_excludes"] = self.step.not_decayed
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
         self.validation = Validation(model, trainable, self.dataset, strategy, settings)
         self.result = self.step.ema if settings.optimizer.ema_use else EMA()
@@ -217,7 +215,7 @@ class Phase:
         began = time.perf_counter()
         interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
         fitting = memory_for_batch("train.batch_size", self.settings.batch_size)
-        compiled = xla_refusals() if self._jit["jit"] == "on" else nullcontext()
+        compiled = xla_refusals() if self._is_compiled else nullcontext()
         with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting, compiled:
             logs = loop.run(progress.step, steps)
         if self._is_traced:
@@ -279,3 +277,53 @@ class Phase:
             raise diverged(self.progress, self.settings, "float16 overflows however small the loss is scaled")
         if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
             raise diverged(self.progress, self.settings, f"the loss is {loss}")
+
+
+class Validation:
+    """Scores a model on the validation split, and provides it for the result.
+
+    Args:
+        model: the whole one.
+        trainable: the part trained on `dataset`: `model`, or its head, which takes features.
+    """
+
+    def __init__(
+        self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings
+    ) -> None:
+        self._model = model
+        self._split = dataset.val
+        self._is_copy = strategy.coordinator is not None
+        self._scored = model.on_one_device() if self._is_copy else trainable
+        self._scorer = Scorer(strategy, self._scored)
+        self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def score(self) -> dict[str, float]:
+        """Return loss and metrics of the current weights."""
+        self.present_model()
+        scores = self._scorer.score(self._split, self._batch_size)
+        return {"loss": scores.loss, **scores.metrics}
+
+    def invalid_weight(self) -> str | None:
+        """Return the path of the first trained weight, as last scored, that is not finite; None where all are."""
+        return first_invalid(self._scored.network.trainable_weights)
+
+    def present_model(self) -> Model:
+        """Return the whole model with its current weights, on one device where servers hold it."""
+        if not self._is_copy:
+            return self._model
+        self._scored.network.set_weights(self._model.network.get_weights())
+        return self._scored
+
+
+def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
+    """Return the path of the first weight with a nan or an inf; None where all are finite.
+
+    A loss can stay finite over such weights, as a ReLU makes 0 of a nan.
+    """
+    for weight in weights:
+        if "float" in weight.dtype and not tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value))):
+            return str(weight.path)
+    return None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.checkpoints.progress import Clock
+from stages.checkpoints.state import Clock
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError

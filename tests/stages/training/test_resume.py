@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.cases import step_of
 from stages.checkpoints.files import from_bytes, to_bytes
-from stages.checkpoints.progress import Progress
-from stages.checkpoints.state import State
+from stages.checkpoints.state import Progress, State
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
 from stages.results import Strategy, Trained
