@@ -155,9 +155,11 @@ _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|sco
 
 OF_VALIDATION = (
     "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
-    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes",
+    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes", "data.files",
+    "data.target", "data.weight", "data.group", "data.time", "data.split_column", "data.on_error", "data.missing",
+    "data.delimiter", "data.encoding",
 )  # fmt: skip
-"""Settings that decide which examples the metric of a trial is of."""
+"""Settings that decide which examples the metric of a trial is of, with which targets and weights."""
 
 LARGEST_STARTUP = 10
 STARTUP_SHARE = 4

@@ -42,10 +42,11 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
 
 
 def digest_of(split: Split) -> str:
-    """Returns a digest of the examples' numbers (or files) and targets, in order: 32 hexadecimal digits."""
+    """Returns a digest of the examples' numbers (or files), targets and weights, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
     content.update(np.ascontiguousarray(split.targets).data)
+    content.update(b"" if split.weights is None else np.ascontiguousarray(split.weights).data)
     return content.hexdigest()
 
 

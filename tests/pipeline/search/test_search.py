@@ -203,6 +203,7 @@ def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
         (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
+        (["sweep=tpe", "data=table", "data.files=a.csv", "data.target=a,b"], "validated on different examples"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
 )

@@ -114,7 +114,8 @@ def test_what_tells_test_sets_apart() -> None:
     other_labels = replace(split, targets=np.roll(split.targets, 1))
     other_numbers = replace(split, numbers=np.arange(len(split)))
     other_files = replace(split, files=[f"{number}.png" for number in range(len(split))])
-    for other in (other_labels, other_numbers, other_files):
+    other_weights = replace(split, weights=np.ones(len(split)))
+    for other in (other_labels, other_numbers, other_files, other_weights):
         assert facts_of(other)["test_examples"] != facts["test_examples"]
     other_pixels = facts_of(replace(split, features={"images": split.images[::-1]}))
     assert other_pixels["test_examples"] == facts["test_examples"]
