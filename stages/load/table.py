@@ -204,11 +204,9 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     if len(names) > 1:
         raise _of_two_kinds(source, [name for name in names if kinds[name] != "number"])
     values, codes = np.unique(source.arrays[names[0]], return_inverse=True)
-    if kinds[names[0]] == "category":  # numbers of texts, in the order in which these occur
-        texts = source.texts[names[0]]
-        order = sorted(range(len(texts)), key=texts.__getitem__)
-        rank = np.argsort(order)
-        values, codes = np.array([texts[place] for place in order], object), rank[source.arrays[names[0]]]
+    if kinds[names[0]] == "category":  # numbers of texts, in the order in which these occur, of rows left out as well
+        values, order = np.unique(np.array(source.texts[names[0]], object)[values], return_inverse=True)
+        codes = order[codes]
     why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
     return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
 
@@ -279,7 +277,9 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
             rows[name], train = np.sort(train[last:]), train[:last]
     elif missing:
         strata = task.strata(targets[train])
-        cut = cut_all(np.zeros(len(train), np.int32) if strata is None else strata, missing, settings.split_seed)
+        strata = np.zeros(len(train), np.int32) if strata is None else strata
+        names = task.names if isinstance(task, Classification) else ()
+        cut = cut_all(strata, missing, settings.split_seed, names)
         rows |= {name: train[part] for name, part in cut.items()}
         train = rows["train"]
     rows["train"] = np.sort(train)

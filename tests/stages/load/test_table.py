@@ -205,6 +205,9 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(load: Load, tmp_path: 
         '"table.csv row 6, column price",the value is missing',
         "\"table.csv row 8, column price\",'inf' is infinite",
     ]
+    (tmp_path / "table.csv").unlink()
+    of_color = load("color", replaced=replaced("color", 3, ""), on_error="skip")
+    assert of_color.task.names == tuple(sorted({*COLUMNS["color"]}))  # and no class for the missing one
 
 
 def replaced(name: str, row: int, value: str) -> dict[str, Any]:
