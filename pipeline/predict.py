@@ -11,13 +11,14 @@ from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving.models import drift_of, encoded_function, load, saved_model, scores
-from pipeline.serving.tables import answers, takes_columns, write_answers
+from pipeline.serving.tables import answers, as_trained, takes_columns, write_answers
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
 from stages.errors import UserError, printable
 from stages.features.drift import Drift
 from stages.settings.places import regular_file
+from stages.settings.table import TableSettings
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -54,20 +55,18 @@ def _classify(options: argparse.Namespace) -> int:
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
     files = list(_files(options.files))
-    loaded = load(saved_model(options.model, options.tracking_uri, options.outputs))
+    saved = saved_model(options.model, options.tracking_uri, options.outputs)
+    loaded = load(saved)
     drift = drift_of(loaded)
-    code = _answer(loaded, files, options, drift)
+    if takes_columns(loaded):
+        code = _answer_tables(loaded, as_trained(saved, files), options, drift)
+    elif options.output is not None:
+        raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
+    else:
+        code = _classify_images(loaded, files, options, drift)
     for line in drift.sentences("these rows" if takes_columns(loaded) else "these images"):
         print(f"warning: {line}", file=sys.stderr)
     return code
-
-
-def _answer(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
-    if takes_columns(loaded):
-        return _answer_tables(loaded, files, options, drift)
-    if options.output is not None:
-        raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
-    return _classify_images(loaded, files, options, drift)
 
 
 def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
@@ -90,13 +89,13 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
     return 1 if failed else 0
 
 
-def _answer_tables(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
+def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
     """Writes, or prints a line a row of, what the model says of tables; returns 0."""
     if options.output is not None:
-        count = write_answers(loaded, files, options.output, drift)
+        count = write_answers(loaded, settings, options.output, drift)
         print(f"{count:,} rows in {options.output}")
         return 0
-    for block, columns in answers(loaded, files, drift):
+    for block, columns in answers(loaded, settings, drift):
         named = {name: values.tolist() for name, values in columns.items()}
         for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
             texts = [value.decode() if isinstance(value, bytes) else value for value in row]

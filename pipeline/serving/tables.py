@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.run_folder.runs import CONFIG, read_config
 from stages.data.tables import Typed, argument_names, read, read_files
 from stages.errors import UserError
 from stages.features.drift import Drift
@@ -36,13 +37,20 @@ def takes_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
-def answers(loaded: Any, paths: Sequence[Path], drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
+def as_trained(saved: Path, paths: Sequence[Path]) -> TableSettings:
+    """Return how to read tables: as the run in whose folder the SavedModel `saved` is read its own, if it had any."""
+    folder = saved.parents[1]
+    data = read_config(folder).get("data") or {} if (folder / CONFIG).is_file() else {}
+    same = {name: data[name] for name in ("delimiter", "encoding", "missing") if "missing" in data}
+    return TableSettings(files=[str(path) for path in paths], **same)
+
+
+def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
     """Yield some rows after others, with what the model answers by name, a row a row; `drift` counts them.
 
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
-    settings = TableSettings(files=[str(path) for path in paths])
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
     columns = {name: column for column, name in argument_names(header.columns).items()}
     arguments = _arguments(loaded)
@@ -87,14 +95,14 @@ def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray
     return {name: answered[name].numpy() for name in sorted(answered)}  # in an order that TensorFlow does not keep
 
 
-def write_answers(loaded: Any, paths: Sequence[Path], output: Path, drift: Drift) -> int:
+def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
     """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are."""
     written = 0
 
     def write(partial: Path) -> None:
         nonlocal written
         writer = None
-        for block, columns in answers(loaded, paths, drift):
+        for block, columns in answers(loaded, settings, drift):
             count = len(next(iter(columns.values())))
             named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
             table = pa.table({**named, **{name: _arrow(values) for name, values in columns.items()}})
@@ -102,7 +110,7 @@ def write_answers(loaded: Any, paths: Sequence[Path], output: Path, drift: Drift
             writer.write_table(table)
             written += count
         if writer is None:
-            raise UserError(f"{paths[0]} has no rows", "rows below the header")
+            raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
         writer.close()
 
     atomic_write(output, write)
