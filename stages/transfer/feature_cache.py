@@ -7,7 +7,7 @@ the backbone, in the same order and with the same dropout, up to the rounding of
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -50,14 +50,6 @@ class OnFeatures(keras.Model):
         return super().variables if whole is None else whole.variables
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A network in two. front: from its input, such as unscaled images, to features [b, h, w, d]; head: the rest."""
-
-    front: keras.Model
-    head: OnFeatures
-
-
 def on_features(
     model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, reporter: Reporter, cache: Path | None
 ) -> tuple[Model, Dataset, str]:
@@ -69,17 +61,18 @@ def on_features(
     Args:
         cache: the folder that runs share; takes `features-<key>`. None: they are kept in memory alone.
     """
-    cut, why_not = _cut(model, dataset, strategy, settings)
-    if cut is None:
-        return model, dataset, f"off: {why_not}"
+    cut = _cut(model, dataset, strategy, settings)
+    if isinstance(cut, str):
+        return model, dataset, f"off: {cut}"
+    front, head = cut
     splits = {"train": dataset.train, "val": dataset.val}
-    shape = cut.head.input_shape[1:]
-    compute = partial(_compute, cut.front, splits, reporter)
-    arrays: Arrays = {}
+    shape = head.input_shape[1:]
+    compute = partial(_compute, front, splits, reporter)
+    arrays: Arrays
     if cache is None:
         arrays = compute()
     else:
-        place = cache / f"features-{_key(cut.front, dataset)}"
+        place = cache / f"features-{_key(front, dataset)}"
         arrays = cached(place, lambda _: Contents({}, compute()), reporter)[0].arrays
     train, val = (
         Split({FEATURES: arrays[name]}, split.targets, weights=split.weights) for name, split in splits.items()
@@ -87,11 +80,13 @@ def on_features(
     features = {FEATURES: Feature("vector", "float32", shape)}
     data = replace(dataset, train=train, val=val, test=val, features=features)
     size = " × ".join(map(str, shape))
-    return replace(model, network=cut.head, metrics=(), rebuild=None), data, f"on: {size} an example"
+    return replace(model, network=head, metrics=(), rebuild=None), data, f"on: {size} an example"
 
 
-def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> tuple[Cut | None, str]:
-    """Returns the two parts of the network, or why it is not cut."""
+def _cut(
+    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings
+) -> tuple[keras.Model, OnFeatures] | str:
+    """Returns the two parts of the network, as `_in_two`, or why it is not cut."""
     reasons = {
         "as asked": settings.cache_features == "off",
         "Keras takes the steps": isinstance(settings, FitSettings),
@@ -105,39 +100,38 @@ def _cut(model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSett
     }
     obstacle = next((reason for reason, holds in reasons.items() if holds), "")
     if obstacle:
-        return None, obstacle
-    try:
-        with strategy.distribution.scope():
-            cut = _in_two(model.network)
-    except ValueError:  # Keras' error for layers that are not a graph, or that bypass the backbone
-        return None, "the head is no graph of layers behind the backbone"
-    examples = len(dataset.train) + len(dataset.val)
-    if 4 * examples * int(np.prod(cut.head.input_shape[1:])) > LARGEST_BYTES:
-        return None, f"the features would take more than {LARGEST_BYTES / 2**30:g} GiB"
+        return obstacle
     backbone = backbone_of(model.network)
     assert backbone is not None
+    try:
+        with strategy.distribution.scope():
+            front, head = _in_two(model.network, backbone)
+    except ValueError:  # Keras' error for layers that are not a graph, or that bypass the backbone
+        return "the head is no graph of layers behind the backbone"
+    examples = len(dataset.train) + len(dataset.val)
+    if 4 * examples * int(np.prod(head.input_shape[1:])) > LARGEST_BYTES:
+        return f"the features would take more than {LARGEST_BYTES / 2**30:g} GiB"
     in_backbone = {id(variable) for variable in backbone.variables}
-    if any(id(variable) not in in_backbone for variable in cut.front.variables):
-        return None, "layers before the backbone are random or trained"
+    if any(id(variable) not in in_backbone for variable in front.variables):
+        return "layers before the backbone are random or trained"
     inputs = first_inputs(dataset.train, 2)
-    outputs = cut.head(cut.front(inputs, training=False), training=False)
+    outputs = head(front(inputs, training=False), training=False)
     if not np.allclose(model.network(inputs, training=False), outputs, rtol=1e-2, atol=1e-2):
-        return None, "the head alone gives other outputs"
-    return cut, ""
+        return "the head alone gives other outputs"
+    return front, head
 
 
-def _in_two(network: keras.Model) -> Cut:
+def _in_two(network: keras.Model, backbone: keras.Model) -> tuple[keras.Model, OnFeatures]:
     """Cuts behind the backbone, or behind global pooling that follows it, which makes features small.
 
+    Returns:
+        The front, from the network's input, such as unscaled images, to features [b, h, w, d]; and the head, the rest.
+
     Raises:
-        ValueError: where a layer of the head needs other inputs than features.
+        ValueError: where it has several inputs or features, or a layer of the head needs others than features.
     """
-    backbone = backbone_of(network)
-    core = network.layers[-1]
-    graph = graph_of(core)
-    if backbone is None or graph is None or backbone not in graph.layers:
-        raise ValueError
-    if len(getattr(backbone, "outputs", None) or [None]) != 1 or len(graph.inputs) != 1:
+    graph = graph_of(network.layers[-1])
+    if graph is None:
         raise ValueError
     nodes = nodes_of(graph)
     [node] = [node for node in nodes if node.operation is backbone]
@@ -147,8 +141,8 @@ def _in_two(network: keras.Model) -> Cut:
     after = [node for node in nodes if any(inputs is tensor for inputs in node.input_tensors)]
     if len(after) == 1 and isinstance(after[0].operation, POOLING):
         [tensor] = after[0].output_tensors
-    before = keras.Model(graph.inputs, tensor)
-    behind = keras.Model(tensor, graph.outputs[0])
+    [_], [output] = graph.inputs, graph.outputs
+    before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, output)
     size = tuple(tensor.shape[1:])
     wide = size if len(size) == 3 else (1, 1, *size)
     [given] = network.inputs
@@ -156,7 +150,7 @@ def _in_two(network: keras.Model) -> Cut:
     features = keras.Input(wide, dtype="float32")
     head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
     set_untracked(head, "whole", network)  # tracked, its layers would be counted twice
-    return Cut(keras.Model(given, plain), head)
+    return keras.Model(given, plain), head
 
 
 def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter) -> dict[str, np.ndarray]:
