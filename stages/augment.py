@@ -106,7 +106,6 @@ class Drawn:
         chosen = tf.one_hot(kinds, len(names), dtype=tf.float64) * tf.cast(signed, tf.float64)[:, :, None]
         amounts = tf.unstack(chosen * [STRONGEST[name] for name in names], axis=2)
         self.amounts = dict(zip(names, amounts, strict=True))
-        self._channels = channels
 
     def geometry(self, width: tf.Tensor, height: tf.Tensor) -> list[tf.Tensor]:
         """Returns a matrix of `geometry` for each operation, in order; `width` and `height` in pixels, float64 []."""
@@ -123,12 +122,8 @@ class Drawn:
         """
         matrices = before
         names = [name for name in ("brightness", "contrast", "saturation") if name in self.amounts]
-        for amounts in zip(*(tf.unstack(self.amounts[name], axis=1) for name in names), strict=True):
-            brightness, contrast, *saturation = amounts
-            matrices = color.brightness(1.0 + brightness, black, self._channels) @ matrices
-            matrices = color.contrast(1.0 + contrast, matrices, means) @ matrices
-            if saturation:
-                matrices = color.saturation(1.0 + saturation[0]) @ matrices
+        for slot in zip(*(tf.unstack(1.0 + self.amounts[name], axis=1) for name in names), strict=True):
+            matrices = color.adjust(matrices, dict(zip(names, slot, strict=True)), means, black)
         return matrices
 
     def steps(self, low: float, high: float) -> tf.Tensor:
@@ -198,7 +193,7 @@ class Changes:
         after = []
         before = [self._crop(numbers, width, height)] if settings.crop or settings.aspect > 1 else []
         if settings.rotation:
-            after.append(geometry.rotate(_spread(numbers["rotation"], settings.rotation)))
+            after.append(geometry.move(_spread(numbers["rotation"], settings.rotation), 0.0, 0.0, 0.0, 0.0))
         if settings.zoom:
             after.append(geometry.zoom(1.0 + _spread(numbers["zoom"], settings.zoom)))
         if settings.translation:
@@ -220,20 +215,15 @@ class Changes:
         settings = self.settings
         channels = images.shape[3]
         black = self.pixel_range[0]
-        if not (drawn or settings.brightness or settings.contrast or settings.saturation or settings.hue):
+        widths = {name: getattr(settings, name) for name in ("brightness", "contrast", "saturation")}
+        factors = {name: 1.0 + _spread(numbers[name], width) for name, width in widths.items() if width}
+        if not (drawn or factors or settings.hue):
             return images
         matrices = color.neutral(tf.shape(images)[0], channels)
         means = tf.ones([tf.shape(images)[0], channels + 1], tf.float64)
-        if drawn or settings.contrast:
+        if drawn or "contrast" in factors:
             means = tf.concat([tf.cast(tf.reduce_mean(images, axis=[1, 2]), tf.float64), means[:, :1]], axis=1)
-        if settings.brightness:
-            factor = 1.0 + _spread(numbers["brightness"], settings.brightness)
-            matrices = color.brightness(factor, black, channels) @ matrices
-        if settings.contrast:
-            factor = 1.0 + _spread(numbers["contrast"], settings.contrast)
-            matrices = color.contrast(factor, matrices, means) @ matrices
-        if settings.saturation:
-            matrices = color.saturation(1.0 + _spread(numbers["saturation"], settings.saturation)) @ matrices
+        matrices = color.adjust(matrices, factors, means, black)
         if settings.hue:
             matrices = color.hue(_spread(numbers["hue"], settings.hue)) @ matrices
         matrices = drawn.colors(matrices, means, black) if drawn else matrices

@@ -4,6 +4,8 @@ A matrix is float64 [b, C + 1, C + 1] and takes (c1 … cC, 1), the channels of 
 product, the last factor is applied first. Values are clipped once, after all changes.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
@@ -26,6 +28,17 @@ def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
 def gray_weights(channels: int) -> np.ndarray:
     """Returns the weights of the channels in a pixel's gray value, float64 [channels], which add up to 1."""
     return np.array(LUMA) if channels == 3 else np.full(channels, 1.0 / channels)
+
+
+def adjust(matrices: tf.Tensor, factors: Mapping[str, tf.Tensor], means: tf.Tensor, black: float) -> tf.Tensor:
+    """Returns `matrices`, followed by those of `brightness`, `contrast` and `saturation` that have `factors`, [b]."""
+    if "brightness" in factors:
+        matrices = brightness(factors["brightness"], black, means.shape[1] - 1) @ matrices
+    if "contrast" in factors:
+        matrices = contrast(factors["contrast"], matrices, means) @ matrices
+    if "saturation" in factors:
+        matrices = saturation(factors["saturation"]) @ matrices
+    return matrices
 
 
 def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:

@@ -28,11 +28,6 @@ def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor,
     return _matrix(cosine, shear_x - sine, -x, shear_y + sine, cosine, -y)
 
 
-def rotate(turns: tf.Tensor) -> tf.Tensor:
-    """Turns about the center; `turns` float64 [b]."""
-    return move(turns, 0.0, 0.0, 0.0, 0.0)
-
-
 def translate(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts by pixels, float64 [b]."""
     return _matrix(tf.ones_like(x), 0.0, -x, 0.0, 1.0, -y)
