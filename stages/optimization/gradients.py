@@ -106,7 +106,8 @@ class Gradients:
             scale: the loss scale, [] of `dtype`.
         """
         batch = batch._replace(weights=tf.cast(batch.weights, self.dtype))
-        values = tf.nest.map_structure(lambda variable: tf.convert_to_tensor(variable.value), self._variables)
+        read = self._variables._replace(seeds=[])
+        values = tf.nest.map_structure(lambda variable: tf.convert_to_tensor(variable.value), read)
         values = values._replace(seeds=self._seeds_of(step))
         total: Result | None = None
         for part in range(self._parts):
