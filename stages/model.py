@@ -212,11 +212,13 @@ def _build(
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
-    takes_columns = "categories" in signature(function).parameters
-    if function.__module__.startswith("stages.networks.") and not takes_columns and dataset.images is None:
-        kinds = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
-        raise UserError(f"{name} takes images, and {dataset.name} has {kinds}", "a network of columns", "model=auto")
-    if isinstance(shape, dict) and takes_columns:
+    taken = signature(function).parameters.get("categories")
+    kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
+    lacks = {"image": dataset.images is None, "text": all(one.kind != "text" for one in dataset.features.values())}
+    if function.__module__.startswith("stages.networks.") and lacks.get(kind):
+        given = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
+        raise UserError(f"{name} takes {kind}s, and {dataset.name} has {given}", "a network of these", "model=auto")
+    if isinstance(shape, dict) and taken is not None:
         arguments = {**arguments, "categories": categories}
     try:
         network = function(shape, outputs, **arguments)

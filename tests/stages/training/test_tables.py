@@ -14,7 +14,7 @@ from stages.normalize import normalize
 from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import CnnSettings, MlpSettings, WideAndDeepSettings
+from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, TransformerSettings, WideAndDeepSettings
 from tests.stages.experiments import (
     adam,
     after_steps,
@@ -78,9 +78,12 @@ def test_a_metric_that_the_task_does_not_have_is_refused(frame: pd.DataFrame, tm
     assert best.monitor == "val_macro_f1"
 
 
-def test_a_network_of_images_is_refused(frame: pd.DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cnn takes images, and table.csv has size \(number\).*Try: model=auto"):
-        build(dataset(frame, tmp_path, "regression"), one_device(), CnnSettings())
+@pytest.mark.parametrize(
+    ("network", "taken"), [(CnnSettings(), "images"), (TextCnnSettings(), "texts"), (TransformerSettings(), "texts")]
+)
+def test_a_network_of_images_or_texts_is_refused(network: Any, taken: str, frame: pd.DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf" takes {taken}, and table.csv has size \(number\).*Try: model=auto"):
+        build(dataset(frame, tmp_path, "regression"), one_device(), network)
 
 
 def test_from_the_disk_the_same_weights(frame: pd.DataFrame, tmp_path: Path) -> None:
