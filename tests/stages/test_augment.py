@@ -10,7 +10,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from stages.augment import COLUMNS, STRONGEST, Changes, Drawn, augment
-from stages.augmentations import color, geometry
+from stages.augmentations import color
 from stages.augmentations.mixing import Mixing, beta
 from stages.data.batches import training_input
 from stages.data.split import Split
@@ -63,15 +63,6 @@ def test_flips_are_exact_and_one_image_in_two_is_flipped() -> None:
     np.testing.assert_array_equal(changed(both, flip_x=0.49), NOISE[:, :, ::-1])
     np.testing.assert_array_equal(changed(both, flip_y=0.49), NOISE[:, ::-1])
     np.testing.assert_array_equal(changed(AugmentSettings(horizontal_flip=True), flip_y=0.0), NOISE)
-
-
-def test_flips_alone_are_those_that_a_resampling_makes() -> None:
-    images = tf.constant(NOISE)
-    for on_x, on_y in np.ndindex(2, 2):
-        mirrors = tf.constant([on_x > 0, on_x < 1] * 3), tf.constant([on_y > 0, on_y > 0, on_y < 1] * 2)
-        np.testing.assert_array_equal(
-            geometry.mirror(images, *mirrors), geometry.resample(images, geometry.flip(*mirrors))
-        )
 
 
 def test_geometry_moves_pixels_to_where_it_says() -> None:

@@ -30,6 +30,7 @@ from pipeline.sweep.index import write_index
 from pipeline.sweep.select import read_entries
 from stages.errors import UserError
 from tests import commands
+from tests.conftest import outputs_in
 from tests.pipeline.experiments import SMALL, TRAINED, experiment, last, ran
 from tests.pipeline.planning.test_inherited import taken_over
 
@@ -45,8 +46,7 @@ SHORT = (*SMALL, *TRAINED)
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
     """The outputs of a run that Ctrl-C has stopped after an epoch or more; the last test of it resumes it."""
-    outputs = tmp_path_factory.mktemp("killed")
-    shutil.copy(migrated_store, outputs / "mlflow.db")
+    outputs = outputs_in(tmp_path_factory.mktemp("killed"), migrated_store)
     with commands.start(*LONG, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
@@ -60,12 +60,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pa
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+def finished(module_outputs: Path) -> Path:
     """The outputs of a run that has finished, and of its forks."""
-    outputs = tmp_path_factory.mktemp("finished")
-    shutil.copy(migrated_store, outputs / "mlflow.db")
-    ran(outputs, *SHORT)
-    return outputs
+    ran(module_outputs, *SHORT)
+    return module_outputs
 
 
 def job(outputs: Path, *given: str) -> Job:

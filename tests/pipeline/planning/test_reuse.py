@@ -27,14 +27,11 @@ SMALL = ("data=synthetic", "data.examples=200", "data.test_examples=64", "data.h
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
+def outputs(module_outputs: Path) -> Path:
     """A folder with one finished run, whose scaling is that of its own training images."""
-    folder = tmp_path_factory.mktemp("reuse") / "outputs"
-    folder.mkdir()
-    shutil.copy(migrated_store, folder / "mlflow.db")
-    done = commands.run(*TRAINED, f"outputs={folder}")
+    done = commands.run(*TRAINED, f"outputs={module_outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return module_outputs
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sqlite3
 import threading
 import zipfile
@@ -19,7 +18,7 @@ from omegaconf import OmegaConf
 from pipeline.config.names import flatten
 from pipeline.redaction import GuardedStream, is_secret_name, learn, learn_arguments, redact, redact_overrides
 from tests import commands
-from tests.conftest import ROOT
+from tests.conftest import ROOT, outputs_in
 from tests.pipeline.experiments import SMALL, experiment
 
 pytestmark = pytest.mark.slow
@@ -201,9 +200,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
     """A sweep of a job that ends well and one that fails: its outputs, and what was printed."""
     folder = tmp_path_factory.mktemp("leaking")
     (folder / "leaky.py").write_text(LEAKY)
-    outputs = folder / "outputs"
-    outputs.mkdir()
-    shutil.copy(migrated_store, outputs / "mlflow.db")
+    outputs = outputs_in(folder, migrated_store)
     settings = (
         "tracking.tags.api_key=tag-secret-value", "tracking.tags.dbPassword=camel-secret-value",
         "tracking.tags.pass_phrase='three words here'",

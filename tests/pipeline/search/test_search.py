@@ -41,13 +41,11 @@ def study(folder: Path) -> optuna.Study:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str]:
+def searched(module_outputs: Path) -> tuple[Path, str]:
     """A search that nothing has interrupted: its folder, and what it printed."""
-    outputs = tmp_path_factory.mktemp("searched")
-    (outputs / "mlflow.db").write_bytes(migrated_store.read_bytes())
-    done = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
+    done = commands.run(*FIXED, *SPACE, f"outputs={module_outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
+    [database] = module_outputs.glob(f"sweeps/*/{STUDY}")
     return database.parent, done.stdout
 
 
