@@ -19,13 +19,14 @@ from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.summary import PRUNED
+from pipeline.run_folder.summary import PRUNED, Summary
 from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session
 from stages.errors import UserError
+from stages.reuse import PENALIZED, VALIDATED_LOSS
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.settings.train import TrainSettings
 
@@ -160,10 +161,18 @@ class Search(Session):
             before = " before the stages after training" if made.only_trains else ""
             problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
+        elif (lossy := [name for name in names if name.endswith("loss")]) and self._varies_penalties(run):
+            self.study.tell(trial, reason="its network adds penalties to the loss")
+            problem = f"{lossy[0]} has the penalties of networks, in which trials may differ"
+            raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
         elif any(run.metrics[name] != run.metrics[name] for name in names):
             self.study.tell(trial, reason="its metric is not a number")
         else:
             self.study.tell(trial, [run.metrics[name] for name in names])
+
+    def _varies_penalties(self, run: Summary) -> bool:
+        is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
+        return is_of_model and PENALIZED in run.facts.get(VALIDATED_LOSS, {})
 
     def _job(self, trial: FrozenTrial, made: SweepJob) -> Job:
         """Return the run of a trial, which is pruned unless its processes end together."""

@@ -7,6 +7,7 @@ import shlex
 import signal
 from pathlib import Path
 
+import keras
 import numpy as np
 import optuna
 import pytest
@@ -186,6 +187,25 @@ def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front
     again = commands.run(*shlex.split(printed[0])[3:])
     assert again.returncode == 0, again.stdout + again.stderr
     assert (len([*outputs.glob("runs/*/*")]), len([*outputs.glob("sweeps/*")])) == (1, 1)
+
+
+def penalized(input_shape: tuple[int, int, int], num_classes: int, l2: float) -> keras.Model:
+    dense = keras.layers.Dense(num_classes, kernel_regularizer=keras.regularizers.L2(l2))
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), dense])
+
+
+def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(outputs: Path) -> None:
+    option = outputs.parent / "conf" / "model" / "penalized.yaml"
+    option.parent.mkdir(parents=True)
+    network = f"network: {{_target_: {__name__}.penalized, l2: 0.1}}"
+    option.write_text(f"defaults: [/schema/model@_here_: model, _self_]\n{network}\n")
+    space = ("model=penalized", "model.network.l2=interval(0.01,1)", "sweep=random", "sweep.trials=2")
+    words = (f"--config-dir={outputs.parent}/conf", *SHORT, *space, f"outputs={outputs}")
+    done = commands.run(*words)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Try: sweep.metric=val/best_accuracy" in done.stdout
+    done = commands.run(*words, "sweep.metric=val/best_accuracy")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
