@@ -1,8 +1,10 @@
-"""The `inspect` stage: numbers and plots of the data that training will see."""
+"""The `inspect` stage: numbers and plots of the data that training will see, and warnings of what they tell."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,14 +12,208 @@ import tensorflow as tf
 from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
-from stages.data.statistics import log, statistics, write
 from stages.features.kinds import IMAGES
+from stages.features.texts import UNKNOWN
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.data import InspectSettings
+from stages.storage.atomic import write_csv
+from stages.tables import aligned
+
+SAMPLE = 5_000
+"""Rows of columns, evenly spread, that statistics are of where a split has more."""
+
+GIVES_AWAY = 0.99
+"""Accuracy, or R², of a single column from which it seems to hold the target itself."""
+
+MOST_UNKNOWN = 0.5
+"""Of the words of the validation split, from which a network learns nothing."""
+
+LEAVES = 32
+"""Of the tree that predicts the target from one column."""
+
+HEADER = ("split", "examples", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
+
+BLANK = [""] * 4
+"""Cells of an image from `min` on."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a data set.
+
+    rows: by HEADER, for each split and feature; of images for each channel.
+    by_class: of each split the examples of each class or label, int64 [classes]; None: targets are neither.
+    repeated: of each split, examples equal to an earlier one of it, to the last bit, their targets aside; shared: of
+    the later split, those in both. giving_away: how well a column alone predicts the target.
+    """
+
+    rows: Sequence[Sequence[Any]]
+    by_class: Mapping[str, np.ndarray] | None
+    repeated: Mapping[str, int]
+    shared: Mapping[tuple[str, str], int]
+    giving_away: Mapping[str, float]
+
+    @property
+    def params(self) -> dict[str, object]:
+        """Parameters to record."""
+        counts = {f"data/duplicates_{name}": count for name, count in self.repeated.items()}
+        counts |= {f"data/duplicates_{one}_{later}": count for (one, later), count in self.shared.items()}
+        of_channels = [row for row in self.rows if row[0] == "train" and row[3] == "image"]
+        if not of_channels:
+            return {**counts, "giving_away": ", ".join(self.giving_away)}
+        return {
+            **counts,
+            **{name: [float(f"{row[HEADER.index(name)]:.6g}") for row in of_channels] for name in ("mean", "std")},
+        }
+
+
+def statistics(dataset: Dataset) -> Statistics:
+    """Returns the statistics of a data set; reads examples that neither memory holds nor a cache describes."""
+    rows: list[Sequence[Any]] = []
+    for name, split in dataset.splits.items():
+        for key, feature in dataset.features.items():
+            if feature.kind == "image":
+                of_channels = zip(*split.described.mean_and_std, strict=True)
+                rows += [
+                    (name, len(split), f"{key}[{place}]", "image", 0.0, *of, *BLANK)
+                    for place, of in enumerate(of_channels)
+                ]
+            else:
+                values = split.features[key][evenly_spread(len(split), SAMPLE)]
+                rows.append(
+                    (name, len(split), feature.facts.get("column", key), feature.kind, *_of(feature.kind, values))
+                )
+    support = {name: dataset.task.support(split.targets) for name, split in dataset.splits.items()}
+    by_class = {name: counts for name, counts in support.items() if counts is not None}
+    digests = {name: split.described.digests for name, split in dataset.splits.items()}
+    repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
+    pairs = itertools.combinations(digests, 2)
+    shared = {(one, later): int(np.isin(digests[later], digests[one]).sum()) for one, later in pairs}
+    return Statistics(rows, by_class or None, repeated, shared, _giving_away(dataset))
+
+
+def _of(kind: str, values: np.ndarray) -> tuple[Any, ...]:
+    """Returns statistics of a column, from `missing` on; of texts those of their lengths, in words."""
+    import pandas as pd  # a quarter of a second, which images need not wait for
+
+    if kind == "category":
+        counts = pd.Series(values).value_counts()
+        most = ", ".join(f"{value} ({count})" for value, count in counts.head(3).items())
+        return float(np.mean(values == "")) if values.dtype == object else 0.0, "", "", "", "", len(counts), most
+    different: Any = len(np.unique(values)) if kind == "text" else ""
+    numbers = pd.Series([len(text.split()) for text in values] if kind == "text" else values.ravel())
+    missing = float(np.mean(numbers == 0)) if kind == "text" else float(numbers.isna().mean())
+    return missing, *(f"{number:.6g}" for number in numbers.agg(["mean", "std", "min", "max"])), different, ""
+
+
+def _giving_away(dataset: Dataset) -> dict[str, float]:
+    """Returns the columns that alone predict the target almost always, with the accuracy, or R², of a small tree.
+
+    It is fitted to half of some training rows, and scored on the others.
+    """
+    columns = {name: one for name, one in dataset.features.items() if one.kind in ("number", "category")}
+    train = dataset.train
+    sampled = np.random.default_rng(0).permutation(evenly_spread(len(train), SAMPLE))
+    targets = train.targets[sampled]
+    half, is_class = len(sampled) // 2, targets.ndim == 1
+    if not columns or half < 10 or (is_class and np.bincount(targets).max() > GIVES_AWAY * len(targets)):
+        return {}
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor  # a second
+
+    tree: Any = (DecisionTreeClassifier if is_class else DecisionTreeRegressor)(max_leaf_nodes=LEAVES, random_state=0)
+    found = {}
+    for name, feature in columns.items():
+        values = train.features[name][sampled]
+        if feature.kind == "category":
+            values = np.unique(values, return_inverse=True)[1]
+        column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis]
+        score = tree.fit(column[:half], targets[:half]).score(column[half:], targets[half:])
+        if score > GIVES_AWAY:
+            found[str(feature.facts.get("column", name))] = float(score)
+    return found
+
+
+def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
+    """Prints a line a split, and warns of what would make training or its scores worth less."""
+    images = dataset.images
+    given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
+    if images is not None:
+        low, high = images.facts["range"]
+        given = f"{'×'.join(map(str, images.shape))} {images.dtype}, pixels {low:g} to {high:g}"
+    counted = (f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items())
+    reporter.log(f"{dataset.name}: {', '.join(counted)}, {given}")
+    rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
+    leaks = []
+    for name, split in dataset.splits.items():
+        counts = "–"
+        if found.by_class is not None:
+            fewest, most = found.by_class[name].min(), found.by_class[name].max()
+            counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        of_channels = [row[5:7] for row in found.rows if row[0] == name and row[3] == "image"]
+        numbers = [" ".join(f"{value:.4g}" for value in values) for values in zip(*of_channels, strict=True)]
+        shared = {one: count for (one, later), count in found.shared.items() if later == name and count}
+        leaks += [f"{count:,} of {len(split):,} {name} {dataset.unit} are in {one}" for one, count in shared.items()]
+        twice = [f"{found.repeated[name]:,} within"] if found.repeated[name] else []
+        twice += [f"{count:,} in {one}" for one, count in shared.items()]
+        rows.append([name, f"{len(split):,}", counts, *(numbers or ["–"] * 2), ", ".join(twice) or "0"])
+    for line in aligned(rows):
+        reporter.log(f"  {line}")
+    if leaks:
+        reporter.warn(
+            f"{', '.join(leaks)}: scores count memorized {dataset.unit}. Remove the copies from the source, or report "
+            "the count with the scores"
+        )
+    for column, score in found.giving_away.items():
+        reporter.warn(
+            f"{column} alone predicts the target ({score:.1%}), as what is known only after it does; to leave it out: "
+            f"'data.features={{{column}: leave_out}}'"
+        )
+    _warn_of_absent(found.by_class or {}, dataset, reporter)
+    _warn_of_unknown(dataset, reporter)
+
+
+def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, reporter: Reporter) -> None:
+    """Warns of classes without an example."""
+    for name, counts in by_class.items():
+        is_absent = (counts == 0) & ((by_class["train"] > 0) | (name == "train"))
+        if is_absent.any():
+            of_train = "none can be learned. Add examples, or leave the class out"
+            kind, effect = ("training", of_train) if name == "train" else (name, f"no {name} score covers them")
+            reporter.warn(
+                f"{is_absent.sum()} of {dataset.task.outputs} classes have no {kind} example, such as "
+                f"{dataset.task.names[is_absent.argmax()]}: {effect}"
+            )
+
+
+def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
+    """Warns of texts for validation whose words are in no text for training."""
+    for name, feature in dataset.features.items():
+        if "words" in feature.facts:
+            words = dataset.val.inputs[name][evenly_spread(len(dataset.val), SAMPLE)]
+            unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
+            column = feature.facts.get("column", name)
+            if unknown > MOST_UNKNOWN:
+                reporter.warn(
+                    f"{unknown:.0%} of the words of {column} in val are in no training text: "
+                    "texts are few, or have no spaces between words; a tokenizer knows their parts: "
+                    "normalize.tokenizer=<folder of a KerasHub preset>"
+                )
+
+
+def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
+    """Writes `statistics.csv`, and `classes.csv`, a row a class, where there are any; returns them."""
+    tables: dict[str, Sequence[Sequence[object]]] = {"statistics": [HEADER, *found.rows]}
+    if found.by_class is not None:
+        columns = zip(dataset.task.names, *found.by_class.values(), strict=True)
+        tables["classes"] = [("class", *found.by_class), *columns]
+    for name, rows in tables.items():
+        write_csv(folder / f"{name}.csv", rows)
+    return [folder / f"{name}.csv" for name in tables]
+
 
 CLASSES = 10
 """Groups in a gallery, such as classes."""

@@ -7,30 +7,163 @@ is first read.
 """
 
 import dataclasses
+import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stages.data.columns import Column, Streamed
-from stages.data.convert import SUFFIXES
+from stages.data.columns import WORKERS, Column, Described, Streamed, chunk_of, describe_block, digest, empty
+from stages.data.convert import InvalidImageError
+from stages.data.decode import Decoder
 from stages.data.free_memory import memory_for_data
-from stages.data.source import Example, Invalid, Source
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
-from stages.images import WORKERS, Described, chunk_of, describe_block, digest, empty
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
+from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, array_by_parts, cached, discard
 from stages.tasks.classification import Classification
+
+Example = tuple[np.ndarray, int]
+"""An image, uint8 [H, W, C], and its label."""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """An example that cannot be used: where it is, and why."""
+
+    where: str
+    why: str
+
+
+class Source:
+    """Examples by number from 0, with images of one shape once they are read.
+
+    name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
+    them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
+    source has them, to the numbers of their examples, int64; each example is in one of them. passed_over: files that
+    are no images. decode: of those that are encoded.
+    """
+
+    name: str
+    fingerprint: str
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    parts: Mapping[str, np.ndarray]
+    passed_over: int = 0
+    decode: Decoder
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    @property
+    def block(self) -> int:
+        """Examples that are read by one call: an image may be too little for a task."""
+        return max(1, chunk_of(self.image_shape) // (4 * WORKERS))
+
+    def blocks(self) -> Iterator[Any]:
+        """Yields arguments of `read`, for all examples in order; by default their numbers, int64 [n]."""
+        for start in range(0, len(self), self.block):
+            yield np.arange(start, min(start + self.block, len(self)))
+
+    def read(self, block: Any) -> list[Example | Invalid]:
+        """Returns the examples of a block, or why they cannot be used; safe in several threads at once."""
+        items = self.encoded(block)
+        images = iter(self.decode([item.content for item in items if isinstance(item, Encoded)]))
+        return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
+
+    def encoded(self, block: Any) -> Sequence["Encoded | Invalid"]:
+        """Returns the examples of a block as files or records have them, images of any format and size."""
+        raise NotImplementedError
+
+    def _example(self, item: "Encoded", image: np.ndarray | InvalidImageError) -> Example | Invalid:
+        if isinstance(image, InvalidImageError):
+            return Invalid(item.where, str(image))
+        if not 0 <= item.label < len(self.class_names):
+            return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
+        return image, item.label
+
+    def file(self, number: int) -> str | None:
+        """Returns the path of an example's file in the source; None: no file."""
+        return None
+
+
+class Encoded(NamedTuple):
+    """An example whose image is not decoded."""
+
+    where: str
+    content: bytes
+    label: int
+
+
+class Files(NamedTuple):
+    """Files below a folder, by number, each with its label; parts, class_names, passed_over: as those of `Source`."""
+
+    root: Path
+    paths: Sequence[Path]
+    labels: Sequence[int]
+    parts: Mapping[str, np.ndarray]
+    class_names: tuple[str, ...]
+    passed_over: int = 0
+
+    def name(self, number: int) -> str:
+        """Returns a file's path below the folder. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
+        path = self.paths[number].relative_to(self.root)
+        return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+
+
+class FileSource(Source):
+    """Images of files."""
+
+    def __init__(self, files: Files, decode: Decoder) -> None:
+        self.files, self.decode, self.image_shape = files, decode, decode.image_shape
+        self.name, self.class_names = files.root.name, files.class_names
+        self.parts, self.passed_over = files.parts, files.passed_over
+        content = hashlib.sha256(os.fsencode(repr((decode.key, self.class_names))))
+        for path in files.paths:  # what is known of them without reading them
+            content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
+        self.fingerprint = content.hexdigest()[:32]
+
+    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
+        """See `Source`."""
+        return [self._encoded(int(number)) for number in block]
+
+    def _encoded(self, number: int) -> Encoded | Invalid:
+        where = self.where(number)
+        try:
+            return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
+        except (OSError, ValueError) as error:  # an impossible path
+            return Invalid(where, getattr(error, "strerror", None) or str(error))
+
+    def where(self, number: int) -> str:
+        """Names an example, for errors."""
+        return str(self.files.paths[number])
+
+    def file(self, number: int) -> str | None:
+        """See `Source`."""
+        return self.files.name(number)
+
+
+def _state(path: Path) -> str:
+    """Returns what is known of a file without reading it; of a link to nothing, which reading will report, its own."""
+    for look in (path.stat, path.lstat):
+        with suppress(OSError, ValueError):
+            status = look()
+            return f"{status.st_size} {status.st_mtime_ns}"
+    return "is not there"
+
 
 _IMAGES = "images"
 
@@ -54,9 +187,6 @@ def load(
         UserError: where images cannot be used and are not to be skipped, or splits cannot be cut.
     """
     reporter = reporter or Silent()
-    if source.passed_over:
-        ends = ", ".join(SUFFIXES)
-        reporter.log(f"{source.name}: {source.passed_over:,} files do not end in {ends}, and are passed over")
     prepared = read_images(source, settings, reporter, cache)
     place = np.full(len(source), -1)
     place[prepared.numbers] = np.arange(len(prepared.numbers))

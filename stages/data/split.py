@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.data.columns import Column, taken
+from stages.data.columns import Column, Described, describe, taken
 from stages.errors import UserError
 from stages.features.kinds import IMAGES
-from stages.images import Described, describe
 
 if TYPE_CHECKING:
     from stages.features.kinds import Feature

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.data.loading import load
-from stages.data.source import Example, Invalid, Source
+from stages.data.loading import Example, Invalid, Source, load
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.seeds import derive

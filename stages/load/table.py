@@ -8,17 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stages.data.columns import Column, Streamed
+from stages.data.columns import Column, Described, Streamed
 from stages.data.decode import Decoder
-from stages.data.loading import feature_of, read_images, report_left_out
-from stages.data.source import Encoded, FileSource, Invalid
+from stages.data.loading import Encoded, Files, FileSource, Invalid, feature_of, read_images, report_left_out
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
 from stages.data.tables import digests
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
-from stages.images import Described
 from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Record
 from stages.seeds import derive
@@ -70,13 +68,11 @@ class PathSource(FileSource):
     """Images whose paths are a column of a table; a row is an example."""
 
     def __init__(self, table: TableSource, settings: TableSettings, column: str) -> None:
-        decode = Decoder(settings.shape((None, None, 3)), settings.resize)
-        super().__init__(settings.image_root.resolve(), decode, ["a row"])
+        root = settings.image_root.resolve()
+        paths = [root / path for path in table.of(column)]
+        files = Files(root, paths, [0] * len(paths), {"train": np.arange(len(paths))}, ("a row",))
+        super().__init__(files, Decoder(settings.shape((None, None, 3)), settings.resize))
         self.name, self._table, self._column = table.name, table, column
-        self.paths = [self.root / path for path in table.of(column)]
-        self.labels = [0] * len(self.paths)
-        self.parts = {"train": np.arange(len(self.paths))}
-        self.fingerprint = self.digest()
 
     def _encoded(self, number: int) -> Encoded | Invalid:
         path = Path(self._given(number))

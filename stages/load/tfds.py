@@ -17,8 +17,7 @@ from tensorflow_datasets.core.registered import DatasetNotFoundError
 from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
-from stages.data.loading import load
-from stages.data.source import Encoded, Source
+from stages.data.loading import Encoded, Source, load
 from stages.data.table_source import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays

@@ -206,7 +206,7 @@ class FolderSettings(DataSettings):
 class ImageFolderSettings(FolderSettings, ImagesSettings):
     """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
 
-    _target_: str = "stages.load.image_folder.image_folder"
+    _target_: str = "stages.load.folders.image_folder"
     size: Any = 160
 
     def check(self, path: str) -> None:
@@ -219,7 +219,7 @@ class ImageFolderSettings(FolderSettings, ImagesSettings):
 class TextFolderSettings(FolderSettings):
     """A directory with a folder of texts (`.txt`) for each class, with or without train/, val/, test/ above them."""
 
-    _target_: str = "stages.load.text_folder.text_folder"
+    _target_: str = "stages.load.folders.text_folder"
     encoding: str = "utf8"
     """Of all files, such as `latin1`."""
 

@@ -15,11 +15,9 @@ from stages import inspect as stage
 from stages.augment import Changes
 from stages.augmentations.mixing import Mixing
 from stages.data.batches import training_input
-from stages.data.columns import Streamed
+from stages.data.columns import Streamed, describe
 from stages.data.split import Split
-from stages.data.statistics import statistics
-from stages.images import describe
-from stages.inspect import BATCH, first_batch, inspect
+from stages.inspect import BATCH, first_batch, inspect, statistics
 from stages.plots import charts
 from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown

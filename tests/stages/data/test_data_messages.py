@@ -11,9 +11,9 @@ import pytest
 import tensorflow_datasets
 from tensorflow_datasets import features as kinds
 
-from stages.data.statistics import log, statistics
 from stages.errors import UserError
-from stages.load.image_folder import image_folder
+from stages.inspect import log, statistics
+from stages.load.folders import image_folder
 from stages.load.tfds import tfds
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings

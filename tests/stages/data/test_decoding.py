@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
-from stages.load.image_folder import image_folder
+from stages.load.folders import image_folder
 from stages.load.tfds import tfds
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from stages.errors import UserError
-from stages.load.image_folder import image_folder
+from stages.load.folders import image_folder
 from tests.stages.images import Telling, folder_of, image, settings, write
 
 

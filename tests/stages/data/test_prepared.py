@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 from stages.data.batches import training_input
+from stages.data.loading import FileSource
 from stages.errors import UserError
-from stages.load.image_folder import ImageFolderSource, image_folder
+from stages.load.folders import image_folder
 from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
@@ -37,7 +38,7 @@ def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     root = folder_of(tmp_path / "images")
     direct = image_folder(settings(root))
     first = image_folder(settings(root), cache=tmp_path / "cache")
-    monkeypatch.setattr(ImageFolderSource, "read", lambda self, number: pytest.fail("decoded again"))
+    monkeypatch.setattr(FileSource, "read", lambda self, number: pytest.fail("decoded again"))
     again = image_folder(settings(root), cache=tmp_path / "cache")
     equal(direct, first)
     equal(first, again)
@@ -101,15 +102,16 @@ def test_damaged_images_are_prepared_again_and_never_trained_on(tmp_path: Path, 
 SCRIPT = r"""
 import sys, time
 from pathlib import Path
-from stages.load import image_folder as module
+from stages.data.loading import FileSource
+from stages.load import folders as module
 from tests.stages.images import settings
-encoded = module.ImageFolderSource._encoded
+encoded = FileSource._encoded
 def slow(self, number):
     sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
     sys.stdout.flush()
     time.sleep(0.05)
     return encoded(self, number)
-module.ImageFolderSource._encoded = slow
+FileSource._encoded = slow
 dataset = module.image_folder(settings(Path(sys.argv[1])), cache=Path(sys.argv[2]))
 print(dataset.fingerprint)
 """

@@ -14,7 +14,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_result
 from stages.load.digits import digits
-from stages.load.image_folder import image_folder
+from stages.load.folders import image_folder
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.results import Dataset

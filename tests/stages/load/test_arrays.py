@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from stages.data.statistics import statistics
 from stages.errors import UserError
+from stages.inspect import statistics
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
 from stages.results import Dataset

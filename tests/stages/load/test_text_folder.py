@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.load.text_folder import text_folder
+from stages.load.folders import text_folder
 from stages.settings.data import TextFolderSettings
 
 

@@ -16,7 +16,7 @@ from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
 from stages.evaluation.predictions import check_other
 from stages.features.drift import Drift
-from stages.load.image_folder import image_folder
+from stages.load.folders import image_folder
 from stages.settings.places import content_digest, is_file_or_folder, regular_file
 from tests.stages.experiments import one_device
 from tests.stages.images import folder_of, settings

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.load.text_folder import text_folder
+from stages.load.folders import text_folder
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import NormalizeSettings, TextFolderSettings
