@@ -74,7 +74,7 @@ def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) 
     """Returns the files below `root` that end in one of `suffixes`: by splits, then classes, then names.
 
     Raises:
-        UserError: where folders are neither classes nor splits, or there are fewer than two classes.
+        UserError: where folders are neither classes nor splits, there are fewer than two classes, or no file.
     """
     splits = _splits(root)
     names = sorted({folder.name for split in splits.values() for folder in _folders(split)})
@@ -94,9 +94,12 @@ def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) 
             paths += found
             labels += [label] * len(found)
         parts[split] = np.arange(begin, len(paths))
+    ends = ", ".join(suffixes)
+    if not paths:
+        raise UserError(f"data.dir={root} has no file that ends in {ends} in a class folder", "one in each at least")
     passed_over = sum(1 for top in splits.values() for _ in files_below(top)) - len(paths)
     if passed_over:
-        reporter.log(f"{root.name}: {passed_over:,} files do not end in {', '.join(suffixes)}, and are passed over")
+        reporter.log(f"{root.name}: {passed_over:,} files are passed over: in no class folder, or not ending in {ends}")
     return Files(root, paths, labels, parts, tuple(names), passed_over)
 
 

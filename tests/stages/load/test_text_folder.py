@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.load.folders import text_folder
-from stages.settings.data import TextFolderSettings
+from stages.load.folders import image_folder, text_folder
+from stages.settings.data import ImageFolderSettings, TextFolderSettings
 
 
 def write(root: Path, name: str, texts: int = 10) -> Path:
@@ -76,8 +76,10 @@ def test_folders_without_two_classes_of_texts_are_refused(tmp_path: Path) -> Non
         text_folder(settings(tmp_path / "one"))
     for name in ("a", "b"):
         write(tmp_path / "none", name, 0)
-    with pytest.raises(UserError, match="the train split of none has no example"):
+    with pytest.raises(UserError, match=r"none has no file that ends in \.txt in a class folder"):
         text_folder(settings(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"none has no file that ends in \.jpg, \.jpeg"):
+        image_folder(ImageFolderSettings(dir=str(tmp_path / "none"), size=8))
     with pytest.raises(UserError, match=r"data\.dir is not set"):
         TextFolderSettings().check("data")
     with pytest.raises(UserError, match="is not a directory"):
