@@ -102,7 +102,7 @@ def _run_sweep(composer: "Composer") -> int:
 
 
 def _run_search(composer: "Composer") -> int:
-    from pipeline.config.sweep import SearchSettings
+    from pipeline.config.schemas import SearchSettings
     from pipeline.console import Console
     from pipeline.sweep.run import refuse_too_many
     from pipeline.targets import check_installed

@@ -13,9 +13,8 @@ from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, Reference, table, write_tables
 from stages.exporters.exporter import Exporter
 from stages.exporters.reload import measure
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter, Silent, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
-from stages.safe_places import safe_place
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
 from stages.tables import aligned

@@ -30,8 +30,7 @@ from stages.settings.train import TaskSettings
 from stages.targets import imported
 from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task
-from stages.transfer.backbone import freeze
-from stages.transfer.pretrained import load_weights
+from stages.transfer.pretrained import freeze, load_weights
 
 
 def model(

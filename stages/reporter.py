@@ -1,6 +1,6 @@
-"""Reports of a stage while it runs: metrics, progress, lines in the log, and whether it should stop."""
+"""Reports of a stage while it runs, and the safe places at which it may end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn, Protocol
 
@@ -28,7 +28,7 @@ class Reporter(Protocol):
     def progress(self, done: int, total: int, note: str) -> None:
         """Shows that `done` of `total` steps are done, and `note`: what they are, how fast.
 
-        A safe place (`stages.safe_places`): it does not return where the run should end, except inside `stopping()`.
+        A safe place (`stages.reporter`): it does not return where the run should end, except inside `stopping()`.
         """
 
     def doing(self, activity: str) -> None:
@@ -82,3 +82,23 @@ class Never:
 
     def nothing_to_keep(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+_visit: Callable[[], None] | None = None
+
+
+def safe_place() -> None:
+    """Ends the stage here if the run should end, and shows the process's supervisor that it is alive.
+
+    Call it between steps, files or requests, wherever nothing is half done, at least every few seconds. A signal then
+    ends the run here; a stage that reaches no safe place is interrupted anywhere in its Python code, and a cluster
+    member that reaches none for long counts as hung. No-op outside a run, as in a notebook.
+    """
+    if _visit is not None:
+        _visit()
+
+
+def on_safe_place(visit: Callable[[], None] | None) -> None:
+    """Has `visit` called at every safe place of this process; it may raise to end the stage."""
+    global _visit  # one per process, like signals
+    _visit = visit

@@ -1,21 +1,28 @@
 """All checks of an experiment, before TensorFlow is imported and anything is recorded."""
 
+import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.checks.combinations import COMBINATIONS, expected_replicas
-from pipeline.checks.own_code import check_own_code
+from pipeline.config.errors import explain, unknown_key
 from pipeline.config.experiment import Experiment
-from pipeline.targets import check_installed
+from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.data import DataSettings
 from stages.settings.model import KerasHubSettings, ModelSettings
+from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.strategy import TpuSettings
-from stages.settings.train import METRICS, TaskSettings, TrainSettings
+from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
+from stages.targets import import_target, target_of
 
 PATTERNS = "*?[]\\%"
 """Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
@@ -36,8 +43,8 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error
-    for check in (_monitor_is_known, _tpu_exists, _packages_are_installed, check_own_code):
-        check(experiment)
+    for look in (_monitor_is_known, _tpu_exists, _packages_are_installed, check_own_code):
+        look(experiment)
     if surroundings:
         check_surroundings(experiment)
 
@@ -88,3 +95,135 @@ def _packages_are_installed(experiment: Experiment) -> None:
     for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
         check_installed(f"export.formats.{name}", schema.requires, schema.extra)
+
+
+PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
+"""Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
+loss gets targets and answers."""
+
+
+_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
+_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
+"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
+
+
+def check_own_code(experiment: Experiment) -> None:
+    """Import what the configuration names, and check its settings.
+
+    Raises:
+        UserError: for a `_target_` that does not exist, a wrong type, an unknown or a missing name, a value outside its
+            range, and a callback or an exporter that is none.
+    """
+    for stage, settings in experiment.settings.items():
+        group = experiment.groups[stage]
+        if isinstance(settings, Mapping):
+            target = str(settings.get("_target_", ""))
+            declared = None if target.startswith("stages.") else settings_class(load(group, target))
+            if declared is not None:
+                typed(declared, group, settings, experiment.document)
+    train, export = experiment.of("train", TrainSettings), experiment.of("export", ExportSettings)
+    for index, entry in enumerate(train.callbacks if train else ()):
+        _check_callback(f"train.callbacks[{index}]", str(target_of(entry)))
+    for name, entry in export.formats.items() if export else ():
+        if target_of(entry) != getattr(type(entry), "_target_", None):
+            _check_exporter(f"export.formats.{name}", str(target_of(entry)))
+    for stage, settings in experiment.settings.items():
+        for path, target, arguments in _calls(settings, experiment.groups[stage]):
+            if path not in (experiment.groups[stage], "task"):  # a task is made of what is known of its target
+                _check_call(path, target, arguments)
+
+
+def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
+    """Returns `settings` as the dataclass `declared`, checked.
+
+    Args:
+        group: the name under which the user sets them.
+        document: the whole configuration, to which defaults of `declared` may refer.
+
+    Raises:
+        UserError: for an unknown or a missing name, a wrong type, or a value outside its range.
+    """
+    names = [field.name for field in dataclasses.fields(declared)]
+    arguments = {key: value for key, value in settings.items() if key != "_target_" or key in names}
+    for key in arguments:
+        if key not in names:
+            raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in names)])
+    schema = OmegaConf.structured(declared)
+    try:
+        # Below the group's name, so that errors name `data.size` and not `size`.
+        values = OmegaConf.to_container(document)
+        assert isinstance(values, dict)
+        whole = {key: value for key, value in values.items() if key != group}
+        merged = OmegaConf.merge(whole, {group: schema}, {group: arguments})
+        filled = OmegaConf.to_object(OmegaConf.select(merged, group))
+    except OmegaConfBaseException as error:
+        raise explain(error, [f"{group}.{name}" for name in names]) from error
+    check(filled, group)
+    return filled
+
+
+def _calls(settings: Any, path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the place, the function and the arguments of every part of `settings` with a `_target_`.
+
+    An option that has its own function was checked as a schema.
+    """
+    if isinstance(settings, (list, tuple)):
+        for index, part in enumerate(settings):
+            yield from _calls(part, f"{path}[{index}]")
+    elif isinstance(settings, (CustomOptimizerSettings, CustomScheduleSettings)):
+        arguments = settings.call()
+        yield f"{path}.arguments", arguments.pop("_target_"), arguments
+    elif dataclasses.is_dataclass(settings):
+        fields = dataclasses.fields(settings)
+        target = target_of(settings)
+        if target not in (None, getattr(type(settings), "_target_", None)):
+            names = [entry.name for entry in fields if entry.name != "_target_"]
+            yield path, target, {name: getattr(settings, name) for name in names}
+        for entry in fields:
+            yield from _calls(getattr(settings, entry.name), known_as(entry, path))
+    elif isinstance(settings, Mapping):
+        if "_target_" in settings:
+            yield path, str(settings["_target_"]), {key: settings[key] for key in settings if key != "_target_"}
+        for name, part in settings.items():
+            yield from _calls(part, f"{path}.{name}")
+
+
+def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a function that does not exist, and arguments that it does not take."""
+    found = signature(path.removesuffix(".arguments"), target)
+    is_function = path == "task.loss" and not isinstance(load(path, target), type)
+    passed = 2 if is_function else PASSED_BY_STAGES.get(path, 0)
+    parameters = dict(list(named_parameters(found).items())[passed:])
+    is_open = any(entry.kind is entry.VAR_KEYWORD for entry in found.parameters.values())
+    unknown = [key for key in arguments if key not in parameters and not is_open]
+    missing = [key for key, entry in parameters.items() if entry.default is entry.empty and key not in arguments]
+    for name in unknown + missing:
+        problem = "does not take it" if name in unknown else "requires it"
+        raise UserError(f"{path}.{name}: {target} {problem}", f"of {path}: {', '.join(parameters) or 'no settings'}")
+    for name, entry in parameters.items():
+        value, kind = arguments.get(name), _KINDS.get(entry.annotation)
+        if value is None or kind is None:
+            continue
+        if not isinstance(value, _NUMBERS[kind]) or isinstance(value, bool) != (kind is bool):
+            raise wrong_type(f"{path}.{name}", value, KINDS[kind])
+
+
+def _check_callback(place: str, target: str) -> None:
+    if target.startswith("stages.callbacks."):
+        return
+    found = load(place, target)
+    if isinstance(found, type) and not _extends(found, "keras.callbacks.Callback"):  # a function may make one
+        raise UserError(f"{place}: {target} is no Keras callback", "a class that extends keras.callbacks.Callback")
+    if _extends(found, "keras.callbacks.BackupAndRestore"):
+        problem = f"{place}: {target} would bring back weights, and train all epochs again"
+        raise UserError(problem, "no such callback: a run that was interrupted resumes by itself", "train.callbacks=[]")
+
+
+def _check_exporter(place: str, target: str) -> None:
+    base = "stages.exporters.exporter.Exporter"
+    if not _extends(load(place, target), base):
+        raise UserError(f"{place}._target_={target} is no exporter", f"a class that extends {base}")
+
+
+def _extends(found: Any, base: str) -> bool:
+    return isinstance(found, type) and issubclass(found, import_target(base))

@@ -41,8 +41,7 @@ from pipeline.command_line.overrides import (
 from pipeline.config.errors import dotted, explain, readable, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
-from pipeline.config.schemas import register_schemas
-from pipeline.config.sweep import SearchSettings, SweepSettings
+from pipeline.config.schemas import SearchSettings, SweepSettings, register_schemas
 from stages.errors import UserError
 
 yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # which OmegaConf reads files by

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
 from pipeline.config.names import Options, named_elsewhere
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import SweepSettings
 from stages.errors import UserError
 
 _VALUES = "a,b,c, range(<from>,<below>,<step>), glob(<pattern>) of options; a search (sweep=tpe) draws from intervals"

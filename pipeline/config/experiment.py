@@ -14,8 +14,15 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.config.cluster import ClusterSettings
 from pipeline.config.errors import dotted, explain, unknown_key
 from pipeline.config.names import check_texts
-from pipeline.config.schemas import GROUPS, SCHEMAS, DebugSettings, TopSettings, TrackingSettings, top_level_key
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import (
+    GROUPS,
+    SCHEMAS,
+    DebugSettings,
+    SweepSettings,
+    TopSettings,
+    TrackingSettings,
+    top_level_key,
+)
 from pipeline.paths import outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError

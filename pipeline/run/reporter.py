@@ -11,9 +11,8 @@ from pipeline.redaction import redact
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.tracker import Tracker
-from stages.reporter import Stop
+from stages.reporter import Stop, safe_place
 from stages.results import as_number
-from stages.safe_places import safe_place
 
 LONGEST_METRIC_NAME = 250
 """Characters, MLflow's own limit."""

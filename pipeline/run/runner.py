@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.checks.own_code import typed
+from pipeline.checks.registry import typed
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, PrunedError, Turn
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
-from pipeline.run.card import model_card
+from pipeline.run.facts import model_card
 from pipeline.run.reporter import RunReporter, kind, metric_name
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import StageOutcome, Summary
@@ -32,9 +32,9 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process
+from stages.reporter import on_safe_place
 from stages.results import Dataset, Exported, Model, Record, as_number
 from stages.reuse import Reuse, reuse_of
-from stages.safe_places import on_safe_place
 from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.sweep import SearchSettings
+from pipeline.config.schemas import SearchSettings
 from pipeline.redaction import is_secret_name
 from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError

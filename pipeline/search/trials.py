@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
-from pipeline.config.sweep import SearchSettings
+from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.planning.earlier import plan_of

@@ -15,7 +15,7 @@ import psutil
 
 from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, Turn

@@ -10,7 +10,7 @@ from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.sweep import MOST_JOBS, SweepSettings
+from pipeline.config.schemas import MOST_JOBS, SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.earlier import forked_run, other_run, plan_of

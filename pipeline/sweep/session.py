@@ -15,7 +15,7 @@ from rich.table import Table
 from pipeline.comparison.report import notes, terminal_table, varied, winning, write
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.names import split_override
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter

@@ -20,7 +20,7 @@ import numpy as np
 
 from stages.checkpoints.names import START, checkpoint_files, checkpoint_name, step_of
 from stages.errors import UserError
-from stages.safe_places import safe_place
+from stages.reporter import safe_place
 from stages.settings.places import regular_file
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import PARTIAL, atomic_write

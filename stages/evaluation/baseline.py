@@ -21,8 +21,8 @@ from stages.evaluation.estimates import Columns
 from stages.evaluation.paired_tests import Interval, metric_difference
 from stages.evaluation.scored import EXAMPLES, by_example, sums_of_each
 from stages.features.kinds import Feature
+from stages.reporter import safe_place
 from stages.results import Dataset
-from stages.safe_places import safe_place
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""

@@ -13,8 +13,8 @@ from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.report import Section
 from stages.evaluation.scored import by_example, columns_of, scoring
 from stages.features.kinds import Feature
+from stages.reporter import safe_place
 from stages.results import Dataset, Model
-from stages.safe_places import safe_place
 from stages.settings.results import EvaluateSettings
 
 BINS = 5

@@ -28,8 +28,8 @@ from stages.evaluation.estimates import (
 from stages.evaluation.report import Measured, blank_where_nan
 from stages.plots.charts import drawable, plot_confusion, plot_reliability
 from stages.plots.galleries import plot_batch
+from stages.reporter import safe_place
 from stages.results import Dataset
-from stages.safe_places import safe_place
 from stages.settings.results import EvaluateSettings
 
 TOP = 5

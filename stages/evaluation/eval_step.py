@@ -14,8 +14,8 @@ from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.data.split import Split
 from stages.networks.complexity import scoring_batch
+from stages.reporter import safe_place
 from stages.results import Model, Strategy
-from stages.safe_places import safe_place
 
 LONGEST_CALL_SECONDS = 1.0
 """About how long a call of the compiled function takes: between calls a signal is heard."""

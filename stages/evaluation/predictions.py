@@ -15,7 +15,7 @@ from stages.errors import UserError
 from stages.evaluation.estimates import COLUMNS, ESTIMATES, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
-from stages.safe_places import safe_place
+from stages.reporter import safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import LOWER_IS_BETTER, Task

@@ -14,8 +14,8 @@ from stages.data.split import Split
 from stages.evaluation import estimates
 from stages.evaluation.estimates import Columns
 from stages.networks.complexity import scoring_batch
+from stages.reporter import safe_place
 from stages.results import Dataset, Model
-from stages.safe_places import safe_place
 from stages.tasks.task import Task
 
 ROWS = 10_000

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.errors import UserError
-from stages.safe_places import safe_place
+from stages.reporter import safe_place
 
 _SCRIPT = Path(__file__).with_name("reload.py")
 _TICK_SECONDS = 0.2

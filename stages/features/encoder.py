@@ -20,9 +20,8 @@ from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
 from stages.features.kinds import Feature
-from stages.reporter import Reporter
+from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
-from stages.safe_places import safe_place
 from stages.settings.data import NormalizeSettings
 from stages.storage.atomic import atomic_write
 from stages.storage.cache import ArrayFile, Contents, cached

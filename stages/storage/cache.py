@@ -20,8 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from stages.errors import UserError
-from stages.reporter import Reporter
-from stages.safe_places import safe_place
+from stages.reporter import Reporter, safe_place
 from stages.settings.places import regular_file
 from stages.storage.atomic import PARTIAL, atomic_write, remove
 

@@ -32,8 +32,8 @@ from stages.training.memory import memory_for_batch, warn_of_memory
 from stages.training.outcome import diverged, report_completed, report_epoch
 from stages.training.parameter_server import Coordinated
 from stages.training.session import Plan, Session
-from stages.transfer.backbone import is_frozen
 from stages.transfer.feature_cache import on_features
+from stages.transfer.pretrained import is_frozen
 
 
 class Phase:

@@ -19,7 +19,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.transfer.backbone import is_frozen, unfreeze
+from stages.transfer.pretrained import is_frozen, unfreeze
 
 PARTS = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints")
 """Parts of a training's time; the remainder is `other`."""

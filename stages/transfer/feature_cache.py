@@ -24,7 +24,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import FitSettings, TrainSettings
 from stages.storage.cache import Contents, cached
-from stages.transfer.backbone import backbone_of, infers, is_frozen
+from stages.transfer.pretrained import backbone_of, infers, is_frozen
 
 BATCH = 64
 """Examples of a batch for the backbone, at most."""

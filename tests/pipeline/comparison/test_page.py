@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.plots import draw_curves
-from pipeline.comparison.report import page, write
+from pipeline.comparison.report import draw_curves, page, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.run import card
+from pipeline.run import facts
 from pipeline.run_folder.summary import Summary
 from stages.results import Exported
 from stages.reuse import KNOWN_IMAGES
@@ -39,13 +39,13 @@ def front(text: str) -> dict[str, Any]:
 
 
 def test_the_hub_reads_task_and_licence() -> None:
-    read = front(card.model_card(CLASSES, IMAGE_MODEL))
+    read = front(facts.model_card(CLASSES, IMAGE_MODEL))
     assert (read["library_name"], read["license"]) == ("keras", "mit")
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
 
 
 def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
-    text = card.model_card(NUMBERS, TABLE_MODEL)
+    text = facts.model_card(NUMBERS, TABLE_MODEL)
     assert "tabular-regression" in front(text)["tags"]
     assert front(text)["license"] == "unknown"
     assert "a number in the units of its data: price" in text
@@ -54,7 +54,7 @@ def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
 
 
 def test_intervals_stand_beside_their_metrics() -> None:
-    text = card.model_card(CLASSES, IMAGE_MODEL)
+    text = facts.model_card(CLASSES, IMAGE_MODEL)
     assert "| metric | value | 90 % interval |" in text
     assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
     assert "accuracy_low" not in text
@@ -62,4 +62,4 @@ def test_intervals_stand_beside_their_metrics() -> None:
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:
     seen = dataclasses.replace(CLASSES, facts=CLASSES.facts | {KNOWN_IMAGES: 1200})
-    assert "Too good: the model was trained on 1,200 of these test examples." in card.model_card(seen, IMAGE_MODEL)
+    assert "Too good: the model was trained on 1,200 of these test examples." in facts.model_card(seen, IMAGE_MODEL)

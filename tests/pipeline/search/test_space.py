@@ -9,7 +9,7 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.config.sweep import SearchSettings
+from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.search.plan import Axis, check_axes, probes, read_axes
 from pipeline.search.trials import Search

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from pipeline.config.sweep import SearchSettings
+from pipeline.config.schemas import SearchSettings
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity

@@ -20,7 +20,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.compare import main
 from pipeline.comparison.report import notes, terminal_table
-from pipeline.config.sweep import SweepSettings
+from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index

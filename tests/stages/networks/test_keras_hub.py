@@ -11,7 +11,7 @@ from stages.export import export
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.model import KerasHubSettings
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings
-from stages.transfer.backbone import backbone_of
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.engines

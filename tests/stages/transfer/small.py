@@ -9,7 +9,7 @@ import numpy as np
 from stages.networks.precision import last_dtype
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import TrainSettings
-from stages.transfer.backbone import backbone_of
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import adam, built_of, real_digits, settings
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper

@@ -14,8 +14,8 @@ from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import AugmentSettings
 from stages.train import train
-from stages.transfer.backbone import backbone_of
 from stages.transfer.feature_cache import OnFeatures, on_features
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import adam, flat, mirrored, one_device
 from tests.stages.training.stopped import Stopper
 from tests.stages.transfer.small import DATASET, build, given, run

@@ -15,7 +15,7 @@ from stages.results import Model, Strategy
 from stages.settings.model import CnnSettings
 from stages.settings.train import CosineSettings
 from stages.train import train
-from stages.transfer.backbone import backbone_of
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import adam, built_of, flat, mirrored, one_device
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper, Whole

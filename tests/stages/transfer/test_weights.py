@@ -15,8 +15,7 @@ from stages.settings.data import SyntheticSettings
 from stages.settings.model import ApplicationSettings, ModelSettings
 from stages.settings.results import ExportSettings
 from stages.tasks.classification import Classification
-from stages.transfer.backbone import backbone_of
-from stages.transfer.pretrained import load_weights
+from stages.transfer.pretrained import backbone_of, load_weights
 from tests.conftest import shared
 from tests.stages.experiments import built_of, flat, one_device
 from tests.stages.transfer.small import DATASET, build, weights_inside
