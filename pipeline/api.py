@@ -92,7 +92,7 @@ class Run:
         Raises:
             UserError: where the run has not exported it.
         """
-        from pipeline.serving.models import load, saved_model
+        from pipeline.serving import load, saved_model
 
         return load(saved_model(str(self.folder), None, self.folder))
 

@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
-from pipeline.serving.models import drift_of, encoded_function, load, saved_model, scores
-from pipeline.serving.tables import answers, as_trained, takes_columns, write_answers
+from pipeline.serving import (
+    answers,
+    as_trained,
+    drift_of,
+    encoded_function,
+    load,
+    saved_model,
+    scores,
+    takes_columns,
+    write_answers,
+)
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving.models import BYTES, drift_of, encoded_function, mlflow_model, scores
+from pipeline.serving import BYTES, drift_of, encoded_function, mlflow_model, scores
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE

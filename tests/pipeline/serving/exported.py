@@ -12,7 +12,7 @@ IMAGE = b"\xff\xd8" + bytes(30)
 
 
 def write_run(folder: Path, run_id: str | None, config: str | None) -> Path:
-    """Writes the files of a run that `pipeline.serving.models` reads; returns its folder."""
+    """Writes the files of a run that `pipeline.serving` reads; returns its folder."""
     folder.mkdir(parents=True)
     Summary(run_id, "FINISHED", "tiny", str(folder), {}).write(folder)
     if config is not None:

@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 
 from pipeline import serve
 from pipeline.run_folder.summary import Summary
-from pipeline.serving.models import mlflow_model, saved_model
+from pipeline.serving import mlflow_model, saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
 from tests.pipeline.serving.exported import write_run

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from pipeline import predict
-from pipeline.serving import tables
 from tests.pipeline.serving.exported import write_run
 
 
@@ -41,7 +40,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "BATCH", 2)
+    monkeypatch.setattr("pipeline.serving.BATCH", 2)
     output, other = tmp_path / "predicted.parquet", tmp_path / "other.csv"
     shutil.copy(table, other)
     assert predict.main([str(run), str(table), str(other), "-o", str(output)]) == 0

@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.tracking.journal import Journal
-from pipeline.tracking.registry import Registry
+from pipeline.tracking.mlflow_run import Registry
 from stages.results import Exported
 from tests.pipeline.tracking.journals import begin, client, folder_of
 from tests.stages.evaluation import made

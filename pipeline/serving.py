@@ -1,0 +1,242 @@
+"""Exported models: found by their run or their address in MLflow, and asked about images and the rows of tables."""
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.config.schemas import TrackingSettings
+from pipeline.paths import shorter
+from pipeline.run_folder.pending import settings_for
+from pipeline.run_folder.runs import CONFIG, Runs, read_config
+from pipeline.system.environment import quiet_stderr
+from pipeline.tracking.models import ADDRESSES, model_folder
+from pipeline.tracking.store import Store
+from stages.data.convert import decode_each
+from stages.errors import UserError
+from stages.exporters.reload import load_saved_model
+from stages.features.drift import Drift
+from stages.settings.places import regular_folder
+from stages.settings.table import Header, TableSettings, files_of
+from stages.storage.atomic import atomic_write
+
+BYTES = "serve_bytes"
+"""The signature of a SavedModel that takes encoded images."""
+
+NUMBERS = ("probabilities", "prediction")
+"""Answers of a model that are numbers, one for each of its class names."""
+
+BATCH = 2**14
+"""Rows that are answered at once."""
+
+KINDS = {"float64": "number", "int64": "whole", "string": "category"}
+"""Kinds of columns, by the dtypes of the model's arguments."""
+
+
+def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
+    """Return the folder of an MLflow model on this machine; makes no store in `outputs`.
+
+    Args:
+        model: a run, by its folder or the beginning of its id, or an address such as `models:/digits@champion`.
+        uri: the store; None: that in which the run was recorded, of an address the one in `outputs`.
+        outputs: where runs are.
+        command: the module of the user's command, for errors.
+
+    Raises:
+        UserError: where there is no such run, store or model, or the run is not tracked.
+    """
+    fix = f"python -m pipeline.{command} <run id> --tracking-uri=<address>"
+    settings, address, places = TrackingSettings("local"), model, [outputs]
+    if not model.startswith(ADDRESSES):
+        run = Runs(outputs).find(model, fix=fix)
+        if run.run_id is None:
+            problem = f"{model} was not tracked, so that MLflow has no model of it"
+            raise UserError(problem, "a tracked run", f"python -m pipeline.predict {model} <images>")
+        folder, address = Path(run.folder), f"runs:/{run.run_id}"
+        settings, places = settings_for(folder, settings), [*folder.parents[2:3], outputs]
+    if uri:
+        settings = TrackingSettings("server", uri)
+        settings.check("tracking")
+    place = next((place for place in places if (place / "mlflow.db").is_file()), None)
+    if settings.kind == "local" and place is None:
+        raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
+    return regular_folder(model_folder(address, Store(settings, place or outputs), "MODEL", fix))
+
+
+def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
+    """Return the folder of a SavedModel: of a run on this machine its export, tracked or not; see `mlflow_model`.
+
+    Args:
+        uri: the store whose model is meant, also of a run; None: of a run its export, of an address see `mlflow_model`.
+
+    Raises:
+        UserError: where there is none.
+    """
+    if uri or model.startswith(ADDRESSES):
+        folder = mlflow_model(model, uri, outputs, "predict")
+        return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
+    run = Runs(outputs).find(model, fix="python -m pipeline.predict <run id>")
+    folder = Path(run.folder) / "export" / "saved_model"
+    if not folder.is_dir():
+        raise UserError(
+            f"{shorter(Path(run.folder))} has exported no SavedModel",
+            "a run whose stage export has made one",
+            f"python -m pipeline from=export run={model} export=saved_model",
+        )
+    return folder
+
+
+def load(folder: Path) -> Any:
+    """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
+    with quiet_stderr():
+        return load_saved_model(str(regular_folder(folder)))
+
+
+def drift_of(loaded: Any) -> Drift:
+    """Return what counts rows by what a loaded SavedModel was trained on; of one of an earlier version nothing."""
+    known = getattr(loaded, "trained_on", None)
+    return Drift("{}" if known is None else known.numpy().decode())
+
+
+def encoded_function(loaded: Any) -> Any:
+    """Return the function of a loaded SavedModel that takes encoded images, string [N].
+
+    Raises:
+        UserError: where it has none.
+    """
+    if BYTES not in loaded.signatures:
+        raise UserError(
+            f"the model has no {BYTES}: its images have neither 1 nor 3 channels, or an earlier version exported it",
+            "a model of gray or color images, exported by this version",
+            "python -m pipeline from=export run=<run>",
+        )
+    return loaded.signatures[BYTES]
+
+
+def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
+    """Return the answers for each encoded image by their names, numbers last, or why it cannot be decoded.
+
+    Of classes these are `class_name`, `score` and `probabilities`; of labels `probabilities`; of numbers `prediction`.
+
+    Args:
+        classify: the signature `serve_bytes` of a SavedModel.
+    """
+    tensorflow = import_module("tensorflow")
+
+    def classified(contents: list[bytes]) -> list[dict[str, Any]]:
+        found = classify(tensorflow.constant(contents, tensorflow.string))
+        columns = {name: found[name].numpy() for name in sorted(found, key=lambda name: (name in NUMBERS, name))}
+        texts = {name: [text.decode() for text in column] for name, column in columns.items() if column.dtype == object}
+        values = [texts.get(name, column.tolist()) for name, column in columns.items()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+    answers = decode_each(encoded, classified, tensorflow.errors.OpError)
+    return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]
+
+
+class Block(NamedTuple):
+    """Rows of a file, from the one numbered `first` on, counted from 1 without the header."""
+
+    name: str
+    first: int
+
+
+def takes_columns(loaded: Any) -> bool:
+    """Return whether a loaded SavedModel takes columns, a value or a vector for each row, and no images."""
+    is_default = "serving_default" in loaded.signatures
+    return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
+
+
+def as_trained(saved: Path, paths: Sequence[Path]) -> TableSettings:
+    """Return how to read tables: as the run in whose folder the SavedModel `saved` is read its own, if it had any."""
+    folder = saved.parents[1]
+    data = read_config(folder).get("data") or {} if (folder / CONFIG).is_file() else {}
+    same = {name: data[name] for name in ("delimiter", "encoding", "missing") if "missing" in data}
+    return TableSettings(files=[str(path) for path in paths], **same)
+
+
+def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
+    """Yield some rows after others, with what the model answers by name, a row a row; `drift` counts them.
+
+    Raises:
+        UserError: where a file lacks a column that the model takes, or a row cannot be used.
+    """
+    from stages.data.tables import Typed, argument_names, read, read_files  # half a second, for pandas
+
+    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
+    columns = {name: column for column, name in argument_names(header.columns).items()}
+    arguments = _arguments(loaded)
+    missing = next((name for name in arguments if name not in columns), None)
+    if missing is not None:
+        raise UserError(
+            f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {', '.join(arguments)}"
+        )
+    wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
+    if wide is not None:
+        raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", "Python and MLflow")
+    typed = [Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()]
+    with TemporaryDirectory() as scratch:  # a table may be larger than memory
+        rows = read_files(header, settings, Path(scratch))
+        values, texts, wrong = read(rows, typed, "skip", Path(scratch))
+        if wrong:
+            raise UserError(": ".join(wrong[0]), "values as the model was trained on")
+        words = {name: np.array(found, object) for name, found in texts.items()}
+        begin = 0
+        for file, count in rows.parts:
+            for start in range(0, count, BATCH):
+                here = slice(begin + start, begin + min(start + BATCH, count))
+                given = {name: _values(values[columns[name]][here], words.get(columns[name])) for name in arguments}
+                drift.add(given)
+                yield Block(file, start + 1), _answer(loaded, given)
+            begin += count
+
+
+def _arguments(loaded: Any) -> dict[str, Any]:
+    return dict(loaded.signatures["serving_default"].structured_input_signature[1])
+
+
+def _values(values: np.ndarray, words: np.ndarray | None) -> np.ndarray:
+    return values if words is None else words[values]
+
+
+def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    tensorflow = import_module("tensorflow")
+    answered = loaded.signatures["serving_default"](
+        **{name: tensorflow.constant(part) for name, part in columns.items()}
+    )
+    return {name: answered[name].numpy() for name in sorted(answered)}  # in an order that TensorFlow does not keep
+
+
+def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
+    """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def arrow(values: np.ndarray) -> Any:
+        """Return answers as a column: of texts, numbers, or lists of numbers."""
+        if values.dtype == object:
+            return pa.array([value.decode() for value in values])
+        is_flat = values.ndim == 1
+        return pa.array(values) if is_flat else pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+
+    written = 0
+
+    def write(partial: Path) -> None:
+        nonlocal written
+        writer = None
+        for block, columns in answers(loaded, settings, drift):
+            count = len(next(iter(columns.values())))
+            named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
+            table = pa.table({**named, **{name: arrow(values) for name, values in columns.items()}})
+            writer = writer or pq.ParquetWriter(partial, table.schema)
+            writer.write_table(table)
+            written += count
+        if writer is None:
+            raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
+        writer.close()
+
+    atomic_write(output, write)
+    return written
