@@ -31,7 +31,6 @@ def runs(name: str, losses: dict[str, float], speeds: tuple[float, ...] = (), **
             val_loss=loss,
             metrics=changes.get("metrics", {}),
             validation=changes.get("validation"),
-            loss=changes.get("loss"),
         )
         for place, (seed, loss) in enumerate(losses.items())
     ]
@@ -138,21 +137,29 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
     assert choice(clear).startswith("best: precision=float32, chosen on val/best_loss")
 
 
+DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]
+
+
 @pytest.mark.parametrize(
-    ("other", "metric"),
+    ("setting", "losses", "metric"),
     [
-        ({"_target_": "Huber", "delta": 0.1}, "loss"),
-        ({"_target_": "Huber", "delta": 2}, "accuracy"),
-        ({"_target_": "Huber", "delta": 0.1, "penalized": True}, "accuracy"),
+        ("optimizer.learning_rate", DELTAS[:1] * 2, "loss"),
+        ("optimizer.learning_rate", DELTAS, "accuracy"),
+        ("model.network.l2", [{"penalized": True}] * 2, "accuracy"),
+        ("model.network.l2", [None, None], "loss"),
     ],
 )
-def test_losses_of_different_functions_choose_nothing(other: dict[str, Any], metric: str, tmp_path: Path) -> None:
-    """The smaller loss may be that of the smaller function: the task's metric is on one scale."""
-    small = runs("float32", {"1": 0.1}, metrics={"val/best_accuracy": 0.6}, loss={"_target_": "Huber", "delta": 0.1})
-    large = runs("mixed", {"1": 0.3}, metrics={"val/best_accuracy": 0.9}, loss=other)
-    found = compared(tmp_path, small, large)
-    assert found.choice.metric == f"val/best_{metric}"
-    assert found.choice.best is found.rows[metric == "accuracy"]
+def test_losses_that_may_be_on_two_scales_choose_nothing(
+    setting: str, losses: list[dict[str, Any] | None], metric: str, tmp_path: Path
+) -> None:
+    made = [
+        MadeRun(
+            {setting: text}, ANSWERS[0], val_loss=float(text), loss=loss, metrics={"val/best_accuracy": float(text)}
+        )
+        for text, loss in zip(("0.1", "0.3"), losses, strict=True)
+    ]
+    found = compared(tmp_path, made)
+    assert (found.choice.metric, found.choice.best) == (f"val/best_{metric}", found.rows[metric == "accuracy"])
 
 
 @pytest.mark.parametrize(("accuracies", "is_tied"), [((0.97, 0.975), True), ((0.85, 0.975), False)])
@@ -175,13 +182,3 @@ def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> No
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
-
-
-@pytest.mark.parametrize(("penalized", "metric"), [(True, "accuracy"), (False, "loss")])
-def test_a_larger_penalty_is_no_larger_loss(penalized: bool, metric: str, tmp_path: Path) -> None:
-    loss = {"penalized": True} if penalized else None
-    made = [
-        MadeRun({"model.network.l2": l2, "seed": "1"}, ANSWERS[0], val_loss=float(l2), loss=loss)
-        for l2 in ("0.1", "0.2")
-    ]
-    assert compared(tmp_path, made).choice.metric == f"val/best_{metric}"
