@@ -84,8 +84,8 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
     )
 
 
-class Drawn:
-    """RandAugment: a few operations for each image of a batch, drawn from a list, in order, all of one strength.
+class RandAugment:
+    """A few operations for each image of a batch, drawn from a list, in order, all of one strength.
 
     They fold into the matrices of `geometry` and `color`, but two that follow these. AutoContrast, Equalize and
     Sharpness, each of which would take passes of its own over the pixels, are left out; so is saturation where images
@@ -166,7 +166,7 @@ class Changes:
         numbers = dict(zip(COLUMNS, columns, strict=True))
         drawn = None
         if settings.rand_augment and settings.magnitude:
-            drawn = Drawn(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), settings.magnitude / 10, channels)
+            drawn = RandAugment(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), settings.magnitude / 10, channels)
         height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
         flips = (numbers["flip_x"] < settings.horizontal_flip * 0.5, numbers["flip_y"] < settings.vertical_flip * 0.5)
         before, after = self.geometry_matrices(numbers, width, height)
@@ -211,7 +211,7 @@ class Changes:
         x, y = (numbers["crop_x"] - 0.5) * (1.0 - side_x), (numbers["crop_y"] - 0.5) * (1.0 - side_y)
         return geometry.crop(side_x, side_y, x * width, y * height)
 
-    def _recolored(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: Drawn | None) -> tf.Tensor:
+    def _recolored(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: RandAugment | None) -> tf.Tensor:
         settings = self.settings
         channels = images.shape[3]
         black = self.pixel_range[0]

@@ -116,7 +116,7 @@ def model(
 
 def _log_task(task: Task, settings: TaskSettings, reporter: Reporter) -> None:
     """Prints what the configuration has chosen of the task."""
-    loss = f"; loss {task.own_loss.settings['_target_'].rpartition('.')[2]}" if task.own_loss is not None else ""
+    loss = f"; loss {task.own_loss.name}" if task.own_loss is not None else ""
     metrics = [f"{own.name} ({'higher' if own.is_higher_better else 'lower'} is better)" for own in task.own_metrics]
     if loss or metrics or settings._target_ is not None:
         reporter.log(f"task: {type(task).__name__}{loss}; metrics {', '.join([*task.metrics, *metrics])}")
@@ -211,7 +211,7 @@ def _build(
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
-    taken = signature(function).parameters.get("categories")
+    taken = signature(function).parameters.get("categories")  # of the project's, texts need it, and images have none
     kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
     lacks = {"image": dataset.images is None, "text": all(one.kind != "text" for one in dataset.features.values())}
     if function.__module__.startswith("stages.networks.") and lacks.get(kind):

@@ -27,6 +27,14 @@ from stages.targets import import_target, target_of
 PATTERNS = "*?[]\\%"
 """Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
 
+PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
+"""Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
+loss gets targets and answers."""
+
+_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
+_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
+"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
+
 
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """Raise UserError for the first rule that `experiment` breaks.
@@ -95,16 +103,6 @@ def _packages_are_installed(experiment: Experiment) -> None:
     for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)
         check_installed(f"export.formats.{name}", schema.requires, schema.extra)
-
-
-PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
-"""Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
-loss gets targets and answers."""
-
-
-_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
-_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
-"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
 
 
 def check_own_code(experiment: Experiment) -> None:

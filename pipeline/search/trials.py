@@ -161,9 +161,9 @@ class Search(Session):
             before = " before the stages after training" if made.only_trains else ""
             problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
-        elif (lossy := [name for name in names if name.endswith("loss")]) and self._varies_penalties(run):
+        elif (losses := [name for name in names if name.endswith("loss")]) and self._varies_penalties(run):
             self.study.tell(trial, reason="its network adds penalties to the loss")
-            problem = f"{lossy[0]} has the penalties of networks, in which trials may differ"
+            problem = f"{losses[0]} has the penalties of networks, in which trials may differ"
             raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
         elif any(run.metrics[name] != run.metrics[name] for name in names):
             self.study.tell(trial, reason="its metric is not a number")

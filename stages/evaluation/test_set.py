@@ -38,7 +38,8 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
     loss = dict(dataset.task.own_loss.settings) if dataset.task.own_loss is not None else {}
     if any(weight.regularizer is not None for weight in network.trainable_weights):
         loss[PENALIZED] = True
-    return {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}", VALIDATED_LOSS: loss}
+    found = {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}"}
+    return {**found, VALIDATED_LOSS: loss} if loss else {**found}
 
 
 def digest_of(split: Split) -> str:

@@ -34,6 +34,10 @@ class OwnLoss:
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     takes_logits: bool
 
+    @property
+    def name(self) -> str:
+        return str(self.settings["_target_"]).rpartition(".")[2]
+
 
 @dataclass(frozen=True, eq=False)
 class OwnMetric:

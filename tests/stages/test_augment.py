@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from stages.augment import COLUMNS, STRONGEST, Changes, Drawn, augment
+from stages.augment import COLUMNS, STRONGEST, Changes, RandAugment, augment
 from stages.augmentations import color
 from stages.augmentations.mixing import Mixing, beta
 from stages.data.batches import training_input
@@ -118,7 +118,7 @@ def test_posterize_and_solarize_are_those_of_pillow() -> None:
     }.items():
         strength = 0.8 if name == "solarize" else 1.0
         numbers = tf.constant([[(names.index(name) + 0.5) / len(names), 0.3]] * 6, tf.float64)
-        drawn = Drawn(numbers, strength, 3)
+        drawn = RandAugment(numbers, strength, 3)
         ours = color.solarize(
             color.posterize(tf.constant(NOISE), drawn.steps(*BYTES), 0.0), drawn.thresholds(*BYTES), *BYTES
         )
@@ -138,12 +138,12 @@ def test_hue_keeps_grey_and_brightness_and_a_turn_comes_back() -> None:
 
 def test_rand_augment_draws_each_operation_as_often() -> None:
     uniforms = tf.random.stateless_uniform([22_000, 2], [1, 2], dtype=tf.float64)
-    amounts = Drawn(uniforms, 0.9, 3).amounts
+    amounts = RandAugment(uniforms, 0.9, 3).amounts
     shares = [float(tf.reduce_mean(tf.cast(amounts[name] != 0, tf.float64))) for name in STRONGEST if STRONGEST[name]]
     assert shares == pytest.approx([1 / 11] * 10, abs=0.01)
     assert float(tf.reduce_max(amounts["rotate"])) == pytest.approx(0.9 * 30 / 360)
     assert float(tf.reduce_mean(tf.cast(amounts["shear_x"] > 0, tf.float64))) == pytest.approx(1 / 22, abs=0.01)
-    assert "saturation" not in Drawn(uniforms, 0.9, 1).amounts
+    assert "saturation" not in RandAugment(uniforms, 0.9, 1).amounts
 
 
 @pytest.mark.parametrize(("pixel_range", "channels"), [(BYTES, 3), ((0.0, 16.0), 1), ((-1.0, 1.0), 3), (BYTES, 4)])
