@@ -1,7 +1,9 @@
 """The `normalize` stage: how features become what a network takes: pixels are scaled, columns of tables encoded."""
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +15,15 @@ from stages.reporter import Reporter, Silent
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
+from stages.settings.places import regular_file
+from stages.tasks.classification import Classification
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Of red, green and blue in 0..1. Source: pytorch.org/vision/stable/models.html, as `torch` in keras.applications."""
+
+TARGETS = "targets.json"
+"""File of what a network's answers depend on: the classes in their order, or the mean and std of the targets."""
 
 
 def normalize(
@@ -55,15 +62,40 @@ def normalize(
 
 
 def _save(dataset: Dataset, folder: Path) -> None:
-    """Writes how the features of `dataset` become what a network takes."""
+    """Writes how the features of `dataset` become what a network takes, and how its targets are answered."""
     (save_scaling if dataset.encoder is None else save_encoder)(dataset, folder)
+    (folder / TARGETS).write_text(json.dumps(dataset.task.learnt))
 
 
 def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, cache: Path | None = None) -> Dataset:
     """Returns `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
+    dataset = _with_targets(saved, dataset)
     if dataset.images is None:
         return restore_encoder(saved, dataset, cache, reporter or Silent())
     return restore_scaling(saved, dataset)
+
+
+def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
+    """Returns `dataset` with the task as the run had it; classes, of which it may lack some, by their names.
+
+    A data set of other classes or targets stays as it is: the trained weights refuse it.
+
+    Raises:
+        UserError: where the file is missing or damaged.
+    """
+    try:
+        learnt: dict[str, Any] = {
+            name: tuple(values) for name, values in json.loads(regular_file(saved / TARGETS).read_text()).items()
+        }
+    except (OSError, ValueError) as error:
+        problem = f"{saved / TARGETS} cannot be read ({error})"
+        raise UserError(problem, "the results of a run of this version as it left them") from error
+    before, names = dataset.task.names, learnt["names"]
+    task = dataclasses.replace(dataset.task, **learnt)
+    if isinstance(task, Classification) and {*before} <= {*names}:
+        places = np.array([names.index(name) for name in before], np.int32)
+        return dataset.with_each_split(lambda one: dataclasses.replace(one, targets=places[one.targets]), task=task)
+    return dataclasses.replace(dataset, task=task) if (*before,) == names else dataset
 
 
 allow_reuse(normalize, _save, _restore)

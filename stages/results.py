@@ -213,6 +213,10 @@ class Dataset:
     def splits(self) -> dict[str, Split]:
         return {"train": self.train, "val": self.val, "test": self.test}
 
+    def with_each_split(self, of: Callable[[Split], Split], **others: Any) -> Dataset:
+        """Returns the data set with what `of` makes of each split; `others` are further fields."""
+        return dataclasses.replace(self, train=of(self.train), val=of(self.val), test=of(self.test), **others)
+
     @property
     def images(self) -> Feature | None:
         """The feature of `Split.of_images`, where it is the only one."""

@@ -106,7 +106,7 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
         if now.get(name) != before:
             raise UserError(
                 f"{dataset.name} has {name} {now.get(name)}, and the model was trained on {before}",
-                "data with the same classes in the same order, and images of the same shape and range",
+                "data of the same classes or targets, and images of the same shape and range",
                 "data=<another option>, or data.size=<pixels> for images of another size",
             )
 

@@ -184,7 +184,7 @@ class TableSource:
     """A table as typed columns, in memory or mapped from the cache.
 
     texts: of categories, by the numbers that stand for them. skipped: rows that are left out, and where the first are.
-    numbers: of the rows in the files, from 0.
+    numbers: of the rows in the files, from 0. parts: files, and how many rows each has.
     """
 
     name: str
@@ -194,6 +194,7 @@ class TableSource:
     listed: Sequence[Sequence[str]]
     arrays: Mapping[str, np.ndarray]
     numbers: np.ndarray
+    parts: Sequence[tuple[str, int]]
     is_mapped: bool
 
     @property
@@ -269,8 +270,8 @@ def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
     arrays = {column: contents.arrays[f"column_{place}"] for place, column in enumerate(contents.facts["read"])}
     numbers = arrays.pop(NUMBERS)
     columns = [ColumnFacts(**column) for column in contents.facts["columns"]]
-    texts, skipped, listed = (contents.facts[key] for key in ("texts", "skipped", "listed"))
-    return TableSource(name, columns, texts, skipped, listed, arrays, numbers, is_mapped)
+    texts, skipped, listed, parts = (contents.facts[key] for key in ("texts", "skipped", "listed", "parts"))
+    return TableSource(name, columns, texts, skipped, listed, arrays, numbers, parts, is_mapped)
 
 
 def _bytes_of(header: Header) -> float:
@@ -302,6 +303,7 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
         "texts": texts,
         "skipped": len(skipped),
         "listed": skipped[:MOST_SKIPPED],
+        "parts": rows.parts,
     }
     return Contents(content, {}, list(named)) if folder is not None else Contents(content, named)
 

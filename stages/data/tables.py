@@ -27,6 +27,11 @@ MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)?\s*)$"
 
+WHOLE = r"^\s*[+-]?\d{1,18}(\.0*)?\s*$"
+
+WHOLE_FLOAT = r"^\s*([+-]?\d+)\.0*\s*$"
+"""A whole number as pandas writes it where the column has missing values."""
+
 NUMBERS = ""
 """Name of the column that has the numbers of the rows; none in a file has it."""
 
@@ -73,7 +78,9 @@ class Rows:
         if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             array = array.cast(pa.float64())
             return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-        are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean, pa.types.is_null)
+        if pa.types.is_boolean(kind):
+            return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
+        are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
         if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
             return array.cast(pa.string())
         expected = "numbers, texts or dates"
@@ -209,18 +216,21 @@ def converted(array: Values, column: Typed) -> Converted:
     bad = [(missing, "")] if column.required else []
     if column.kind == "category":
         encoded = array.cast(pa.string()).fill_null("").dictionary_encode().combine_chunks()
-        return Converted(encoded.indices.to_numpy(), encoded.dictionary.to_pylist(), bad)
+        plain = pc.replace_substring_regex(encoded.dictionary, WHOLE_FLOAT, r"\1").dictionary_encode()
+        codes = plain.indices.to_numpy()[encoded.indices.to_numpy()]
+        return Converted(codes, plain.dictionary.to_pylist(), bad)
     kind = pa.int64() if column.kind == "whole" else pa.float64()
-    why = "is no number"
+    why = "is no whole number" if column.kind == "whole" else "is no number"
     if column.kind == "date":
         instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
         seconds, why = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), "is no date (such as 2024-12-31)"
         array = pa.array(seconds, from_pandas=True)
     numbers = cast(array, kind)
     if numbers is None:
-        is_number = pc.match_substring_regex(array, r"^\s*[+-]?\d{1,18}\s*$" if column.kind == "whole" else NUMBER)
-        numbers = pc.if_else(is_number, array, pa.scalar(None, pa.string()))
-        numbers = pc.utf8_trim_whitespace(numbers).cast(kind)
+        texts = array.cast(pa.string())
+        is_number = pc.match_substring_regex(texts, WHOLE if column.kind == "whole" else NUMBER)
+        numbers = pc.if_else(is_number, texts, pa.scalar(None, pa.string()))
+        numbers = pc.utf8_trim_whitespace(pc.replace_substring_regex(numbers, WHOLE_FLOAT, r"\1")).cast(kind)
     values = numbers.fill_null(UNKNOWN if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
     bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
     if column.least is not None:

@@ -317,19 +317,52 @@ def save_encoder(dataset: Dataset, folder: Path) -> None:
 def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter: Reporter) -> Dataset:
     """Returns `dataset`, of whatever rows, encoded as the data set was of which `save_encoder` has written.
 
+    A category may have whole numbers in one of them and texts in the other, where a value is missing.
+
     Raises:
-        UserError: where it lacks a feature that this one had, or has it of another kind.
+        UserError: where it lacks features that this one had, or has them of another kind.
     """
     features = {name: Feature(**facts) for name, facts in json.loads((saved / f"{NAME}.json").read_text()).items()}
-    for name, feature in features.items():
-        own = dataset.features.get(name)
-        if own is None or (own.kind, own.dtype) != (feature.kind, feature.dtype):
-            have = "is missing" if own is None else f"is a {own.kind} of {own.dtype}"
-            column = feature.facts.get("column", name)
-            raise UserError(
-                f"{dataset.name}: {column} {have}, and the run was trained on a {feature.kind} of {feature.dtype}",
-                "the columns that the run was trained on, of the same kinds",
-                f"'data.features={{{column}: {feature.kind}}}'",
-            )
+    others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(name), one)}
+    if others:
+        kinds = {one.facts.get("column", name): one.kind for name, one in others.items()}
+        own = [dataset.features[name].kind if name in dataset.features else "missing" for name in others]
+        found = ", ".join(f"{name} is {kind}" for name, kind in zip(kinds, own, strict=True))
+        raise UserError(
+            f"{dataset.name}: {found}, unlike where the run was trained",
+            "the columns that the run was trained on, of the same kinds",
+            f"'data.features={{{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}}}'",
+        )
+
+    def recoded(split: Split) -> Split:
+        columns = {name: _recoded(split.features[name], dataset.features[name], one) for name, one in features.items()}
+        return replace(split, features=columns)
+
     encoder = keras.models.load_model(saved / f"{NAME}.keras")
-    return with_encoder(dataset, encoder, features, cache, reporter)
+    return with_encoder(dataset.with_each_split(recoded), encoder, features, cache, reporter)
+
+
+def _is_alike(own: Feature | None, other: Feature) -> bool:
+    """Returns whether a column can be read as one of another table."""
+    return own is not None and own.kind == other.kind and (own.kind == "category" or own.dtype == other.dtype)
+
+
+def _recoded(column: Column, own: Feature, other: Feature) -> Column:
+    """Returns a category as texts where it has whole numbers and `other` has texts, and the other way round."""
+    if own.dtype == other.dtype:
+        return column
+
+    def read(rows: Any) -> np.ndarray:
+        values = column[rows].tolist()
+        if other.dtype == "string":
+            return np.array(["" if value == NO_NUMBER else str(value) for value in values], object)
+        return np.array(
+            [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values], np.int64
+        )
+
+    rows = np.arange(column.shape[0])
+    return (
+        read(rows)
+        if isinstance(column, np.ndarray)
+        else Streamed(read, rows, (), np.dtype(object if other.dtype == "string" else np.int64))
+    )

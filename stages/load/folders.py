@@ -10,7 +10,7 @@ from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import Files, FileSource, load
 from stages.data.split import Split
-from stages.data.splits import cut_classes, dataset_of
+from stages.data.splits import SPLITS, cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter, Silent
@@ -19,9 +19,6 @@ from stages.settings.data import ImageFolderSettings, TextFolderSettings
 from stages.settings.places import regular_file
 from stages.settings.table import not_in_encoding
 from stages.tasks.classification import Classification
-
-SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
-"""Folders that are splits, in any case, where all folders have such names."""
 
 TEXT = "text"
 """Name of the only feature of texts."""
@@ -36,8 +33,8 @@ def image_folder(
     """Returns the images below `settings.dir`, whose folders are the classes, in the order of their names.
 
     Images may lie at any depth below their class. Where the directory holds a folder `train`, it and its sisters
-    `val` (or `validation`) and `test` are the splits, each with the same class folders; a split that is not there is
-    cut from `train`. Files and folders that begin with a dot, and files of other kinds, are passed over.
+    `val` and `test`, or others of SPLITS, are the splits, each with the same class folders; a split that is not there
+    is cut from `train`. Files and folders that begin with a dot, and files of other kinds, are passed over.
 
     Arguments and files are those of `stages.data.loading.load`.
     """
@@ -112,7 +109,7 @@ def _splits(root: Path) -> dict[str, Path]:
     if not are_splits or "train" not in splits or len(splits) < len(folders):
         raise UserError(
             f"data.dir={root} has {', '.join(f'{path.name}/' for path in folders)}",
-            "train/, with val/ (or validation/) and test/ beside it and nothing else, or a folder for each class",
+            "train/, with val/ and test/ beside it and nothing else, or a folder for each class",
             "data.dir=<a folder with those alone>",
         )
     return {name: splits[name] for name in ("test", "train", "val") if name in splits}

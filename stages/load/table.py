@@ -12,7 +12,7 @@ from stages.data.columns import Column, Described, Streamed
 from stages.data.decode import Decoder
 from stages.data.loading import Encoded, Files, FileSource, Invalid, feature_of, read_images, report_left_out
 from stages.data.split import Split
-from stages.data.splits import cut_all, dataset_of
+from stages.data.splits import SPLITS, cut_all, dataset_of
 from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
 from stages.data.tables import digests
 from stages.errors import UserError
@@ -27,9 +27,6 @@ from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
-
-SPLITS = {"train": "train", "val": "val", "validation": "val", "valid": "val", "test": "test"}
-"""Values of `data.split_column`, in any case, and the splits that they mean."""
 
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 """Values of a column that is one of several labels, in any case."""
@@ -245,14 +242,12 @@ def _of_two_kinds(source: TableSource, names: Sequence[str]) -> UserError:
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each split, int64 in order; what `data.split_column` does not name is cut.
+    """Returns the rows of each split, int64 in order; what neither files nor `data.split_column` name is cut.
 
     Raises:
         UserError: where the column has another value, a group is in two splits, or a split cannot be cut.
     """
-    rows = {"train": np.arange(len(source.numbers))}
-    if settings.split_column is not None:
-        rows = _named_splits(source, settings.split_column)
+    rows = _named_splits(source, settings)
     train = rows["train"]
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     if settings.group is not None:
@@ -281,13 +276,20 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     rows["train"] = np.sort(train)
     for name, part in rows.items():
         if not len(part):
-            raise UserError(
-                f"the {name} split of {source.name} has no row", "one at least", f"data.{name}_fraction=0.2"
-            )
+            fix = f"data.{name}_fraction=0.2" if name in missing else ""
+            raise UserError(f"the {name} split of {source.name} has no row", "one at least", fix)
     return rows
 
 
-def _named_splits(source: TableSource, column: str) -> dict[str, np.ndarray]:
+def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
+    """Returns the rows of the splits that files or a column name, else all for training."""
+    if of_each := settings.split_of_each:
+        ends = np.cumsum([count for _, count in source.parts])
+        files = np.searchsorted(ends, source.numbers, side="right")
+        return {name: np.flatnonzero((np.array(of_each) == name)[files]) for name in dict.fromkeys(of_each)}
+    if settings.split_column is None:
+        return {"train": np.arange(len(source.numbers))}
+    column = settings.split_column
     names = source.of(column)
     for value in np.unique(names):
         if str(value).lower() not in SPLITS:
@@ -312,7 +314,7 @@ def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarr
                 raise UserError(
                     f"data.group={column}: {group} is in the splits {seen[group]} and {name}",
                     "each group in one split",
-                    "data.split_column=null",
+                    "data.group=null",
                 )
 
 

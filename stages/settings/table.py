@@ -36,7 +36,8 @@ class TableSettings(ImagesSettings):
 
     _target_: str = "stages.load.table.table"
     files: Any = None
-    """A file, or a list of files and patterns such as `reviews/*.parquet`."""
+    """A file, or a list of files and patterns such as `reviews/*.parquet`; or one of these for each split, such as
+    `{train: a.csv, test: b.csv}`: a split that is not named is cut."""
     target: Any = None
     """The column to predict, or a list of columns."""
     features: Any = None
@@ -47,7 +48,8 @@ class TableSettings(ImagesSettings):
     weight: str | None = None
     """The column that holds the weight of each example in loss and metrics."""
     split_column: str | None = None
-    """The column that says `train`, `val` (or `validation`) or `test`; a split that it does not name is cut."""
+    """The column that says `train`, `val` or `test`, or `training`, `validation` and so on; a split that it does not
+    name is cut."""
     group: str | None = None
     """The column whose equal values stay in one split, such as a patient."""
     time: str | None = None
@@ -71,6 +73,12 @@ class TableSettings(ImagesSettings):
     def targets(self) -> list[str]:
         """The columns to predict."""
         return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def split_of_each(self) -> list[str]:
+        """The split of each file; none where they are not given by split."""
+        by_split = self.files.items() if isinstance(self.files, Mapping) else ()
+        return [split for split, files in by_split for _ in files_of(files)]
 
     @property
     def roles(self) -> dict[str, str]:
@@ -102,8 +110,8 @@ class TableSettings(ImagesSettings):
 
     def check(self, path: str) -> None:
         super().check(path)
-        for name in ("files", "target"):
-            value = getattr(self, name)
+        files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
+        for name, value in (*(("files", part) for part in files), ("target", self.target)):
             items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             if not value or not all(isinstance(item, str) for item in items):
                 what = name.rstrip("s")
@@ -118,6 +126,7 @@ class TableSettings(ImagesSettings):
                 raise UserError(
                     f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
                 )
+        self._check_splits(path)
         self._check_format(path)
         self._check_images(path)
         if self.group and self.time:
@@ -127,6 +136,22 @@ class TableSettings(ImagesSettings):
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             for column in columns:
                 header.refuse_missing(column, f"{path}.{setting}")
+
+    def _check_splits(self, path: str) -> None:
+        if not isinstance(self.files, Mapping):
+            return
+        fix = f"'{path}.files={{train: <file>, test: <file>}}'"
+        if not {"train"} <= {*self.files} <= {"train", "val", "test"}:
+            raise UserError(
+                f"{path}.files has files for {', '.join(map(str, self.files))}", "train, and val or test", fix
+            )
+        if self.split_column:
+            problem = f"{path}.split_column with a file for each split"
+            raise UserError(problem, "one of the two", f"{path}.split_column=null")
+        found = files_of(self.files)
+        twice = next((file for file in found if found.count(file) > 1), None)
+        if twice is not None:
+            raise UserError(f"{path}.files has {twice} in two splits", "files of one split each", fix)
 
     def _check_format(self, path: str) -> None:
         twice = next((target for target in self.targets if self.targets.count(target) > 1), None)
@@ -156,12 +181,16 @@ class TableSettings(ImagesSettings):
             )
 
 
-def files_of(files: str | Sequence[str]) -> list[Path]:
+def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
     """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
+
+    Those of one split after those of another, where they are given by split.
 
     Raises:
         UserError: where there is none, or it is of no known format.
     """
+    if isinstance(files, Mapping):
+        return [path for part in files.values() for path in files_of(part)]
     found: list[Path] = []
     for pattern in [files] if isinstance(files, str) else files:
         path = Path(pattern).expanduser()

@@ -46,6 +46,11 @@ class Regression(Task):
         std = np.where(wide.std(axis=0) > 0, wide.std(axis=0), 1.0)
         return cls(names, tuple(map(float, wide.mean(axis=0))), tuple(map(float, std)))
 
+    @property
+    def learnt(self) -> dict[str, tuple[Any, ...]]:
+        """See `Task`."""
+        return {**super().learnt, "mean": self.mean, "std": self.std}
+
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`."""
         expected = f"finite numbers, float32 [N, {len(self.names)}]"

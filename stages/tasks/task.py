@@ -134,6 +134,11 @@ class Task(ABC):
         return {"targets": len(self.names)}
 
     @property
+    def learnt(self) -> dict[str, tuple[Any, ...]]:
+        """Fields that the answers of a trained network depend on, by name; it keeps them on other data."""
+        return {"names": self.names}
+
+    @property
     def described(self) -> dict[str, Any]:
         """Facts for `summary.json`, by which runs are compared."""
         return {

@@ -50,6 +50,9 @@ def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
         image_folder(settings(root))
     (root / "other").rename(tmp_path / "other")
     assert [len(split) for split in image_folder(settings(root)).splits.values()] == [6, 8, 2]
+    for before, name in ((root / "train", "Training"), (root / "validation", "valid"), (tmp_path / "other", "Testing")):
+        before.rename(root / name)
+    assert [len(split) for split in image_folder(settings(root)).splits.values()] == [8, 8, 8]
 
 
 CONTENT = {"truncated": lambda content: content[:-200], "text": lambda _: b"no image at all", "nothing": lambda _: b""}

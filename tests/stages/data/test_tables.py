@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
@@ -84,9 +85,33 @@ def test_typed_files_and_patterns(write: Write, tmp_path: Path, suffix: str) -> 
     values = columns(settings, size="number", color="category", is_new="category", price="number")
     np.testing.assert_array_equal(values["size"], [1.5, np.nan, np.nan] * 2)
     assert values["color"].tolist() == ["red", "", "blue"] * 2
-    assert values["is_new"].tolist() == ["true", "false", ""] * 2
+    assert values["is_new"].tolist() == ["True", "False", ""] * 2
     assert values["price"].tolist() == [1, 2, 3] * 2
     assert values[NUMBERS].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) -> None:
+    """As pandas writes a column to CSV, with and without missing values, and to Parquet."""
+    frame = pd.DataFrame({"rooms": [2, 3, 2], "is_new": [True, False, True], "price": [1, 2, 3]})
+    some = frame.assign(rooms=[2.0, 3.0, np.nan])
+    read_as = {"rooms": "category", "is_new": "category"}
+    for number, of in enumerate((frame, some)):
+        of.to_parquet(tmp_path / f"{number}.parquet")
+        parquet = TableSettings(files=str(tmp_path / f"{number}.parquet"), target="price")
+        text = write(of.to_csv(index=False))
+        for settings in (text, parquet):
+            found = columns(settings, **read_as)
+            assert found["rooms"].tolist() == ["2", "3", "" if of is some else "2"]
+            assert found["is_new"].tolist() == ["True", "False", "True"]
+            whole = columns(settings, rooms="whole")["rooms"]
+            assert whole[:2].tolist() == [2, 3]
+            assert (whole[2] == 2) == (of is frame)
+    settings = write("rooms,price\n2.5,1\n")
+    with pytest.raises(UserError, match=r"'2\.5' is no whole number"):
+        columns(settings, rooms="whole")
+    frame.assign(rooms=[2.5, 3.0, np.nan]).to_parquet(tmp_path / "half.parquet")
+    with pytest.raises(UserError, match=r"'2\.5' is no whole number"):
+        columns(TableSettings(files=str(tmp_path / "half.parquet"), target="price"), rooms="whole")
 
 
 def test_kinds(write: Write) -> None:
@@ -163,7 +188,7 @@ def test_texts_that_mean_a_missing_value(write: Write) -> None:
         ("a,price\n1,2\n,3\n", Typed("a", "number", required=True), "table.csv row 2, column a: the value is missing"),
         ("a,price\n1,2\n,3\n", Typed("a", "category", True), "table.csv row 2, column a: the value is missing"),
         ("a,price\n1,2\n-1,3\n", Typed("a", "number", least=0.0), "table.csv row 2, column a: '-1' is less than 0"),
-        ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no number"),
+        ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no whole number"),
         ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
         ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "table.csv row 2 has 3 values for 2 columns"),
         ("a,price\n1,2\n1\n", Typed("a", "number"), "table.csv row 2 has 1 values for 2 columns"),

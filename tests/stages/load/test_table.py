@@ -1,5 +1,6 @@
 """Tables as data sets: what is predicted, how rows are divided, and what is said of targets that cannot be learned."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,38 @@ def test_a_column_names_the_splits(load: Load) -> None:
     for split, value in (("train", "train"), ("val", "Validation"), ("test", "test")):
         assert numbers(dataset)[split] == set(np.flatnonzero(COLUMNS["part"] == value))
     assert "part" not in dataset.features
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_files_are_those_of_splits(tmp_path: Path, cache: bool) -> None:
+    parts = {"train": ["a", "b"], "test": ["c"]}
+    for place, name in enumerate("abc"):
+        rows = [f"{place * 100 + row},{row * 0.7}" for row in range(100)] + ["n/k,1"] * (name == "a")
+        (tmp_path / f"{name}.csv").write_text("\n".join(["size,price", *rows]))
+    files = {split: [str(tmp_path / f"{name}.csv") for name in names] for split, names in parts.items()}
+    settings = TableSettings(files=files, target="price", on_error="skip", memory_gib=0.0 if cache else None)
+    settings.check("data")
+    dataset = table(settings, None, None, tmp_path / "cache" if cache else None)
+    sizes = {name: {*np.asarray(split.features["size"][:]).astype(int)} for name, split in dataset.splits.items()}
+    assert sizes["test"] == {*range(200, 300)}
+    assert sizes["train"] | sizes["val"] == {*range(200)}
+    assert len(sizes["val"]) == 20
+
+
+def test_files_of_splits_are_whole_and_of_one_split(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("size,price\n1,2\n")
+    first, second = (str(tmp_path / name) for name in ("a.csv", "b.csv"))
+    errors: list[tuple[Any, Any, str]] = [
+        ({"test": second}, {}, "has files for test. Expected train, and val or test"),
+        ({"train": first, "dev": second}, {}, "has files for train, dev"),
+        ({"train": first, "test": str(tmp_path / "*.csv")}, {}, "a.csv in two splits"),
+        ({"train": first, "test": []}, {}, "a file, or a list of them"),
+        ({"train": first, "test": second}, {"split_column": "size"}, "split_column with a file for each split"),
+    ]
+    for files, given, message in errors:
+        with pytest.raises(UserError, match=re.escape(message)):
+            TableSettings(files=files, target="price", **given).check("data")
 
 
 def test_rows_of_a_group_stay_together(load: Load) -> None:

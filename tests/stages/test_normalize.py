@@ -1,0 +1,100 @@
+"""What a trained network keeps of its own data when it meets other data: scale of targets, classes, categories."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.errors import UserError
+from stages.evaluate import evaluate
+from stages.normalize import TARGETS, normalize
+from stages.results import Dataset
+from stages.reuse import reuse_of
+from stages.settings.data import NormalizeSettings
+from stages.settings.results import EvaluateSettings
+from tests.stages.evaluation.test_importance import fitted
+from tests.stages.experiments import one_device, table_of
+
+ROWS = 400
+
+
+def table(folder: Path, seed: int, target: str = "price", **columns: Any) -> Dataset:
+    """Returns a table of one number and `columns`, whose price is about twice the number."""
+    folder.mkdir()
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame({"size": random.normal(size=ROWS), **columns})
+    frame["price"] = frame.get("price", 2 * frame["size"] + 0.1 * random.normal(size=ROWS))
+    return table_of(folder, frame, target=target)
+
+
+def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
+    """Returns `other` as a run takes it that reuses the results of one on `trained_on`."""
+    reuse = reuse_of(normalize)
+    assert reuse is not None
+    reuse.save(trained_on, saved)
+    return restored(other, saved)
+
+
+def restored(other: Dataset, saved: Path) -> Dataset:
+    reuse = reuse_of(normalize)
+    assert reuse is not None
+    found: Dataset = reuse.restore(saved, other)
+    return found
+
+
+def test_targets_of_another_scale_are_answered_in_the_units_of_the_training(tmp_path: Path) -> None:
+    data = normalize(table(tmp_path / "one", 1), NormalizeSettings())
+    raw = table(tmp_path / "two", 2, price=100 + 50 * np.random.default_rng(3).normal(size=ROWS))
+    other = kept(data, raw, tmp_path)
+    trained = fitted(data)
+    trained = replace(trained, model=replace(trained.model, task=other.task))
+    found = evaluate(trained, other, one_device(), EvaluateSettings(baseline=False, importance=False))
+    task: Any = data.task
+    outputs = trained.model.network.predict(np.asarray(other.test.inputs["numbers"]), verbose=0)
+    errors = outputs * task.std + task.mean - np.asarray(raw.test.targets)
+    np.testing.assert_allclose(found.record.metrics["test/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5)
+
+
+def test_classes_are_those_of_the_training_by_their_names(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    colors = random.choice(["red", "blue", "green"], ROWS)
+    data = normalize(table(tmp_path / "one", 1, "color", color=colors), NormalizeSettings())
+    raw = table(tmp_path / "two", 2, "color", color=np.where(colors == "blue", "red", colors))
+    other = kept(data, raw, tmp_path)
+    assert other.task.names == ("blue", "green", "red") != raw.task.names
+    for name, split in other.splits.items():
+        before = np.array(raw.task.names)[raw.splits[name].targets]
+        np.testing.assert_array_equal(np.array(other.task.names)[split.targets], before)
+    unknown = table(tmp_path / "three", 2, "color", color=np.where(colors == "blue", "pink", colors))
+    assert kept(data, unknown, tmp_path).task.names == unknown.task.names  # which the weights refuse
+
+
+@pytest.mark.parametrize("missing", ["in training", "in the other data"])
+def test_whole_numbers_are_one_category_whether_some_are_missing_or_not(tmp_path: Path, missing: str) -> None:
+    rooms = pd.Series(np.random.default_rng(1).integers(1, 5, ROWS), dtype="Int64")
+    some = rooms.where(np.arange(ROWS) % 7 > 0)
+    first, second = (some, rooms) if missing == "in training" else (rooms, some)
+    data = normalize(table(tmp_path / "one", 1, rooms=first), NormalizeSettings())
+    raw = table(tmp_path / "two", 2, rooms=second)
+    assert raw.features["rooms"].dtype != data.features["rooms"].dtype
+    other = kept(data, raw, tmp_path)
+    values = data.features["rooms"].facts["values"]
+    place = list(other.features).index("rooms")
+    for split in other.splits.values():
+        given = second.astype("string").fillna("").to_numpy()[split.numbers]
+        expected = np.array([[text == str(value) for value in values] for text in given])
+        np.testing.assert_array_equal(np.asarray(split.inputs["numbers"])[:, place : place + len(values)], expected)
+
+
+def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(1).normal(size=ROWS)
+    data = normalize(table(tmp_path / "one", 1, area=numbers, age=numbers), NormalizeSettings())
+    other = table(tmp_path / "two", 2, area=np.arange(ROWS) % 4)
+    with pytest.raises(UserError, match=r"area is category, age is missing.*features=\{area: number, age: number\}"):
+        kept(data, other, tmp_path)
+    (tmp_path / TARGETS).unlink()
+    with pytest.raises(UserError, match=r"targets\.json cannot be read"):
+        restored(other, tmp_path)
