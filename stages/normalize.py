@@ -81,7 +81,7 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     A data set of other classes or targets stays as it is: the trained weights refuse it.
 
     Raises:
-        UserError: where the file is missing or damaged.
+        UserError: where the file is missing or damaged, or the target is of numbers here or there alone.
     """
     try:
         learnt: dict[str, Any] = {
@@ -90,7 +90,13 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     except (OSError, ValueError) as error:
         problem = f"{saved / TARGETS} cannot be read ({error})"
         raise UserError(problem, "the results of a run of this version as it left them") from error
+    if dataset.task.learnt == learnt:
+        return dataset
     before, names = dataset.task.names, learnt["names"]
+    if {*dataset.task.learnt} != {*learnt}:
+        numbers = ", ".join(f"{name}: number" for name in names) if "mean" in learnt else ""
+        problem = f"{dataset.name}: its target is one of task={dataset.task.kind}, unlike that of the training"
+        raise UserError(problem, "the target of the training", numbers and f"'data.features={{{numbers}}}'")
     task = dataclasses.replace(dataset.task, **learnt)
     if isinstance(task, Classification) and {*before} <= {*names}:
         places = np.array([names.index(name) for name in before], np.int32)

@@ -72,6 +72,13 @@ def test_classes_are_those_of_the_training_by_their_names(tmp_path: Path) -> Non
     assert kept(data, unknown, tmp_path).task.names == unknown.task.names  # which the weights refuse
 
 
+def test_classes_are_no_numbers(tmp_path: Path) -> None:
+    data = normalize(table(tmp_path / "one", 1), NormalizeSettings())
+    other = table(tmp_path / "two", 2, price=np.arange(ROWS) % 3)
+    with pytest.raises(UserError, match=r"one of task=classification, unlike .*features=\{price: number\}"):
+        kept(data, other, tmp_path)
+
+
 @pytest.mark.parametrize("missing", ["in training", "in the other data"])
 def test_whole_numbers_are_one_category_whether_some_are_missing_or_not(tmp_path: Path, missing: str) -> None:
     rooms = pd.Series(np.random.default_rng(1).integers(1, 5, ROWS), dtype="Int64")
