@@ -190,7 +190,7 @@ ROWS = (
     Row("evaluating and exporting a run again, `from=evaluate`", "reuse:mnist", "seconds", "from=evaluate", "train"),
     Row("memory of the default run", "memory:default_run", "MiB", "default run", "TensorFlow, idle", at_most=1.5),
     Row("memory of tf_flowers from disk", "memory:larger_than_memory", "MiB", "all, from disk", "an eighth, from disk",
-        at_most=1.1, note="mapped pages of the images' file count, which the kernel takes back when asked."),
+        at_most=1.1, note="mapped pages of the file of images count; the kernel takes them back when it needs them."),
     Row("memory of evaluation at 288 px", "memory:evaluation", "MiB", "evaluate", "train", at_most=1.1),
     Row("1,000 to 1,000,000 examples", "growth:examples", "exponent", "growth", at_most=1.05, unit="exponent"),
     Row("1 to 64 jobs", "growth:jobs", "exponent", "growth", at_most=1.05, unit="exponent"),

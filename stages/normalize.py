@@ -94,9 +94,10 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
         return dataset
     before, names = dataset.task.names, learnt["names"]
     if {*dataset.task.learnt} != {*learnt}:
-        numbers = ", ".join(f"{name}: number" for name in names) if "mean" in learnt else ""
-        problem = f"{dataset.name}: its target is one of task={dataset.task.kind}, unlike that of the training"
-        raise UserError(problem, "the target of the training", numbers and f"'data.features={{{numbers}}}'")
+        numbers = ", ".join(f"{name}: number" for name in names)
+        fix = f"'data.features={{{numbers}}}'" if "mean" in learnt else ""
+        problem = f"{dataset.name}: its target is one of task={dataset.task.kind}, unlike in the training"
+        raise UserError(problem, f"the target of the training, {', '.join(names[:5])}", fix)
     task = dataclasses.replace(dataset.task, **learnt)
     if isinstance(task, Classification) and {*before} <= {*names}:
         places = np.array([names.index(name) for name in before], np.int32)

@@ -43,6 +43,9 @@ _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
+VERSION = 2
+"""Of what a table becomes in the cache."""
+
 MOST_SKIPPED = 10_000
 """Rows that are listed, of those that are left out."""
 
@@ -250,7 +253,7 @@ def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) 
     of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction", "task")
     facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in of_splits)
     facts.append(("task", settings.predicts))
-    place = cache / f"table-{hashlib.sha256(repr((status, facts)).encode()).hexdigest()[:32]}"
+    place = cache / f"table-{hashlib.sha256(repr((VERSION, status, facts)).encode()).hexdigest()[:32]}"
 
     def make(folder: Path) -> Contents:
         with TemporaryDirectory(dir=folder) as scratch:

@@ -29,7 +29,7 @@ NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)
 
 WHOLE = r"^\s*[+-]?\d{1,18}(\.0*)?\s*$"
 
-WHOLE_FLOAT = r"^\s*([+-]?\d+)\.0*\s*$"
+WHOLE_FLOAT = r"^([+-]?\d+)\.0*$"
 """A whole number as pandas writes it where the column has missing values."""
 
 NUMBERS = ""
@@ -230,7 +230,7 @@ def converted(array: Values, column: Typed) -> Converted:
         texts = array.cast(pa.string())
         is_number = pc.match_substring_regex(texts, WHOLE if column.kind == "whole" else NUMBER)
         numbers = pc.if_else(is_number, texts, pa.scalar(None, pa.string()))
-        numbers = pc.utf8_trim_whitespace(pc.replace_substring_regex(numbers, WHOLE_FLOAT, r"\1")).cast(kind)
+        numbers = pc.replace_substring_regex(pc.utf8_trim_whitespace(numbers), WHOLE_FLOAT, r"\1").cast(kind)
     values = numbers.fill_null(UNKNOWN if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
     bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
     if column.least is not None:

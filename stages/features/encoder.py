@@ -317,7 +317,7 @@ def save_encoder(dataset: Dataset, folder: Path) -> None:
 def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter: Reporter) -> Dataset:
     """Returns `dataset`, of whatever rows, encoded as the data set was of which `save_encoder` has written.
 
-    A category may have whole numbers in one of them and texts in the other, where a value is missing.
+    A category whose values are whole numbers is one of texts where some are missing: either becomes the other.
 
     Raises:
         UserError: where it lacks features that this one had, or has them of another kind.
@@ -329,7 +329,7 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         own = [dataset.features[name].kind if name in dataset.features else "missing" for name in others]
         found = ", ".join(f"{name} is {kind}" for name, kind in zip(kinds, own, strict=True))
         raise UserError(
-            f"{dataset.name}: {found}, unlike where the run was trained",
+            f"{dataset.name}: {found}, unlike in the training",
             "the columns that the run was trained on, of the same kinds",
             f"'data.features={{{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}}}'",
         )
@@ -339,7 +339,7 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         return replace(split, features=columns)
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras")
-    return with_encoder(dataset.with_each_split(recoded), encoder, features, cache, reporter)
+    return with_encoder(dataset.with_each_split(recoded, features=features), encoder, features, cache, reporter)
 
 
 def _is_alike(own: Feature | None, other: Feature) -> bool:
@@ -352,17 +352,15 @@ def _recoded(column: Column, own: Feature, other: Feature) -> Column:
     if own.dtype == other.dtype:
         return column
 
-    def read(rows: Any) -> np.ndarray:
-        values = column[rows].tolist()
+    def recode(value: Any) -> Any:
         if other.dtype == "string":
-            return np.array(["" if value == NO_NUMBER else str(value) for value in values], object)
-        return np.array(
-            [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values], np.int64
-        )
+            return "" if value == NO_NUMBER else str(value)
+        return int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER
 
-    rows = np.arange(column.shape[0])
-    return (
-        read(rows)
-        if isinstance(column, np.ndarray)
-        else Streamed(read, rows, (), np.dtype(object if other.dtype == "string" else np.int64))
-    )
+    dtype = np.dtype(object if other.dtype == "string" else np.int64)
+
+    def read(rows: Any) -> np.ndarray:
+        return np.array([recode(value) for value in column[rows].tolist()], dtype)
+
+    everything = np.arange(column.shape[0])
+    return read(everything) if isinstance(column, np.ndarray) else Streamed(read, everything, (), dtype)

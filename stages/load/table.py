@@ -282,7 +282,7 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
 
 
 def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of the splits that files or a column name, else all for training."""
+    """Returns the rows of each named split, by file or by `data.split_column`; without either, all are for training."""
     if of_each := settings.split_of_each:
         ends = np.cumsum([count for _, count in source.parts])
         files = np.searchsorted(ends, source.numbers, side="right")

@@ -48,8 +48,7 @@ class TableSettings(ImagesSettings):
     weight: str | None = None
     """The column that holds the weight of each example in loss and metrics."""
     split_column: str | None = None
-    """The column that says `train`, `val` or `test`, or `training`, `validation` and so on; a split that it does not
-    name is cut."""
+    """The column that says `train`, `val` (or `validation`) or `test`; a split that it does not name is cut."""
     group: str | None = None
     """The column whose equal values stay in one split, such as a patient."""
     time: str | None = None

@@ -85,7 +85,7 @@ def test_whole_numbers_are_one_category_whether_some_are_missing_or_not(tmp_path
     some = rooms.where(np.arange(ROWS) % 7 > 0)
     first, second = (some, rooms) if missing == "in training" else (rooms, some)
     data = normalize(table(tmp_path / "one", 1, rooms=first), NormalizeSettings())
-    raw = table(tmp_path / "two", 2, rooms=second)
+    raw = table(tmp_path / "two", 2, rooms=second, further=np.arange(ROWS) / 7)
     assert raw.features["rooms"].dtype != data.features["rooms"].dtype
     other = kept(data, raw, tmp_path)
     values = data.features["rooms"].facts["values"]
