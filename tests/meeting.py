@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from pipeline.system.signals import until
 from stages.collectives import mean_over_workers
 from stages.settings.strategy import MultiWorkerSettings
 from stages.strategy import strategy
@@ -12,8 +13,11 @@ from stages.strategy import strategy
 
 def main() -> None:
     where = strategy(MultiWorkerSettings(deterministic=False))
-    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    config = json.loads(os.environ["TF_CONFIG"])
+    index, members = config["task"]["index"], range(len(config["cluster"]["worker"]))
     Path(f"{sys.argv[1]}.{index}").write_text(str(mean_over_workers(where, index + 1.0)))
+    # One that ended at once could close the socket that another still reads the last sum from.
+    until(lambda: all(Path(f"{sys.argv[1]}.{member}").exists() for member in members), 30)
 
 
 if __name__ == "__main__":
