@@ -64,11 +64,14 @@ def import_text_operations() -> None:
 
 
 def load_saved_model(path: str) -> Any:
-    """Load a SavedModel, also one with a tokenizer."""
+    """Load a SavedModel, also one with a tokenizer, whose operations take most of two seconds to import."""
     import tensorflow as tf
 
-    import_text_operations()
-    return tf.saved_model.load(path)
+    try:
+        return tf.saved_model.load(path)
+    except RuntimeError:  # for an operation that is not registered
+        import_text_operations()
+        return tf.saved_model.load(path)
 
 
 def _saved_model(path: str) -> Predict:
