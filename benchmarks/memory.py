@@ -59,7 +59,7 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
     """
     from pipeline.planning.plan import make_plan
     from pipeline.run.runner import bind
-    from stages.reporter import Silent
+    from stages.reporter import Reporter
     from tests.pipeline.experiments import experiment
 
     peaks: dict[str, float] = {}
@@ -72,7 +72,7 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
         results: dict[str, Any] = {}
         for stage in bind(make_plan(chosen), chosen):
             accepted = stage.function.__code__.co_varnames[: stage.function.__code__.co_argcount]
-            handed = {"settings": stage.settings, "reporter": Silent(), "folder": Path(folder), "cache": Path(folder)}
+            handed = {"settings": stage.settings, "reporter": Reporter(), "folder": Path(folder), "cache": Path(folder)}
             arguments = {name: results[name] for name in stage.planned.inputs}
             arguments |= {name: value for name, value in handed.items() if name in accepted}
             ctypes.CDLL("libc.so.6").malloc_trim(0)

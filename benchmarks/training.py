@@ -37,11 +37,11 @@ def frozen_features(rounds: int) -> Samples:
     """Measures the features of a frozen MobileNetV2 of width 0.35 against its bare inference, images of 160 pixels."""
     from benchmarks.bare import Bare
     from benchmarks.models import built, device, images, trained_by_adam
-    from stages.reporter import Silent
+    from stages.reporter import Reporter
     from stages.settings.model import ApplicationSettings
     from stages.transfer.feature_cache import BATCH, on_features
 
-    class Watched(Silent):
+    class Watched(Reporter):
         """Notes when each batch of features is there."""
 
         def __init__(self) -> None:

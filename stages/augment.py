@@ -16,7 +16,7 @@ import tensorflow as tf
 from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing
 from stages.errors import UserError
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import AugmentSettings
 
@@ -73,7 +73,7 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
     params = {}
     if channels != 3 and color_settings:
         params = {"skipped": f"{', '.join(color_settings)}: images have {channels} channel(s)"}
-        (reporter or Silent()).log(f"augment skips {params['skipped']}")
+        (reporter or Reporter()).log(f"augment skips {params['skipped']}")
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,

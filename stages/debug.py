@@ -12,7 +12,7 @@ from stages.collectives import is_chief
 from stages.data.columns import Column
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Record, Strategy, Trained
 from stages.tables import aligned
 from stages.training.session import PARTS
@@ -45,7 +45,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
         splits = {"train": _repeated(one, steps), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
-    (reporter or Silent()).log(f"debug run with {text}")
+    (reporter or Reporter()).log(f"debug run with {text}")
     facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
     fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]  # features in the cache are of this data set alone
     shuffled = dataset.is_shuffled and not settings.same_batch
@@ -107,7 +107,7 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
             f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
             "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
         )
-    (reporter or Silent()).log(
+    (reporter or Reporter()).log(
         f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
     )
     return Record(metrics={"debug/overfit_steps": steps, "debug/overfit_loss": last})
@@ -132,7 +132,7 @@ def profiling(
     Args:
         folder: the run's, with the trace in `profile`.
     """
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     seconds = {part: float(trained.record.metrics.get(f"train/{part}_seconds", 0.0)) for part in (*PARTS, "other")}
     rows = [
         (f"  {part.replace('_', ' ')}", f"{value:.2f}", f"{value / sum(seconds.values()):.1%}")

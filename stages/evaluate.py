@@ -26,7 +26,7 @@ from stages.evaluation.scored import ROWS, columns_of, is_told_by_columns, scori
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
 from stages.plots.charts import plot_differences, plot_numbers
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Evaluation, Model, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tables import aligned
@@ -57,7 +57,7 @@ def evaluate(
     Args:
         folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.
     """
-    model, reporter = trained.model, reporter or Silent()
+    model, reporter = trained.model, reporter or Reporter()
     task, test = model.task, dataset.test
     scorer = Scorer(strategy, model)
     batch_size = _batch_size(settings, scorer, len(test), reporter)

@@ -13,7 +13,7 @@ from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, Reference, table, write_tables
 from stages.exporters.exporter import Exporter
 from stages.exporters.reload import measure
-from stages.reporter import Reporter, Silent, safe_place
+from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
@@ -34,7 +34,7 @@ def export(
         UserError: where probabilities are not finite, the model cannot be written in a format, or the file differs by
             more than the format's limits.
     """
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from stages.features.kinds import IMAGES
 from stages.features.texts import UNKNOWN
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.data import InspectSettings
@@ -243,7 +243,7 @@ def inspect(
     found = statistics(dataset)
     files: dict[str, Sequence[Path]] = {}
     if strategy is None or is_chief(strategy):
-        log(found, dataset, reporter or Silent())
+        log(found, dataset, reporter or Reporter())
         if folder is not None:
             files["data"] = write(found, dataset, folder / "data")
             if dataset.images is not None:

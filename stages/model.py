@@ -21,7 +21,7 @@ from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
 from stages.networks.rescaling import facts, for_pixels_of, with_scaling
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
@@ -59,9 +59,9 @@ def model(
     policies: dict[str, str] = {}
     chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
     task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
-    _log_task(task, chosen, reporter or Silent())
+    _log_task(task, chosen, reporter or Reporter())
     function, arguments = _function(settings.network)
-    scaling = _scaling(function, arguments, dataset, reporter or Silent())
+    scaling = _scaling(function, arguments, dataset, reporter or Reporter())
 
     def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with _policy(policy):
@@ -104,7 +104,7 @@ def model(
     }
     is_of_run = settings.weights not in ("none", "imagenet")
     trained_on = digests_of_run(Path(settings.weights).expanduser()) if is_of_run else None
-    known = known_examples(trained_on, dataset.test, f"model.weights={settings.weights}", reporter or Silent())
+    known = known_examples(trained_on, dataset.test, f"model.weights={settings.weights}", reporter or Reporter())
     record = _record(network, params, folder, known)
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)

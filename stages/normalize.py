@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.encoder import learn_encoder, restore_encoder, save_encoder
 from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
@@ -43,7 +43,7 @@ def normalize(
     """
     images = dataset.images
     if images is None:
-        return learn_encoder(dataset, settings, cache, reporter or Silent(), folder)
+        return learn_encoder(dataset, settings, cache, reporter or Reporter(), folder)
     low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):
@@ -71,7 +71,7 @@ def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, ca
     """Returns `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
     dataset = _with_targets(saved, dataset)
     if dataset.images is None:
-        return restore_encoder(saved, dataset, cache, reporter or Silent())
+        return restore_encoder(saved, dataset, cache, reporter or Reporter())
     return restore_scaling(saved, dataset)
 
 

@@ -2,25 +2,28 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 
-class Stop(Protocol):
-    """Whether the run should end early."""
+class Stop:
+    """Whether the run should end early. Outside a run it never should: an exception alone ends a stage."""
 
     @property
     def requested(self) -> bool:
         """Whether the user or the system has requested it."""
+        return False
 
     def now(self) -> NoReturn:
         """Ends the run, once everything worth keeping is kept."""
+        raise KeyboardInterrupt
 
     def nothing_to_keep(self) -> AbstractContextManager[None]:
         """Declares that an exception within the block would lose nothing, so that the run may end inside it."""
+        return nullcontext()
 
 
-class Reporter(Protocol):
-    """Receives the reports of a stage. The runner passes one in; a notebook may leave it out."""
+class Reporter:
+    """Receives the reports of a stage, and ignores them all. The runner passes in one that does not."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Records one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
@@ -43,45 +46,16 @@ class Reporter(Protocol):
     def resumed(self, step: int) -> None:
         """Notes that training resumes after `step` steps."""
 
+    def wait_for_turn(self) -> None:
+        """Waits, before steps are timed, until no other job of the sweep computes beside them."""
+
     def is_secret(self, name: str, value: object) -> bool:
         """Returns whether `value` holds a secret, by itself or by its `name`; if so, it is written to no file."""
-
-    def stopping(self) -> AbstractContextManager[Stop]:
-        """Defers the first signal until the stage has saved its state and calls `now()`."""
-
-
-class Silent:
-    """A reporter that ignores all reports, for a stage called outside a run."""
-
-    def metrics(self, values: Mapping[str, float], step: int) -> None: ...
-
-    def progress(self, done: int, total: int, note: str) -> None: ...
-
-    def doing(self, activity: str) -> None: ...
-
-    def log(self, line: str) -> None: ...
-
-    def warn(self, line: str) -> None: ...
-
-    def resumed(self, step: int) -> None: ...
-
-    def is_secret(self, name: str, value: object) -> bool:
         return False
 
     def stopping(self) -> AbstractContextManager[Stop]:
-        return nullcontext(Never())
-
-
-class Never:
-    """A stop that is never requested; an exception alone ends the stage."""
-
-    requested = False
-
-    def now(self) -> NoReturn:
-        raise KeyboardInterrupt
-
-    def nothing_to_keep(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        """Defers the first signal until the stage has saved its state and calls `now()`."""
+        return nullcontext(Stop())
 
 
 _visit: Callable[[], None] | None = None

@@ -11,7 +11,7 @@ from stages.collectives import is_chief
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings, TrainSettings
@@ -47,7 +47,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
             another training, or one cannot be written.
     """
     timing = Timing()
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     _refuse_or_warn(model, dataset, strategy, settings, reporter)
     best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
     place = folder / "checkpoints" if folder is not None else None

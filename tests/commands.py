@@ -62,10 +62,16 @@ class Command:
     """A running command, with what `subprocess.Popen` offers of it."""
 
     def __init__(self, connection: socket.socket, stdout: IO[str] | None, stderr: IO[str] | None) -> None:
-        self.stdout, self.stderr = stdout, stderr
+        self._stdout, self.stderr = stdout, stderr
         self.returncode: int | None = None
         self._connection = connection
         self.pid = self._receive(None)
+
+    @property
+    def stdout(self) -> IO[str]:
+        """What it prints, where it was started with `subprocess.PIPE`."""
+        assert self._stdout is not None
+        return self._stdout
 
     def __enter__(self) -> "Command":
         return self
@@ -73,7 +79,7 @@ class Command:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for stream in (self.stdout, self.stderr):
+        for stream in (self._stdout, self.stderr):
             if stream is not None:
                 stream.close()
         self.wait()
@@ -181,6 +187,19 @@ def run(*arguments: str, timeout: float = 600, **options: Any) -> subprocess.Com
             command.kill()
             raise
         return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
+
+
+def succeed(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command as `run` does, and asserts that it ends with 0."""
+    done = run(*arguments, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def run_alone(code: str, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process that begins with it, in the project's directory."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def _text(file: IO[str]) -> str:

@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,15 @@ def module_outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Pat
 def pipeline_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `python -m pipeline` from a directory that is not the project's; for options see `commands.start`."""
     return functools.partial(commands.run, cwd=tmp_path)
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path of modules; those in it, whose names begin with `own_`, are forgotten after the test."""
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
 
 
 def shared(*parts: str) -> Path:

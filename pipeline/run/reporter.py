@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pipeline.console import Console
-from pipeline.planning.job import OnEpoch
+from pipeline.planning.job import OnEpoch, Turn
 from pipeline.redaction import redact
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.tracker import Tracker
-from stages.reporter import Stop, safe_place
+from stages.reporter import Reporter, Stop, safe_place
 from stages.results import as_number
 
 LONGEST_METRIC_NAME = 250
@@ -20,11 +20,19 @@ LONGEST_METRIC_NAME = 250
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
-class RunReporter:
+class RunReporter(Reporter):
     """The `stages.reporter.Reporter` of a run. stage: the one that reports."""
 
-    def __init__(self, tracker: Tracker, console: Console, summary: Summary, on_epoch: OnEpoch | None = None) -> None:
+    def __init__(
+        self,
+        tracker: Tracker,
+        console: Console,
+        summary: Summary,
+        on_epoch: OnEpoch | None = None,
+        turn: Turn | None = None,
+    ) -> None:
         self._on_epoch = on_epoch
+        self._turn = turn
         self._tracker = tracker
         self._console = console
         self._summary = summary
@@ -77,6 +85,10 @@ class RunReporter:
             self._summary.resumed_from_step = step
             self._tracker.tags({"resumed_from_step": str(step)})
             self._console.log(f"resuming training after step {step}")
+
+    def wait_for_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.wait()
 
     def is_secret(self, name: str, value: object) -> bool:
         return bool(redact({name: value}) != {name: value})

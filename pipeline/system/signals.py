@@ -25,6 +25,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from pipeline.exit_codes import TIMED_OUT
+from stages import reporter
 
 Answer = TypeVar("Answer")
 
@@ -286,11 +287,7 @@ def until(ready: Callable[[], Answer], seconds: float = math.inf, poll: float = 
 
 
 def pause(seconds: float) -> None:
-    """Wait until the time is over.
-
-    Raises:
-        Interrupted: if the run should end.
-    """
+    """Wait until the time is over; raises as `until` does."""
     until(lambda: None, seconds)
     check()
 
@@ -345,7 +342,7 @@ def on_forced_exit(mark: Callable[[Request], None]) -> Iterator[None]:
         _listener.on_forced_exit = before
 
 
-class Stop:
+class Stop(reporter.Stop):
     """See `stages.reporter.Stop`."""
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from stages.checkpoints.files import Checkpoint, read, write
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 from stages.settings.places import regular_file
@@ -76,7 +76,7 @@ def restore_trained(
             )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model
-    known = known_examples(arrays.get(DIGESTS), dataset.test, "the model", reporter or Silent())
+    known = known_examples(arrays.get(DIGESTS), dataset.test, "the model", reporter or Reporter())
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
     names = (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)

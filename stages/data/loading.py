@@ -28,7 +28,7 @@ from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.settings.places import regular_file
@@ -186,7 +186,7 @@ def load(
     Raises:
         UserError: where images cannot be used and are not to be skipped, or splits cannot be cut.
     """
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     prepared = read_images(source, settings, reporter, cache)
     place = np.full(len(source), -1)
     place[prepared.numbers] = np.arange(len(prepared.numbers))

@@ -14,7 +14,7 @@ from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
 from stages.load.table import Wide, dataset_of_rows, described_rows
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
 from stages.settings.places import regular_file
@@ -132,7 +132,7 @@ def dataset_of_arrays(
         split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
     )
-    source, reporter = read_rows(_joined(name, rows), table), reporter or Silent()
+    source, reporter = read_rows(_joined(name, rows), table), reporter or Reporter()
     if not wide:
         return dataset_of_rows(source, table, reporter, folder)
     whole = {

@@ -13,7 +13,7 @@ from stages.data.split import Split
 from stages.data.splits import SPLITS, cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import Feature
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ImageFolderSettings, TextFolderSettings
 from stages.settings.places import regular_file
@@ -38,7 +38,7 @@ def image_folder(
 
     Arguments and files are those of `stages.data.loading.load`.
     """
-    files = files_of_classes(settings.folder, SUFFIXES, reporter or Silent())
+    files = files_of_classes(settings.folder, SUFFIXES, reporter or Reporter())
     source = FileSource(files, Decoder(settings.shape((None, None, 3)), settings.resize))
     return load(source, settings, reporter, folder, cache)
 
@@ -54,7 +54,7 @@ def text_folder(
     Raises:
         UserError: where a text cannot be read, there are no two classes, or splits cannot be cut.
     """
-    files = files_of_classes(settings.folder, (".txt",), reporter or Silent())
+    files = files_of_classes(settings.folder, (".txt",), reporter or Reporter())
     texts = np.array([_text(path, settings.encoding) for path in files.paths], object)
     targets = np.array(files.labels, np.int32)
     splits = {

@@ -17,7 +17,7 @@ from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_c
 from stages.data.tables import digests
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.table import TableSettings
@@ -44,7 +44,7 @@ def table(
     Raises:
         UserError: where the target, a kind or a row cannot be used, or splits cannot be cut.
     """
-    reporter = reporter or Silent()
+    reporter = reporter or Reporter()
     source = read_table(settings, cache, reporter)
     if settings.image is None:
         return dataset_of_rows(source, settings, reporter, folder)

@@ -21,7 +21,7 @@ from stages.data.loading import Encoded, Source, load
 from stages.data.table_source import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
-from stages.reporter import Reporter, Silent
+from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
 from stages.settings.places import regular_folder
@@ -56,12 +56,12 @@ def tfds(
         usable = {name: features[name] for name in (image, label)}
     left_out = [f"{name} ({type(feature).__name__})" for name, feature in features.items() if name not in usable]
     if left_out:
-        (reporter or Silent()).log(f"{info.full_name}: left out {', '.join(left_out)}")
+        (reporter or Reporter()).log(f"{info.full_name}: left out {', '.join(left_out)}")
     records = Records(builder, settings, usable)
     if images and isinstance(features[label], kinds.ClassLabel):
         return load(TfdsSource(records, settings, image, label), settings, reporter, folder, cache)
     columns = records.columns(settings)
-    targets = _targets(label, columns.pop(label), features[label], reporter or Silent())
+    targets = _targets(label, columns.pop(label), features[label], reporter or Reporter())
     given = {
         split: tuple({name: column[rows] for name, column in part.items()} for part in (columns, targets))
         for split, rows in records.parts.items()

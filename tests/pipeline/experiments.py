@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-import json
 import os
 import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +140,7 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
             assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
-        done = commands.run(*given, f"outputs={outputs}", cwd=cwd)
-        assert done.returncode == 0, done.stdout + done.stderr
+        commands.succeed(*given, f"outputs={outputs}", cwd=cwd)
         with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
             weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
     assert weights[0].keys() == weights[1].keys()
@@ -151,18 +149,30 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
     return outputs
 
 
-def losses(outputs: Path) -> list[float]:
-    """Returns losses of the one run in `outputs`."""
-    [summary] = outputs.glob("runs/*/*/summary.json")
-    metrics = json.loads(summary.read_text())["metrics"]
-    return [metrics[name] for name in ("train/loss", "val/loss", "test/loss")]
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Writes texts into `folder`, by the names of their files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def write_run(folder: Path, status: str = "FINISHED", run_id: str | None = "abcdef12", **values: Any) -> Path:
+    """Writes the summary of a run, and nothing else of it; returns its folder."""
+    folder.mkdir(parents=True)
+    Summary(run_id, status, "tried", str(folder), {}, **values).write(folder)
+    return folder
+
+
+def tracked(outputs: Path) -> tuple[MlflowClient, list[Run]]:
+    """Returns the store of `outputs`, and the runs of the one experiment in it."""
+    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
+    [own] = client.search_experiments(filter_string="name != 'Default'")
+    return client, client.search_runs([own.experiment_id])
 
 
 def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
     """Returns the parent run of the one sweep in the store, and those under it in their order."""
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [own] = client.search_experiments(filter_string="name != 'Default'")
-    found = client.search_runs([own.experiment_id])
+    _, found = tracked(outputs)
     [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert len(children) == len(found) - 1
@@ -171,9 +181,7 @@ def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
 
 def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
     """Returns the store of `outputs`, and the one run in it."""
-    client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [found] = client.search_experiments(filter_string="name != 'Default'")
-    [run] = client.search_runs([found.experiment_id])
+    client, [run] = tracked(outputs)
     return client, run
 
 

@@ -13,10 +13,10 @@ import pytest
 from pipeline import diff, runs
 from pipeline.api import Run, compare, compose, open_run, run_experiment, search
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests import commands
+from tests.pipeline.experiments import write_run
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +128,7 @@ def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytes
 
 
 def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "runs" / "digits" / "20260101-000000-abcd"
-    folder.mkdir(parents=True)
-    Summary("0123456789", "RUNNING", "digits", str(folder), {}).write(folder)
+    folder = write_run(tmp_path / "runs" / "digits" / "20260101-000000-abcd", "RUNNING")
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == [Run(folder).status] == ["INTERRUPTED"]
     with locked(folder):
         assert [entry["status"] for entry in listed(capsys, tmp_path)] == [Run(folder).status] == ["RUNNING"]

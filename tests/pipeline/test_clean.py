@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import pytest
 
 from pipeline.clean import main
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.summary import Summary
-from stages.reporter import Silent
+from stages.reporter import Reporter
 from stages.storage.cache import Contents, cached
+from tests.pipeline.experiments import write_files, write_run
 
 DAYS = 86400
+KEPT = {"config.yaml", "pipeline.log", "export/saved_model/saved_model.pb", "checkpoints/best.weights.h5"}
+LEFTOVERS = {"checkpoints/.partial-7-step-00000030.npz"}
+CHECKPOINTS = {"checkpoints/step-00000010.npz", "checkpoints/step-00000020.npz"}
 
 
 def aged(folder: Path, days: float) -> None:
@@ -24,20 +28,8 @@ def aged(folder: Path, days: float) -> None:
 
 
 def make_run(outputs: Path, name: str, status: str, days: float = 40, place: str = "runs/digits_cnn") -> Path:
-    folder = outputs / place / name
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "export" / "saved_model").mkdir(parents=True)
-    Summary(name, status, "digits_cnn", str(folder), {}).write(folder)
-    for file in (
-        "config.yaml",
-        "pipeline.log",
-        "export/saved_model/saved_model.pb",
-        "checkpoints/best.weights.h5",
-        "checkpoints/step-00000010.npz",
-        "checkpoints/step-00000020.npz",
-        "checkpoints/.partial-7-step-00000030.npz",
-    ):
-        (folder / file).write_bytes(bytes(10_000))
+    folder = write_run(outputs / place / name, status)
+    write_files(folder, dict.fromkeys(KEPT | LEFTOVERS | CHECKPOINTS, 10_000 * "x"))
     aged(folder, days)
     return folder
 
@@ -57,10 +49,6 @@ def outputs(tmp_path: Path) -> Path:
 
 def clean(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
-
-
-LEFTOVERS = {"checkpoints/.partial-7-step-00000030.npz"}
-CHECKPOINTS = {"checkpoints/step-00000010.npz", "checkpoints/step-00000020.npz"}
 
 
 def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +74,7 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.Captur
     assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
     assert clean(outputs, "--yes", "--unfinished", "--older-than=0d", "--kind=checkpoints") == 0
     assert all(not CHECKPOINTS & files(run) for run in expected)
-    assert {"summary.json", "config.yaml", "export/saved_model/saved_model.pb"} <= set.intersection(*map(files, before))
+    assert {"summary.json", *KEPT} <= set.intersection(*map(files, before))
 
 
 def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None:
@@ -95,9 +83,7 @@ def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None
     (outputs / "runs" / "digits_cnn" / "linked").symlink_to(elsewhere)
     (outputs / "runs" / "other").symlink_to(elsewhere.parent)
     (outputs / "cache").symlink_to(elsewhere.parent)
-    for file in (inside / "checkpoints").iterdir():
-        file.unlink()
-    (inside / "checkpoints").rmdir()
+    shutil.rmtree(inside / "checkpoints")
     (inside / "checkpoints").symlink_to(elsewhere / "checkpoints")
     before = files(tmp_path)
     assert clean(outputs, "--yes", "--older-than=0d") == 0
@@ -107,21 +93,12 @@ def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None
 def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
     cache = outputs / "cache"
 
-    def fill(folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        (folder / "data.npy").write_bytes(bytes(100_000))
-
-    for name in ("old", "other", "new"):
-        (cache / name).mkdir(parents=True)
-        fill(cache / name)
-
     def make(folder: Path) -> Contents:
         return Contents({}, {"data": np.zeros(100_000, np.uint8)})
 
-    cached(cache / "used", make, Silent())  # by this process, which has not ended
-    (cache / ".partial-dead").mkdir()
-    fill(cache / ".partial-dead")
-    (cache / ".partial-making").mkdir()
+    cached(cache / "used", make, Reporter())  # by this process, which has not ended
+    for name in ("old", "other", "new", ".partial-dead", ".partial-making"):
+        write_files(cache / name, {"data.npy": 100_000 * "x"})
     for path in cache.iterdir():
         aged(path, 1 if path.name == "new" else 40)
     with (cache / ".making.lock").open("w") as held, (cache / ".other.use").open("w") as used:
@@ -131,7 +108,7 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
         assert clean(outputs, "--yes") == 0
     left = {path.name for path in cache.iterdir() if path.is_dir()}
     assert left == {"other", "new", "used", ".partial-making"}
-    entry, is_new = cached(cache / "old", make, Silent())
+    entry, is_new = cached(cache / "old", make, Reporter())
     assert is_new
     assert len(entry.arrays["data"]) == 100_000
 

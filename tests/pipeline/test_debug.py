@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from pipeline.comparison.answer import choice, sentences
 from pipeline.config.debug import debugged
@@ -19,7 +18,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, latest
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import experiment, tracked
 
 pytestmark = pytest.mark.slow
 
@@ -90,11 +89,10 @@ def test_a_search_is_refused(pipeline_command: Callable[..., subprocess.Complete
 @pytest.fixture(scope="module")
 def sweep(module_outputs: Path) -> tuple[Path, str]:
     """Outputs of a sweep of debug runs, one of them with processes of its own, and what it printed."""
-    done = commands.run(
+    done = commands.succeed(
         "-m", "debug=fast", "strategy=one_device,multi_worker", "model.network.filters=[8]",
         "export.register=digits", "export.alias=champion", f"outputs={module_outputs}", cwd=module_outputs,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
     return module_outputs, done.stdout
 
 
@@ -108,9 +106,7 @@ def test_all_stages_run_under_every_strategy_and_agree(sweep: tuple[Path, str]) 
 
 
 def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> None:
-    client = MlflowClient(f"sqlite:///{sweep[0] / 'mlflow.db'}")
-    [own] = client.search_experiments(filter_string="name != 'Default'")
-    runs = client.search_runs([own.experiment_id])
+    client, runs = tracked(sweep[0])
     assert len(runs) == 3
     assert {run.data.tags["debug"] for run in runs} == {"fast"}
     assert list(client.search_registered_models()) == []

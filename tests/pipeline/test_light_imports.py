@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests import commands
 
 HEAVY = (
     "numpy", "pandas", "scipy", "sklearn", "matplotlib", "tensorflow", "keras", "mlflow", "sqlalchemy", "pyarrow",
@@ -24,10 +24,8 @@ finally:
 
 @pytest.mark.parametrize("words", ["--help", "--version", "trian.epochs=3", "dry_run=true"])
 def test_it_is_answered_without_them(words: str, tmp_path: Path) -> None:
-    script = SCRIPT.format(heavy=HEAVY)
-    command = [sys.executable, "-c", script, words]
-    command += [f"outputs={tmp_path}"] if "=" in words else []
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    outputs = [f"outputs={tmp_path}"] if "=" in words else []
+    done = commands.run_alone(SCRIPT.format(heavy=HEAVY), words, *outputs, timeout=60)
     assert done.returncode == (2 if "trian" in words else 0), done.stderr
     assert done.stdout.splitlines()[-1] == "imported:", done.stdout
 

@@ -1,7 +1,6 @@
 """Numbers through everything that compares runs: a sweep, its table and page, another run."""
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.datasets import load_diabetes
 from pipeline.sweep.index import compare, latest
 from stages.evaluation.predictions import read_columns
 from tests import commands
-from tests.pipeline.experiments import BARE
+from tests.pipeline.experiments import BARE, last
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +19,8 @@ def run(outputs: Path, *words: str) -> str:
     """Trains on a table of numbers; returns what it printed."""
     load_diabetes(as_frame=True).frame.to_csv(outputs / "diabetes.csv", index=False)
     given = ("data=table", f"data.files={outputs}/diabetes.csv", "data.target=target", "evaluate.baseline=false")
-    done = commands.run(*words, *given, *BARE, "train.monitor=val_rmse", "tracking=off", f"outputs={outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    words = (*words, *given, *BARE, "train.monitor=val_rmse", "tracking=off", f"outputs={outputs}")
+    return commands.succeed(*words).stdout
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +66,7 @@ def _rmse(path: Path) -> float:
 def test_a_run_is_compared_with_another_by_rmse(sweep: tuple[Path, str], tmp_path: Path) -> None:
     [other, _] = sorted(path.parent for path in sweep[0].glob("*/summary.json"))
     printed = run(tmp_path, "train.epochs=20", "optimizer.learning_rate=0.03", f"evaluate.against='{other}'")
-    [summary] = tmp_path.glob("runs/*/*/summary.json")
-    difference = json.loads(summary.read_text())["facts"]["against"]["rmse"]
+    difference = last(tmp_path).facts["against"]["rmse"]
     assert difference["high"] < 0
     assert f"rmse {difference['difference']:+.4g}".replace("-", "\N{MINUS SIGN}") in printed
     assert "predictions differ by" in printed

@@ -14,11 +14,10 @@ from typing import Any
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 
 from tests import commands
 from tests.commands import ROOT
-from tests.pipeline.experiments import QUICK
+from tests.pipeline.experiments import QUICK, sweep_runs
 from tests.servers import browser, free_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -62,8 +61,7 @@ def swept(module_outputs: Path) -> Path:
     given = ["seed=1,2", *QUICK]
     if SCREENSHOTS:
         given = ["strategy=one_device,mirrored", "precision=float32,mixed_bfloat16", "train.epochs=12"]
-    done = commands.run("-m", *given, f"outputs={module_outputs}", cwd=module_outputs)
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed("-m", *given, f"outputs={module_outputs}", cwd=module_outputs)
     return module_outputs
 
 
@@ -78,10 +76,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
 @pytest.mark.engines
 def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> None:
     port = free_port()
-    client = MlflowClient(f"sqlite:///{swept / 'mlflow.db'}")
-    runs = client.search_runs(["1"])
-    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    jobs = sorted((run for run in runs if run is not parent), key=lambda run: run.info.start_time)
+    parent, jobs = sweep_runs(swept)
     with ui("--outputs", str(swept), "--port", str(port)) as (process, address):
         assert address == f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning"
         wait_for(f"http://127.0.0.1:{port}/health", process)

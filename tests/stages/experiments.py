@@ -1,5 +1,6 @@
 """Small experiments by hand, without the framework."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from stages.model import model
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Dataset, Model, Strategy
+from stages.reuse import reuse_of
+from stages.settings import strategy as kinds
 from stages.settings.data import AugmentSettings, DigitsSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
-from stages.settings.strategy import CentralStorageSettings, MirroredSettings, ModelParallelSettings, OneDeviceSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import AdamSettings, ScheduleSettings, SgdSettings, TrainSettings
 from stages.strategy import strategy
@@ -32,19 +34,29 @@ from stages.training.loop import Loop
 
 
 def one_device() -> Strategy:
-    return strategy(OneDeviceSettings(deterministic=False, device="/cpu:0"))
+    return strategy(kinds.OneDeviceSettings(deterministic=False, device="/cpu:0"))
 
 
 def mirrored(replicas: int = 2) -> Strategy:
-    return strategy(MirroredSettings(deterministic=False, cpu_replicas=replicas))
+    return strategy(kinds.MirroredSettings(deterministic=False, cpu_replicas=replicas))
 
 
 def central_storage() -> Strategy:
-    return strategy(CentralStorageSettings(deterministic=False))
+    return strategy(kinds.CentralStorageSettings(deterministic=False))
 
 
 def model_parallel() -> Strategy:
-    return strategy(ModelParallelSettings(deterministic=False))
+    return strategy(kinds.ModelParallelSettings(deterministic=False))
+
+
+PLACES: dict[str, Callable[[], Strategy]] = {
+    "one device": one_device,
+    "default": lambda: strategy(kinds.DefaultSettings(deterministic=False)),
+    "mirrored 2": mirrored,
+    "mirrored 3": lambda: mirrored(3),
+    "central_storage 2": central_storage,
+    "model_parallel 2": model_parallel,
+}
 
 
 def real_digits(train: int | None = None) -> Dataset:
@@ -53,6 +65,16 @@ def real_digits(train: int | None = None) -> Dataset:
     if train is None:
         return dataset
     return replace(dataset, train=dataset.train.take(np.arange(train)))
+
+
+REUSE: Any = reuse_of(normalize)
+
+
+def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
+    """Returns `other` as a run takes it that reuses the results of one on `trained_on`."""
+    REUSE.save(trained_on, saved)
+    found: Dataset = REUSE.restore(saved, other)
+    return found
 
 
 def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from stages.reporter import Silent
+from stages.reporter import Reporter
 from stages.settings.data import ImageFolderSettings
 
 
-class Telling(Silent):
+class Telling(Reporter):
     """A reporter that remembers what it was told."""
 
     def __init__(self) -> None:

@@ -166,13 +166,9 @@ def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
 
 
 BLACK = Split.of_images(np.zeros((8, 3, 3, 3), np.uint8), noise(8).targets)
+HUNDRED = noise(200, classes=100)
 UNUSUAL = {
-    "a hundred classes": three(
-        noise(300, classes=100),
-        noise(100, classes=100),
-        noise(100, classes=100),
-        tuple(f"class {i}" for i in range(100)),
-    ),
+    "a hundred classes": three(HUNDRED, HUNDRED, HUNDRED, tuple(f"class {i}" for i in range(100))),
     "names": three(noise(8), noise(8), noise(8), ("猫", "собака", r"$\frac$", "a\tname " * 20)),
     "one pixel": three(noise(8, (1, 1, 1)), noise(8, (1, 1, 1)), noise(8, (1, 1, 1))),
     "constant": three(BLACK, BLACK, BLACK),

@@ -12,11 +12,10 @@ from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.normalize import TARGETS, normalize
 from stages.results import Dataset
-from stages.reuse import reuse_of
 from stages.settings.data import NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from tests.stages.evaluation.test_importance import fitted
-from tests.stages.experiments import one_device, table_of
+from tests.stages.experiments import REUSE, kept, one_device, table_of
 
 ROWS = 400
 
@@ -28,21 +27,6 @@ def table(folder: Path, seed: int, target: str = "price", **columns: Any) -> Dat
     frame = pd.DataFrame({"size": random.normal(size=ROWS), **columns})
     frame["price"] = frame.get("price", 2 * frame["size"] + 0.1 * random.normal(size=ROWS))
     return table_of(folder, frame, target=target)
-
-
-def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
-    """Returns `other` as a run takes it that reuses the results of one on `trained_on`."""
-    reuse = reuse_of(normalize)
-    assert reuse is not None
-    reuse.save(trained_on, saved)
-    return restored(other, saved)
-
-
-def restored(other: Dataset, saved: Path) -> Dataset:
-    reuse = reuse_of(normalize)
-    assert reuse is not None
-    found: Dataset = reuse.restore(saved, other)
-    return found
 
 
 def test_targets_of_another_scale_are_answered_in_the_units_of_the_training(tmp_path: Path) -> None:
@@ -104,4 +88,4 @@ def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
         kept(data, other, tmp_path)
     (tmp_path / TARGETS).unlink()
     with pytest.raises(UserError, match=r"targets\.json cannot be read"):
-        restored(other, tmp_path)
+        REUSE.restore(tmp_path, other)

@@ -83,10 +83,7 @@ def test_every_epoch_is_told_once_to_callbacks_and_reports_with_rates_of_trainin
     validation = "validating on 144 images"
     assert told.shown[3] == validation
     assert told.shown[-3:] == [validation, "writing a checkpoint", "writing the best weights"]
-    assert told.lines[0].startswith("train.jit=off: ")
-    assert all(line.startswith("epoch ") for line in told.lines[1:])
-    assert len(told.lines) == 4
-    assert "images/s" in told.lines[-1]
+    assert [line.split()[0] for line in told.lines] == ["train.jit=off:", *["epoch"] * 3]
     row = told.rows[3]
     assert row["train/images_per_second"] * row["train/step_milliseconds"] / 1000 == pytest.approx((200 * 3 - 64) / 11)
 

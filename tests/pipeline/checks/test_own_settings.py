@@ -1,7 +1,5 @@
 """Settings of own code are checked before anything is recorded."""
 
-import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from pipeline.command_line.overrides import parsed
 from pipeline.config.experiment import read
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import experiment, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -50,28 +48,14 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0].startswith("own_")]:
-        del sys.modules[name]
-
-
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-
-
 def own(target: str, settings: str) -> None:
     given = f"{{_target_: {target}, {settings}}}"
     prepare(experiment(f"+own={given}", "+pipeline.own=owned", "dry_run=true"))
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_wrong_settings_of_an_own_stage_are_refused(kind: str, path: Path) -> None:
-    write(path, {"own_a.py": MODULES[kind]})
+def test_wrong_settings_of_an_own_stage_are_refused(kind: str, own_code: Path) -> None:
+    write_files(own_code, {"own_a.py": MODULES[kind]})
     own("own_a.stage", "bins: 3, sides: [2], share: 1")
     for settings, said in list(WRONG.items())[: None if kind == "a dataclass" else 3]:
         with pytest.raises(UserError, match=said):
@@ -116,22 +100,22 @@ def composer(tmp_path_factory: pytest.TempPathFactory) -> Composer:
     """Composes with an option of one's own, a model whose network is to be said."""
     folder = tmp_path_factory.mktemp("conf")
     option = "defaults:\n  - /schema/model@_here_: model\n  - _self_\nnetwork: {}\n"
-    write(folder, {"model/own.yaml": option})
+    write_files(folder, {"model/own.yaml": option})
     return Composer(read_arguments(["--config-dir", str(folder)]))
 
 
 @pytest.mark.parametrize("given", CALLS)
 def test_arguments_of_functions_and_classes_are_checked_by_their_signature(
-    given: str, path: Path, composer: Composer
+    given: str, own_code: Path, composer: Composer
 ) -> None:
-    write(path, {"own_net.py": NETWORK})
+    write_files(own_code, {"own_net.py": NETWORK})
     words = ["model=own", f"+{given}"] if given.startswith("model.network={") else [given]
     composed = composer.compose(parsed([*words, "dry_run=true"]))
     with pytest.raises(UserError, match=said) if (said := CALLS[given]) else nullcontext():
         prepare(read(composed.document, composed.choices, composed.config_dirs))
 
 
-def test_a_module_that_is_no_python_is_named_with_its_line(path: Path) -> None:
-    write(path, {"own_broken.py": "x = 1\ndef stage(:\n"})
+def test_a_module_that_is_no_python_is_named_with_its_line(own_code: Path) -> None:
+    write_files(own_code, {"own_broken.py": "x = 1\ndef stage(:\n"})
     with pytest.raises(UserError, match=r"own_broken\.stage cannot be imported .*own_broken\.py, line 2\)"):
         own("own_broken.stage", "a: 1")

@@ -16,7 +16,7 @@ from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS
 from pipeline.paths import CONF
 from stages.errors import UserError
-from tests.pipeline.experiments import schema_nodes
+from tests.pipeline.experiments import schema_nodes, write_files
 
 
 def composer(*words: str) -> Composer:
@@ -73,12 +73,12 @@ def test_what_is_wrong_is_said_in_one_line(words: list[str], message: str) -> No
 
 
 def test_a_sweep_of_a_users_own_file(tmp_path: Path) -> None:
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "mine.yaml").write_text(
+    mine = (
         "defaults:\n  - /schema/sweep@_here_: sweep\n  - _self_\n"
         "over:\n  model: [cnn, mlp]\n  optimizer.learning_rate: [0.1, 1e-3]\n  seed: 3\n"
         "zip: [model, optimizer.learning_rate]\nn_jobs: 2\n"
     )
+    write_files(tmp_path, {"sweep/mine.yaml": mine})
     words = ("--config-dir", str(tmp_path), "sweep=mine")
     assert jobs(*words) == [
         "model=cnn optimizer.learning_rate=0.1 seed=3", "model=mlp optimizer.learning_rate=0.001 seed=3"
@@ -121,13 +121,11 @@ def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
 
 def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -> None:
     """Which are composed where a file asks for them alone."""
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(
+    mine = (
         "# @package _global_\ndefaults:\n  - /noted@notes: ${experiment}\n  - override /model: mlp\n"
         "name: ${hydra:runtime.choices.model}_of_mine\n"
     )
-    (tmp_path / "noted").mkdir()
-    (tmp_path / "noted" / "mine.yaml").write_text("said: yes of it\n")
+    write_files(tmp_path, {"experiment/mine.yaml": mine, "noted/mine.yaml": "said: yes of it\n"})
     document = composer("--config-dir", str(tmp_path), "experiment=mine").one().document
     assert (document.name, document.notes.said) == ("mlp_of_mine", "yes of it")
 

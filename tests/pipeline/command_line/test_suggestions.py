@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.paths import CONF
-from tests.pipeline.experiments import assert_refused, command_error
+from tests.pipeline.experiments import assert_refused, command_error, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -65,9 +65,8 @@ ORDERS = {"load inspect": True, "strategy load model train": True, "load inspect
 @pytest.mark.parametrize("stages", ORDERS)
 def test_an_own_pipeline_works_or_is_told_what_it_lacks(stages: str, tmp_path: Path) -> None:
     """As a file of one's own: groups of stages that it leaves out are there, and nothing reads them."""
-    (tmp_path / "pipeline").mkdir()
     lines = "".join(f"{stage}: {STANDARD[stage]}\n" for stage in stages.split())
-    (tmp_path / "pipeline" / "mine.yaml").write_text(lines)
+    write_files(tmp_path, {"pipeline/mine.yaml": lines})
     words = ["--config-dir", str(tmp_path), "pipeline=mine", "dry_run=true"]
     if ORDERS[stages]:
         assert command_error(words) is None

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import psutil
 import pytest
 
@@ -23,7 +22,7 @@ from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests import commands
-from tests.pipeline.experiments import BARE, LONG, TRAINED, only_folder
+from tests.pipeline.experiments import BARE, LONG, TRAINED, only_folder, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -75,12 +74,12 @@ class Running:
         return code
 
     def summary(self) -> dict[str, Any]:
-        [path] = self.outputs.glob("runs/*/*/summary.json")
-        return json.loads(path.read_text())
+        return json.loads((only_folder(self.outputs) / "summary.json").read_text())
 
     def status_in_mlflow(self) -> str:
-        client = mlflow.MlflowClient(f"sqlite:///{self.outputs}/mlflow.db")
-        return str(client.get_run(self.summary()["run_id"]).info.status)
+        _, run = only_run(self.outputs)
+        assert run.info.run_id == self.summary()["run_id"]
+        return str(run.info.status)
 
 
 Start = Callable[..., Running]
@@ -108,23 +107,19 @@ def by_hand(strategy: StrategySettings) -> list[dict[str, str]]:
     return [{"TF_CONFIG": task.tf_config} for task in local_tasks(strategy.members())]
 
 
-def test_two_workers_that_were_started_by_hand_end_as_one_device_does(
-    start: Start, pipeline_command: Any, tmp_path: Path
-) -> None:
+def test_two_workers_that_were_started_by_hand_end_as_one_device_does(start: Start, tmp_path: Path) -> None:
     """The whole command: equal numbers, one run, one export."""
     given = ("train.epochs=2", "train.batch_size=63", SHORT[1], BARE[0])
     words = ("strategy=multi_worker", "cluster=tf_config", *given)
     two, other = (start(*words, environment=own) for own in by_hand(MultiWorkerSettings(deterministic=False)))
     assert (two.end(), other.end()) == (0, 0), two.printed + other.printed
-    one = pipeline_command(*given, "pipeline.export=null", "tracking=off", f"outputs={tmp_path}/one")
-    assert one.returncode == 0, one.stdout + one.stderr
+    commands.succeed(*given, "pipeline.export=null", "tracking=off", f"outputs={tmp_path}/one", cwd=tmp_path)
     expected, found = Summary.read(only_folder(tmp_path / "one")).metrics, two.summary()["metrics"]
     for name in ("train/loss", "val/loss", "test/loss", "test/accuracy"):
         assert found[name] == pytest.approx(expected[name], abs=1e-5), name
     assert found["export/max_abs_diff"] <= 1e-6
     assert two.summary()["replicas"] == 2
     assert two.status_in_mlflow() == "FINISHED"
-    assert len(mlflow.MlflowClient(f"sqlite:///{two.outputs}/mlflow.db").search_runs(["1"])) == 1
 
 
 def test_servers_that_were_started_by_hand_end_with_their_chief(start: Start) -> None:
@@ -165,9 +160,8 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     assert again.end() == 0, again.printed
     assert again.summary()["resumed_from_step"] == saved
     assert again.status_in_mlflow() == "FINISHED"
-    history = mlflow.MlflowClient(f"sqlite:///{again.outputs}/mlflow.db").get_metric_history(
-        again.summary()["run_id"], "train/loss"
-    )
+    client, run = only_run(again.outputs)
+    history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [point.step for point in history] == list(range(1, 8))
 
 

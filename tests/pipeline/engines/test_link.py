@@ -7,9 +7,10 @@ from subprocess import Popen
 
 import pytest
 
+from pipeline.run_folder.summary import Summary
 from tests import commands
 from tests.pipeline.engines.hosts import Host, linked_hosts
-from tests.pipeline.experiments import BARE, losses
+from tests.pipeline.experiments import BARE, only_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines]
 
@@ -62,4 +63,6 @@ def test_hosts_whose_link_is_cut_end_and_resume_when_it_is_back(tmp_path: Path) 
             for member in members:
                 member.kill()
     assert "resuming training after step" in (tmp_path / "0.log").read_text()
-    assert losses(tmp_path / "outputs") == pytest.approx(losses(tmp_path / "whole"), rel=1e-6)
+    resumed, uninterrupted = (Summary.read(only_folder(tmp_path / name)).metrics for name in ("outputs", "whole"))
+    for name in ("train/loss", "val/loss", "test/loss"):
+        assert resumed[name] == pytest.approx(uninterrupted[name], rel=1e-6)

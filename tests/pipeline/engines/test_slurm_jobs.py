@@ -9,10 +9,9 @@ from pipeline.config.cluster import SlurmCluster
 from pipeline.engines.slurm import parameters
 from pipeline.planning.job import Job
 from pipeline.run_folder.runs import progress
-from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import experiment, write_run
 
 
 def test_a_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
@@ -20,8 +19,7 @@ def test_a_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
     epoch, score = progress(folder, 0)
     assert epoch == 0
     assert math.isnan(score)
-    folder.mkdir(parents=True)
-    Summary(None, "RUNNING", "digits", str(folder), {}).write(folder)
+    write_run(folder, "RUNNING")
     journal = Journal(folder)
     for epoch, accuracy in ((1, 0.5), (2, 0.75), (3, math.nan), (4, 0.6)):
         journal.add("metrics", {"values": {"train/loss": 1.0, "val/accuracy": accuracy}, "step": epoch})

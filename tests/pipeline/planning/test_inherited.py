@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.planning.inherited import inherit_overrides
-from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
+from tests.pipeline.experiments import write_files, write_run
 
 HARMLESS = [
     "train.epochs=7", "strategy=mirrored", "tracking.tags.team=x", "~pipeline.inspect", "++train.batch_size=2",
@@ -34,10 +34,7 @@ def taken_over(words: Sequence[str]) -> list[str]:
 
 
 def foreign(folder: Path, *overrides: str) -> Path:
-    place = folder / "from_a_friend"
-    place.mkdir()
-    Summary("abcdef", "KILLED", "x", str(place), {}, overrides=list(overrides)).write(place)
-    return place
+    return write_run(folder / "from_a_friend", "KILLED", overrides=list(overrides))
 
 
 @pytest.mark.parametrize("option", ["resume", "fork"])
@@ -71,22 +68,17 @@ def test_a_folder_cannot_trust_itself(tmp_path: Path) -> None:
 
 
 def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
-    option = tmp_path / "my_conf" / "model" / "tiny.yaml"
-    option.parent.mkdir(parents=True)
-    option.write_text("network:\n  _target_: my_package.tiny.tiny\n")
-    place = foreign(tmp_path, "model.network._target_=my_package.tiny.tiny")
+    write_files(tmp_path / "my_conf", {"model/tiny.yaml": "network:\n  _target_: my_package.tiny.tiny\n"})
+    override = "model.network._target_=my_package.tiny.tiny"
+    place = foreign(tmp_path, override)
     with pytest.raises(UserError, match="would run my_package"):
         taken_over([f"fork={place}"])
-    assert (
-        taken_over([f"fork={place}", f"--config-dir={tmp_path / 'my_conf'}"])[-1]
-        == "model.network._target_=my_package.tiny.tiny"
-    )
+    assert taken_over([f"fork={place}", f"--config-dir={tmp_path / 'my_conf'}"])[-1] == override
 
 
 def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
-    (tmp_path / "tracking").mkdir()
-    (tmp_path / "tracking" / "ours.yaml").write_text("defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n")
+    write_files(tmp_path, {"tracking/ours.yaml": "defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n"})
     asked: list[tuple[str, str | None]] = []
 
     def found(uri: str, store: Store) -> str:

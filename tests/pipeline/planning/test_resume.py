@@ -1,6 +1,5 @@
 """Which run a command resumes: the interrupted one of the same experiment, or the one that is asked for."""
 
-import json
 import os
 import re
 import shlex
@@ -12,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
@@ -31,7 +29,7 @@ from pipeline.sweep.select import read_entries
 from stages.errors import UserError
 from tests import commands
 from tests.conftest import outputs_in
-from tests.pipeline.experiments import SMALL, TRAINED, experiment, last, ran
+from tests.pipeline.experiments import SMALL, TRAINED, experiment, last, only_run, ran, tracked, write_run
 from tests.pipeline.planning.test_inherited import taken_over
 
 pytestmark = pytest.mark.slow
@@ -48,7 +46,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pa
     """The outputs of a run that Ctrl-C has stopped after an epoch or more; the last test of it resumes it."""
     outputs = outputs_in(tmp_path_factory.mktemp("killed"), migrated_store)
     with commands.start(*LONG, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)
@@ -116,9 +113,7 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
 
 def test_a_name_that_two_jobs_have_is_refused(tmp_path: Path) -> None:
     for sweep in ("20260101-000000-aaaaaaaa", "20260102-000000-bbbbbbbb"):
-        folder = tmp_path / "sweeps" / sweep / "1_seed=1"
-        folder.mkdir(parents=True)
-        Summary("abcdef", "KILLED", "x", str(folder), {}).write(folder)
+        write_run(tmp_path / "sweeps" / sweep / "1_seed=1", "KILLED")
     with pytest.raises(UserError, match="1_seed=1 is 2 runs"):
         Runs(tmp_path).find("1_seed=1")
 
@@ -150,25 +145,21 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(kil
     before = last(killed)
     checkpoints = Path(before.folder).glob("checkpoints/step-*.npz")
     saved = max(int(path.stem.removeprefix("step-")) for path in checkpoints)
-    done = commands.run(f"resume={before.run_id}", "strategy=one_device", f"outputs={killed}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(f"resume={before.run_id}", "strategy=one_device", f"outputs={killed}")
     after = last(killed)
     assert (after.run_id, after.folder) == (before.run_id, before.folder)
     assert (after.status, after.resumed_from_step, after.replicas) == ("FINISHED", saved, 1)
     assert f"resuming training after step {saved}" in done.stdout
-    client = MlflowClient(f"sqlite:///{killed / 'mlflow.db'}")
-    assert len(client.search_runs(["1"])) == 1
-    assert after.run_id is not None
-    run = client.get_run(after.run_id)
-    assert run.info.status == "FINISHED"
+    client, run = only_run(killed)
+    assert (run.info.run_id, run.info.status) == (after.run_id, "FINISHED")
     assert run.data.tags["resumed_from_step"] == str(saved)
     assert run.data.tags["changed/choice/strategy"] == "one_device"
     assert not run.data.tags["error"]
     for name in ("train/loss", "val/loss", "train/images_per_second"):
-        steps = [point.step for point in client.get_metric_history(after.run_id, name)]
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
         assert steps == list(range(1, len(steps) + 1))
     for name in ("test/loss", "load/seconds", "export/max_abs_diff"):
-        assert len(client.get_metric_history(after.run_id, name)) == 1
+        assert len(client.get_metric_history(run.info.run_id, name)) == 1
 
 
 def test_a_finished_run_is_not_resumed(finished: Path) -> None:
@@ -189,10 +180,9 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
     assert fork.run_id != source.run_id
     assert fork.resumed_from_step is None
     assert fork.overrides == list(asked[:-1])
-    client = MlflowClient(f"sqlite:///{finished / 'mlflow.db'}")
-    assert fork.run_id is not None
-    assert client.get_run(fork.run_id).data.tags["forked_from"] == source.run_id
-    assert [point.step for point in client.get_metric_history(fork.run_id, "val/loss")] == [3, 4]
+    client, _ = tracked(finished)
+    assert client.get_run(str(fork.run_id)).data.tags["forked_from"] == source.run_id
+    assert [point.step for point in client.get_metric_history(str(fork.run_id), "val/loss")] == [3, 4]
     for run in (source, fork):
         [_] = Path(run.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
     printed = capsys.readouterr().out
@@ -205,13 +195,11 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
     folder = outputs / "runs" / "synthetic_mlp" / "20260101-000000-aaaaaaaa"
-    folder.mkdir(parents=True)
     made = experiment(*SHORT, outputs=outputs)
-    code = sources(made).digest
-    Summary(None, "RUNNING", "synthetic_mlp", str(folder), {}, identity=identity(made), code=code).write(folder)
+    write_run(folder, "RUNNING", None, identity=identity(made), code=sources(made).digest)
     ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
-    assert json.loads((folder / "summary.json").read_text())["resumed_from_step"] is None
+    assert Summary.read(folder).resumed_from_step is None
 
 
 @pytest.mark.smoke
@@ -224,14 +212,13 @@ def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:
 
 def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> None:
     given = ("tracking=server", "tracking.uri=http://me:hunter22@127.0.0.1:1")
-    run = Summary("abcdef", "KILLED", "x", str(tmp_path), {}, overrides=list(given))
-    run.write(tmp_path)
-    assert "hunter22" not in (tmp_path / "summary.json").read_text()
+    run = write_run(tmp_path / "run", "KILLED", overrides=list(given))
+    assert "hunter22" not in (run / "summary.json").read_text()
     with pytest.raises(UserError, match=r"tracking.uri with a secret in it.*tracking.uri=<as before>"):
-        taken_over([f"resume={tmp_path}"])
+        taken_over([f"resume={run}"])
     uri = "tracking.uri=http://me:again@127.0.0.1:1"
-    assert taken_over([f"resume={tmp_path}", uri]) == [f"resume='{tmp_path}'", uri, "tracking=server"]
-    assert taken_over([f"resume={tmp_path}", "tracking=off"]) == [f"resume='{tmp_path}'", "tracking=off"]
+    assert taken_over([f"resume={run}", uri]) == [f"resume='{run}'", uri, "tracking=server"]
+    assert taken_over([f"resume={run}", "tracking=off"]) == [f"resume='{run}'", "tracking=off"]
 
 
 def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
 from tests import commands
-from tests.pipeline.experiments import QUICK, experiment
+from tests.pipeline.experiments import QUICK, experiment, only_folder
 
 pytestmark = pytest.mark.slow
 
@@ -29,24 +28,19 @@ SMALL = ("data=synthetic", "data.examples=200", "data.test_examples=64", "data.h
 @pytest.fixture(scope="module")
 def outputs(module_outputs: Path) -> Path:
     """A folder with one finished run, whose scaling is that of its own training images."""
-    done = commands.run(*TRAINED, f"outputs={module_outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*TRAINED, f"outputs={module_outputs}")
     return module_outputs
 
 
 @pytest.fixture(scope="module")
 def trained(outputs: Path) -> Path:
-    [folder] = outputs.glob("runs/*/*")
-    return folder
+    return only_folder(outputs)
 
 
 def begin(run: Path | str, outputs: Path, *words: str, first: str = "evaluate") -> tuple[Path, str]:
     """Runs `from=<first> run=<run>`; returns the new run's folder and what was printed."""
     before = set(outputs.glob("runs/*/*"))
-    done: subprocess.CompletedProcess[str] = commands.run(
-        f"from={first}", f"run={run}", *words, f"outputs={outputs}", cwd=outputs
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(f"from={first}", f"run={run}", *words, f"outputs={outputs}", cwd=outputs)
     [folder] = set(outputs.glob("runs/*/*")) - before
     return folder, done.stdout
 
@@ -150,11 +144,9 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
     words = [*SMALL, *(f"pipeline.{name}=null" for name in left_out), "tracking=off", f"outputs={outputs}"]
     for stage, (result, function) in added.items():
         words += [f"+pipeline.{stage}={result}", f"+{stage}._target_=own_stage.{function}"]
-    done = commands.run(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*words, cwd=tmp_path)
     [run] = outputs.glob("runs/*/*")
-    done = commands.run("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed("from=report", f"run={run}", "trust=true", f"outputs={outputs}", cwd=tmp_path)
     assert "reused: first; these run: load, second" in done.stdout
     assert [(tmp_path / name).read_text() for name in ("kept", "made")] == ["x", "xx"]
     assert [summary(folder)["metrics"]["report/n"] for folder in outputs.glob("runs/*/*")] == [128, 128]

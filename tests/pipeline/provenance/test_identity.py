@@ -1,7 +1,5 @@
 """A run is resumed by the code that began it: the package of each `_target_` counts, and what it imports does not."""
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pytest
 
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import experiment, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +21,8 @@ TARGETS = (
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(own_code: Path) -> Path:
     """A folder on the path of modules that holds a user's own code."""
-    folder = tmp_path / "own"
     files = {
         "own_package/__init__.py": "",
         "own_package/net.py": "import own_sibling\nimport numpy\n",
@@ -33,14 +30,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "own_package/tables/classes.json": "[]\n",
         "own_sibling.py": "x = 1\n",
     }
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    monkeypatch.syspath_prepend(folder)
-    yield folder
-    for name in [name for name in sys.modules if name.startswith("own_")]:
-        del sys.modules[name]
+    write_files(own_code, files)
+    return own_code
 
 
 @pytest.mark.parametrize("setting", TARGETS)
@@ -76,8 +67,7 @@ def test_what_is_no_code_never_counts(place: Path) -> None:
     for name in (
         "__pycache__/x.py", ".git/config.yaml", ".net.py.swp", "runs/a/b/config.yaml", "cache/k/facts.json", "a.log",
     ):  # fmt: skip
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("x")
+        write_files(package, {name: "x"})
     assert sources(given).digest == before
 
 
@@ -86,8 +76,7 @@ def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: pytest.Monke
     installed, here = tmp_path / "env/lib/site-packages", tmp_path / "here"
     places = {"own_here": here, "own_dist": installed, "own_linked": tmp_path / "elsewhere"}
     for name, folder in places.items():
-        (folder / name).mkdir(parents=True)
-        (folder / name / "__init__.py").write_text("x = 1\n")
+        write_files(folder, {f"{name}/__init__.py": "x = 1\n"})
     (installed / "own_linked").symlink_to(tmp_path / "elsewhere" / "own_linked")
     monkeypatch.chdir(here)
     for path in (installed, ""):
@@ -100,14 +89,12 @@ def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
-    option = tmp_path / "my_conf" / "model" / "tiny.yaml"
-    option.parent.mkdir(parents=True)
-    option.write_text("a: 1\n")
+    write_files(tmp_path, {"my_conf/model/tiny.yaml": "a: 1\n"})
     given = replace(experiment(), config_dirs=(tmp_path / "my_conf",))
     before = sources(given)
     (tmp_path / "my_conf" / "plot.png").write_text("x")
     assert sources(given).digest == before.digest
-    option.write_text("a: 2\n")
+    write_files(tmp_path, {"my_conf/model/tiny.yaml": "a: 2\n"})
     assert sources(given).digest != before.digest
 
 
@@ -122,9 +109,7 @@ def test_the_projects_own_files_count(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_preset_of_keras_hub_counts_by_its_content(tmp_path: Path) -> None:
     def identity_of(name: str, content: str) -> str:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "model.weights.h5").write_text(content)
+        write_files(tmp_path / name, {"config.json": "{}", "model.weights.h5": content})
         return identity(experiment("model=keras_hub", f"model.network.preset={tmp_path / name}"))
 
     assert identity_of("one", "a") == identity_of("moved", "a") != identity_of("other", "b")

@@ -59,7 +59,6 @@ def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_dis
     disk = small_disk(4000)
     given = (*GIVEN, "train.epochs=5000", f"outputs={disk}")
     with commands.start(*given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
         assert any(re.match(r"epoch +3/5000", line) for line in iter(process.stdout.readline, ""))
         fill(disk)
         printed = process.stdout.read()

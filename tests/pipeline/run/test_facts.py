@@ -12,19 +12,8 @@ from pipeline.comparison.report import write
 from pipeline.console import Console
 from pipeline.paths import new_folder_name
 from pipeline.planning.job import Job
+from pipeline.run import facts
 from pipeline.run.engine import run_job
-from pipeline.run.facts import (
-    LONGEST,
-    code,
-    escaped,
-    label,
-    run_description,
-    run_name,
-    show_summary,
-    show_times,
-    sweep_description,
-    sweep_name,
-)
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
 from tests.pipeline.experiments import SMALL, TRAINED, experiment, only_folder
@@ -46,17 +35,17 @@ def summary(folder: Path, **changes: Any) -> Summary:
 
 def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = summary(tmp_path)
-    show_summary(made, None, Console())
+    facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
     assert "best epoch 22 (by val_loss): val accuracy 0.9800, loss 0.0120; test and export have its weights " in printed
     assert "last epoch 30: val accuracy 0.9700, loss 0.0200 test accuracy 0.9600, loss 0.0500 " in printed
     assert "12,345 features/s" in printed
     made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
-    show_summary(made, None, Console())
+    facts.show_summary(made, None, Console())
     assert "test        accuracy 0.9600 (95 %: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
-    show_summary(made, None, Console())
+    facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
     assert (
         "loss 0.0120 last epoch 30: val accuracy 0.9700, loss 0.0200; test and export have its weights (EMA)" in printed
@@ -94,7 +83,7 @@ def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.Capture
     stages = {"load": StageOutcome("ran", 2.0), "train": StageOutcome("failed", 3.0), "export": StageOutcome("skipped")}
     made = summary(tmp_path, stages=stages, seconds=10.0, start_seconds=4.0, resumed_from_step=7)
     made.recording_seconds = 1.0
-    show_times(made, Console())
+    facts.show_times(made, Console())
     assert capsys.readouterr().out == (
         "time        FINISHED in 10.0 s (this command; resumed after step 7): start 4.0,\n"
         "            load 2.0, train 3.0, recording 1.0\n"
@@ -112,34 +101,34 @@ def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.Capture
     ],
 )
 def test_a_label_is_the_options_and_the_last_part_of_a_setting(overrides: list[str], name: str) -> None:
-    assert label(overrides, GROUPS) == name
+    assert facts.label(overrides, GROUPS) == name
 
 
 def test_a_run_is_named_by_its_settings_first_and_its_folder_last() -> None:
     folder = Path("outputs/runs/digits_mlp/20261122-062003-398877be")
     given = ["model=mlp", "outputs=/elsewhere", "tracking.note=a try", "resume=never", "seed=3"]
-    assert run_name(given, GROUPS, folder) == "mlp seed=3 398877be"
-    assert run_name(["tracking=off"], GROUPS, folder) == "defaults 398877be"
+    assert facts.run_name(given, GROUPS, folder) == "mlp seed=3 398877be"
+    assert facts.run_name(["tracking=off"], GROUPS, folder) == "defaults 398877be"
 
 
 def test_a_sweep_is_named_by_the_settings_in_which_its_jobs_differ() -> None:
     labels = [f"strategy={strategy} train.batch_size={size}" for strategy in "ab" for size in (1, 2)]
-    assert sweep_name(labels) == "strategy × batch, 4 jobs"
-    assert sweep_name(["the only job"]) == "sweep, 1 job"
+    assert facts.sweep_name(labels) == "strategy × batch, 4 jobs"
+    assert facts.sweep_name(["the only job"]) == "sweep, 1 job"
 
 
 def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
     failed = Summary("4d9eb298", "FAILED", "digits_cnn", "outputs/runs/a", {})
     failed.stages = {"train": StageOutcome("failed", 1.0)}
     failed.error = "no <b>device</b> */gpu:7*\n`x`"
-    first, *_ = run_description(failed, "python -m pipeline", None, "made").split("\n\n")
+    first, *_ = facts.run_description(failed, "python -m pipeline", None, "made").split("\n\n")
     assert first == r"**FAILED in train**: no \<b\>device\</b\> \*/gpu:7\* \`x\`"
-    assert escaped("a_b|c") == r"a\_b\|c"
+    assert facts.escaped("a_b|c") == r"a\_b\|c"
 
 
 @pytest.mark.parametrize("text", ["plain", "with `one`", "``two", "`"])
 def test_code_ends_where_it_ends(text: str) -> None:
-    shown = code(text)
+    shown = facts.code(text)
     fence = shown[: len(shown) - len(shown.lstrip("`"))]
     assert fence not in text
     assert shown.removeprefix(fence).removesuffix(fence).strip() == text.strip()
@@ -147,8 +136,8 @@ def test_code_ends_where_it_ends(text: str) -> None:
 
 def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     rows = [f"| {number} | mirrored | 0.98 |" for number in range(500)]
-    text = sweep_description("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
-    assert len(text) < LONGEST + 50
+    text = facts.sweep_description("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
+    assert len(text) < facts.LONGEST + 50
     assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
     cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"
     assert text.endswith(cut)

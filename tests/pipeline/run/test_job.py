@@ -52,8 +52,7 @@ def command(module_outputs: Path) -> Command:
     """One whole run, from a directory that is not the project's."""
     given = ("strategy=mirrored", "precision=mixed", "tracking.note=a try", "tracking.tags.team=vision")
     began = time.monotonic()
-    done = commands.run(*QUICK, *given, f"outputs={module_outputs}", cwd=module_outputs)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(*QUICK, *given, f"outputs={module_outputs}", cwd=module_outputs)
     return Command(module_outputs, done, time.monotonic() - began)
 
 
@@ -294,13 +293,7 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     assert 0 < sum(in_training) <= summary["stages"]["train"]["seconds"]
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
-    for said in (
-        "best epoch",
-        "test        accuracy",
-        "images/s",
-        "mlflow ui --backend-store-uri sqlite:///",
-        "differ from the model's by",
-    ):
-        assert said in done.stdout
+    assert "images/s" in done.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in done.stdout
     report = only_folder(outputs) / "test_by_class.csv"
     assert len(list(csv.reader(report.open()))) == 11

@@ -20,11 +20,10 @@ def run(name: str, folder: Path, *words: str) -> tuple[Path, str]:
     bunch: Any = getattr(datasets, f"load_{name}")(as_frame=True)
     weight = np.random.default_rng(0).uniform(0.2, 2, len(bunch.frame)).round(3)
     bunch.frame.assign(weight=weight).to_csv(folder / f"{name}.csv", index=False)
-    done = commands.run(
+    done = commands.succeed(
         "data=table", f"data.files={folder}/{name}.csv", "data.target=target", *words,
         "pipeline.inspect=null", "evaluate.baseline=false", "export=keras", "tracking=off", f"outputs={folder}/outputs",
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
     return only_folder(folder / "outputs"), done.stdout
 
 

@@ -56,9 +56,7 @@ def outputs(csv: Path, module_outputs: Path) -> Path:
 def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
     """Runs a whole pipeline on two replicas."""
     common = ("data=table", f"data.files={csv}", "train.epochs=2", "strategy=mirrored", "optimizer.learning_rate=0.01")
-    done = commands.run(*common, *given, f"outputs={outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return commands.succeed(*common, *given, f"outputs={outputs}")
 
 
 def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
@@ -164,9 +162,7 @@ def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> 
     frame = pd.read_csv(csv)
     frame = frame.assign(is_red=(frame.color == "red").astype(int), is_first=frame.grade == 1)
     frame.drop(columns=["color", "grade"]).to_csv(path, index=False)
-    given = ("train.epochs=2", "optimizer.learning_rate=0.01", "tracking=off", f"outputs={tmp_path}")
-    done = commands.run("data=table", f"data.files={path}", "data.target=[is_red,is_first]", *given)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(path, tmp_path, "data.target=[is_red,is_first]", "tracking=off")
     assert "is_red, is_first are 0 or 1: task=multi_label" in done.stdout
     folder = only_folder(tmp_path)
     metrics = json.loads((folder / "summary.json").read_text())["metrics"]
@@ -224,8 +220,7 @@ def test_a_function_of_arrays_is_trained_exported_and_asked(
     outputs = outputs_in(tmp_path, migrated_store)
     words = ("strategy=mirrored", "pipeline.inspect=null", "evaluate.baseline=false")
     given = ("data=arrays", "data._target_=mine.load", "train.epochs=4", *words)
-    done = commands.run(*given, f"outputs={outputs}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(*given, f"outputs={outputs}", cwd=tmp_path)
     assert "target has 4 values (0, 1, 2, 3): task=classification" in done.stdout
     monkeypatch.syspath_prepend(tmp_path)
     _, _, (features, targets) = __import__("mine").load()

@@ -48,8 +48,7 @@ def typed(module: str) -> list[list[str]]:
 @pytest.mark.parametrize("number", [0, 1])
 def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None:
     given = typed("pipeline")[number]
-    done = commands.run(*given, *SMALL, "strategy=mirrored", f"outputs={tmp_path}", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*given, *SMALL, "strategy=mirrored", f"outputs={tmp_path}", cwd=folder)
     run = only_folder(tmp_path)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["facts"]["data"]["text_features"] == 1
@@ -59,8 +58,7 @@ def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None
         return
     [asked] = typed("pipeline.predict")
     answered = [str(run) if word == "RUN" else word for word in asked]
-    done = commands.run(*answered, module="pipeline.predict", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*answered, module="pipeline.predict", cwd=folder)
     predicted = pq.read_table(folder / "predicted.parquet")["class_name"].to_pylist()
     stars = pd.read_csv(folder / "reviews.csv").stars
     assert np.mean([name == f"{star} stars" for name, star in zip(predicted, stars, strict=True)]) > 0.9

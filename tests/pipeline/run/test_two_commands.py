@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
 from pipeline.system.signals import until
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED
+from tests.pipeline.experiments import SMALL, TRAINED, tracked
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +38,7 @@ def test_a_second_command_leaves_the_living_run_as_it_is(kind: str, seconds: flo
         values = json.loads(path.read_text())
         assert values["status"] == "FINISHED", (path, printed)
         assert path == file or "val/loss" in values["metrics"], (path, printed)
-    store = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    runs = store.search_runs([found.experiment_id for found in store.search_experiments()])
+    _, runs = tracked(outputs)
     assert {run.info.status for run in runs} == {"FINISHED"}, printed
     assert [*outputs.glob(pattern)] == [file], printed
     assert "another process works on" in printed or "has finished meanwhile" in printed, printed

@@ -16,14 +16,13 @@ from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.engine import run_job
-from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
-from tests.pipeline.experiments import experiment, only_folder, only_run
+from tests.pipeline.experiments import experiment, only_folder, only_run, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +62,7 @@ def died(module_outputs: Path) -> Path:
 
 
 def copied(died: Path, tmp_path: Path) -> Path:
-    shutil.copytree(died, tmp_path / "outputs")
-    return tmp_path / "outputs"
+    return shutil.copytree(died, tmp_path / "outputs")
 
 
 def test_the_same_command_closes_a_finished_run_and_trains_nothing(
@@ -106,8 +104,7 @@ def test_sync_closes_a_finished_run_from_whatever_is_left(
     place = outputs if lost == "mlflow.db" else folder
     (place / lost).write_bytes(bytes(100)) if lost != "mlflow.db" else shutil.copy(migrated_store, place / lost)
     assert sync.main([f"--outputs={outputs}"]) == 0
-    summary = read_run(folder, print)
-    assert summary is not None
+    summary = Summary.read(folder)
     client, run = only_run(outputs)
     assert (run.info.status, run.info.run_id, summary.status) == ("FINISHED", summary.run_id, "FINISHED")
     for name in ("train/loss", "val/loss"):
@@ -127,10 +124,8 @@ def killed_run(outputs: Path) -> Path:
     """Returns the folder of a run that was stopped; nothing is trained for it."""
     made = experiment(*GIVEN, outputs=outputs)
     folder = outputs / "runs" / made.name / "20260101-000000-aaaaaaaa"
-    folder.mkdir(parents=True)
     own, code = identity(made), sources(made).digest
-    Summary("abcdef12", "KILLED", made.name, str(folder), {}, list(GIVEN), identity=own, code=code).write(folder)
-    return folder
+    return write_run(folder, "KILLED", overrides=list(GIVEN), identity=own, code=code)
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

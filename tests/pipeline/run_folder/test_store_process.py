@@ -3,7 +3,6 @@
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,21 +11,20 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 
 from pipeline import redaction, sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder import store_process
 from pipeline.run_folder.lock import is_locked, locked
-from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.store_process import OUTLIVES_SECONDS, JobStore, StoreProcess
+from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
-from tests.conftest import ROOT
-from tests.pipeline.experiments import SMALL, TRAINED
+from tests import commands
+from tests.pipeline.experiments import SMALL, TRAINED, tracked
 from tests.pipeline.tracking.journals import LOCAL, client, only_run, steps
 
 pytestmark = pytest.mark.slow
@@ -75,8 +73,7 @@ def started(outputs: Path, folder: Path, settings: TrackingSettings = LOCAL) -> 
 
 def left_by_a_killed_run(outputs: Path, folder: Path, shared: str = "") -> psutil.Process:
     """Return the process of a run that was killed, stopped before it could send a metric."""
-    command = [sys.executable, "-c", KILLED, str(outputs), str(folder), shared]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    killed = commands.run_alone(KILLED, str(outputs), str(folder), shared)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     return psutil.Process(int(killed.stdout))
 
@@ -95,8 +92,7 @@ def test_a_killed_run_gets_its_end_and_what_its_journal_holds(
     assert run.info.status == "FAILED"
     assert [point.value for point in client(outputs).get_metric_history(run.info.run_id, "train/loss")] == [0.5]
     assert run.data.tags["error"] == "its process was killed or did not answer"
-    summary = read_run(folder)
-    assert summary is not None
+    summary = Summary.read(folder)
     assert (summary.status, summary.run_id) == ("FAILED", run.info.run_id)
 
 
@@ -108,9 +104,8 @@ def test_it_ends_soon_where_its_run_was_killed_and_the_store_takes_nothing(outpu
         assert until(lambda: not is_locked(folder), OUTLIVES_SECONDS + 3)
     assert sync.main([str(folder)]) == 0
     assert steps(outputs, "train/loss") == [1]
-    summary = read_run(folder)
-    assert summary is not None
-    assert summary.status == only_run(outputs).info.status  # FAILED; RUNNING where its metric was on its way already
+    status = Summary.read(folder).status
+    assert status == only_run(outputs).info.status  # FAILED; RUNNING where its metric was on its way already
 
 
 def test_a_supervisor_that_shares_the_lock_ends_the_run_itself(outputs: Path, folder: Path) -> None:
@@ -118,10 +113,7 @@ def test_a_supervisor_that_shares_the_lock_ends_the_run_itself(outputs: Path, fo
         process = left_by_a_killed_run(outputs, folder, "shared")
         process.resume()
         process.wait(60)
-    summary = read_run(folder)
-    assert summary is not None
-    assert summary.status == "RUNNING"
-    assert only_run(outputs).info.status == "RUNNING"
+    assert Summary.read(folder).status == only_run(outputs).info.status == "RUNNING"
 
 
 def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Path) -> None:
@@ -213,10 +205,8 @@ sys.exit("mlflow" in sys.modules or "sqlalchemy" in sys.modules)
 
 
 def test_a_process_that_trains_never_imports_mlflow(outputs: Path) -> None:
-    command = [sys.executable, "-c", ALONE, *SMALL, *TRAINED, f"outputs={outputs}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = commands.run_alone(ALONE, *SMALL, *TRAINED, f"outputs={outputs}")
     assert done.returncode == 0, done.stdout + done.stderr
-    store = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
-    [run] = store.search_runs([own.experiment_id for own in store.search_experiments()])
+    _, [run] = tracked(outputs)
     assert run.info.status == "FINISHED"
     assert not [process for process in psutil.process_iter(["cmdline"]) if str(outputs) in str(process.info["cmdline"])]

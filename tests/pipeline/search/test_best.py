@@ -12,7 +12,7 @@ from pipeline.comparison.rows import Row, read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
 from pipeline.sweep.index import SweepJob
-from tests.pipeline.experiments import SMALL
+from tests.pipeline.experiments import SMALL, write_files
 
 RATE = "optimizer.learning_rate"
 DRAWN = f"{RATE}=tag(log,interval(1e-4,1e-1))"
@@ -49,14 +49,13 @@ WAYS: dict[str, tuple[str, ...]] = {
 def own(tmp_path: Path) -> Path:
     """A folder of one's own options."""
     folder = tmp_path / "own conf"
-    for name, text in {
-        "experiment/mine": EXPERIMENT.format(sweep="tpe", over=OVER),
-        "experiment/group": EXPERIMENT.format(sweep="own", over="{trials: 3}"),
-        "sweep/own": f"defaults:\n- tpe\n- _self_\nover:\n  {RATE}: interval(0.1,1)\n",
-        "own/more": "# @package _global_\ntrain: {label_smoothing: 0.1}\n",
-    }.items():
-        (folder / f"{name}.yaml").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.yaml").write_text(text)
+    options = {
+        "experiment/mine.yaml": EXPERIMENT.format(sweep="tpe", over=OVER),
+        "experiment/group.yaml": EXPERIMENT.format(sweep="own", over="{trials: 3}"),
+        "sweep/own.yaml": f"defaults:\n- tpe\n- _self_\nover:\n  {RATE}: interval(0.1,1)\n",
+        "own/more.yaml": "# @package _global_\ntrain: {label_smoothing: 0.1}\n",
+    }
+    write_files(folder, options)
     return folder
 
 

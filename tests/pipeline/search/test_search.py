@@ -18,10 +18,10 @@ from pipeline import runs
 from pipeline.comparison.report import notes
 from pipeline.run_folder.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
-from pipeline.sweep.index import compare, read_index, write_index
+from pipeline.sweep.index import compare, latest, read_index, write_index
 from pipeline.system.signals import until
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED, sweep_runs
+from tests.pipeline.experiments import SMALL, TRAINED, sweep_runs, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -44,10 +44,8 @@ def study(folder: Path) -> optuna.Study:
 @pytest.fixture(scope="module")
 def searched(module_outputs: Path) -> tuple[Path, str]:
     """A search that nothing has interrupted: its folder, and what it printed."""
-    done = commands.run(*FIXED, *SPACE, f"outputs={module_outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [database] = module_outputs.glob(f"sweeps/*/{STUDY}")
-    return database.parent, done.stdout
+    done = commands.succeed(*FIXED, *SPACE, f"outputs={module_outputs}")
+    return latest(module_outputs), done.stdout
 
 
 def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
@@ -154,25 +152,22 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str]
     command.kill()
     assert command.wait(120) == -signal.SIGKILL
     assert until(lambda: not any(is_locked(path.parent) for path in outputs.glob("sweeps/*/*/summary.json")), 300)
-    again = commands.run(*FIXED, *SPACE, f"outputs={outputs}")
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = commands.succeed(*FIXED, *SPACE, f"outputs={outputs}")
     assert "resuming search" in again.stdout
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    mine, whole = study(database.parent).trials, study(searched[0]).trials
-    assert [(trial.params, trial.state, trial.values) for trial in mine] == [
-        (trial.params, trial.state, trial.values) for trial in whole
-    ]
-    assert [trial.intermediate_values for trial in mine] == [trial.intermediate_values for trial in whole]
+    [folder] = outputs.glob("sweeps/*")
+    mine, whole = (
+        [(trial.params, trial.state, trial.values, trial.intermediate_values) for trial in study(place).trials]
+        for place in (folder, searched[0])
+    )
+    assert mine == whole
 
 
 def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front(outputs: Path) -> None:
     """And what it prints trains one run, typed to the letter."""
     varied = ("strategy.device=/gpu:7,/cpu:0", "optimizer.learning_rate=0.1,0.01")
     goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
-    done = commands.run("-m", "sweep=grid", *SHORT, *varied, goals, f"outputs={outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [database] = outputs.glob(f"sweeps/*/{STUDY}")
-    trials, best = study(database.parent).trials, study(database.parent).best_trials
+    done = commands.succeed("-m", "sweep=grid", *SHORT, *varied, goals, f"outputs={outputs}")
+    trials, best = study(latest(outputs)).trials, study(latest(outputs)).best_trials
     assert sorted(trial.state.name for trial in trials) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
     [reason, _] = [trial.user_attrs["reason"] for trial in trials if trial.state.name == "FAIL"]
     assert "/gpu:7 does not exist" in reason
@@ -181,11 +176,10 @@ def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front
     assert re.findall(r"trial (\d+) \(val/best_accuracy \S+, train/images_per_second", said) == [
         str(trial.number + 1) for trial in best
     ]
-    assert (database.parent / "history.png").is_file()
+    assert (latest(outputs) / "history.png").is_file()
     printed = re.findall(r"^run it(.*)", done.stdout, re.MULTILINE)
     assert len(printed) == len(best)
-    again = commands.run(*shlex.split(printed[0])[3:])
-    assert again.returncode == 0, again.stdout + again.stderr
+    commands.succeed(*shlex.split(printed[0])[3:])
     assert (len([*outputs.glob("runs/*/*")]), len([*outputs.glob("sweeps/*")])) == (1, 1)
 
 
@@ -195,17 +189,15 @@ def penalized(input_shape: tuple[int, int, int], num_classes: int, l2: float) ->
 
 
 def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(outputs: Path) -> None:
-    option = outputs.parent / "conf" / "model" / "penalized.yaml"
-    option.parent.mkdir(parents=True)
     network = f"network: {{_target_: {__name__}.penalized, l2: 0.1}}"
-    option.write_text(f"defaults: [/schema/model@_here_: model, _self_]\n{network}\n")
+    option = f"defaults: [/schema/model@_here_: model, _self_]\n{network}\n"
+    write_files(outputs.parent / "conf", {"model/penalized.yaml": option})
     space = ("model=penalized", "model.network.l2=interval(0.01,1)", "sweep=random", "sweep.trials=2")
     words = (f"--config-dir={outputs.parent}/conf", *SHORT, *space, f"outputs={outputs}")
     done = commands.run(*words)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Try: sweep.metric=val/best_accuracy" in done.stdout
-    done = commands.run(*words, "sweep.metric=val/best_accuracy")
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*words, "sweep.metric=val/best_accuracy")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Studies: which trials come, and that an interrupted one goes on as if it had not been."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw
 from stages.errors import UserError
+from tests import commands
 
 pytestmark = pytest.mark.slow
 
@@ -162,8 +161,7 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
 
 def test_a_search_without_its_packages_is_refused_in_one_line(tmp_path: Path) -> None:
     run = "import runpy, sys; sys.modules['optuna'] = None; runpy.run_module('pipeline', None, '__main__', True)"
-    command = [sys.executable, "-c", run, "sweep=tpe", "seed=choice(1,2)", f"outputs={tmp_path}/outputs"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = commands.run_alone(run, "sweep=tpe", "seed=choice(1,2)", f"outputs={tmp_path}/outputs")
     assert ran.returncode == 2
     assert re.fullmatch(r"error: a search: the package optuna is not installed.*Try: pip install optuna\n", ran.stderr)
     assert not (tmp_path / "outputs").exists()

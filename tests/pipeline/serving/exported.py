@@ -1,23 +1,12 @@
-"""A run with an export, made in a moment."""
+"""An export, made in a moment."""
 
 from pathlib import Path
 
 import tensorflow as tf
 
-from pipeline.run_folder.summary import Summary
-
 NAMES = ("black :cat:", "tab\tbed", "long " * 30)
 IMAGE = b"\xff\xd8" + bytes(30)
 """What the export takes for an image, as it begins like a JPEG."""
-
-
-def write_run(folder: Path, run_id: str | None, config: str | None) -> Path:
-    """Writes the files of a run that `pipeline.serving` reads; returns its folder."""
-    folder.mkdir(parents=True)
-    Summary(run_id, "FINISHED", "tiny", str(folder), {}).write(folder)
-    if config is not None:
-        (folder / "config.yaml").write_text(config)
-    return folder
 
 
 def write_export(folder: Path) -> None:

@@ -11,10 +11,16 @@ from pipeline.run_folder.summary import Summary
 from pipeline.serving import mlflow_model, saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
-from tests.pipeline.serving.exported import write_run
+from tests.pipeline.experiments import write_files, write_run
 
 LOCAL = "tracking: {kind: local, uri: null}\n"
 MASKED = "tracking: {kind: server, uri: 'http://***@127.0.0.1:9'}\n"
+
+
+def write_run_of(outputs: Path, run_id: str) -> Path:
+    folder = write_run(outputs / "runs" / "day" / "tiny", run_id=run_id)
+    write_files(folder, {"config.yaml": LOCAL})
+    return folder
 
 
 @pytest.fixture
@@ -26,11 +32,8 @@ def run(outputs: Path) -> Path:
     model = client.create_logged_model(experiment, "tiny", source_run_id=run_id)
     client.set_tag(run_id, "model_uri", f"models:/{model.model_id}")
     place = Path(str(model.artifact_location).removeprefix("file://"))
-    place.mkdir(parents=True)
-    (place / "MLmodel").write_text("")
-    (place / "data").mkdir()
-    (place / "data" / "saved_model.pb").write_text("")
-    return write_run(outputs / "runs" / "day" / "tiny", run_id, LOCAL)
+    write_files(place, {"MLmodel": "", "data/saved_model.pb": ""})
+    return write_run_of(outputs, run_id)
 
 
 def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Path, tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
 
 
 def test_errors_end_with_a_command(outputs: Path) -> None:
-    run = write_run(outputs / "runs" / "day" / "tiny", "0" * 32, LOCAL)
+    run = write_run_of(outputs, "0" * 32)
     for model in (str(run), "nope", "models:/nope@champion"):
         with pytest.raises(UserError, match=r"Try: python -m pipeline\.serve <run id> --tracking-uri=<address>$"):
             mlflow_model(model, None, outputs)

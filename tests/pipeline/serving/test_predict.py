@@ -10,12 +10,13 @@ import pytest
 from pipeline import predict
 from pipeline.system.signals import until
 from tests import commands
-from tests.pipeline.serving.exported import IMAGE, NAMES, write_export, write_run
+from tests.pipeline.experiments import write_run
+from tests.pipeline.serving.exported import IMAGE, NAMES, write_export
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "tiny", None, None)
+    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "tiny")
     write_export(folder)
     return folder
 
@@ -81,7 +82,6 @@ def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
     (tmp_path / "image.bmp").write_bytes(IMAGE)
     words = [str(run), *[str(tmp_path)] * 50_000]
     command = commands.start(*words, module="pipeline.predict", stdout=subprocess.PIPE)
-    assert command.stdout is not None
     assert command.stdout.readline().count("\t") == 6
     command.stdout.close()
     assert command.wait(commands.HEARD_SECONDS) == 141

@@ -22,7 +22,7 @@ from PIL import Image
 
 from pipeline.system.signals import until
 from tests import commands
-from tests.pipeline.experiments import QUICK
+from tests.pipeline.experiments import QUICK, only_folder
 from tests.servers import wait_for
 
 pytestmark = pytest.mark.slow
@@ -32,15 +32,13 @@ JSON = "application/json"
 
 @pytest.fixture(scope="module")
 def outputs(module_outputs: Path) -> Path:
-    done = commands.run(*QUICK, "pipeline.inspect=null", "pipeline.evaluate=null", f"outputs={module_outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    commands.succeed(*QUICK, "pipeline.inspect=null", "pipeline.evaluate=null", f"outputs={module_outputs}")
     return module_outputs
 
 
 @pytest.fixture(scope="module")
 def run(outputs: Path) -> Path:
-    [folder] = outputs.glob("runs/*/*")
-    return folder
+    return only_folder(outputs)
 
 
 @pytest.fixture(scope="module")

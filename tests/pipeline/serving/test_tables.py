@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 
 from pipeline import predict
-from tests.pipeline.serving.exported import write_run
+from tests.pipeline.experiments import write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose model answers with twice the size, -1 where it is missing, and with the color."""
-    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "table", None, None)
+    folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "table")
 
     def serve(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         size = columns["size__m_"]

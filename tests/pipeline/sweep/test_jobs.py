@@ -11,7 +11,6 @@ from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
-from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import GPUS, Slot, deal_out, refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
@@ -19,7 +18,7 @@ from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import Gpu
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import experiment, write_run
 
 
 def jobs(outputs: Path, *words: str) -> list[SweepJob]:
@@ -44,9 +43,8 @@ def test_jobs_that_tell_nothing_new_are_refused(words: tuple[str, ...], said: st
 
 def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, tmp_path: Path) -> None:
     """By their settings with every command, by the checkpoint that they start from with the first."""
-    run = outputs / "runs" / "digits_cnn" / "earlier"
-    (run / "checkpoints").mkdir(parents=True)
-    Summary("abcd1234", "FINISHED", "digits_cnn", str(run), {}).write(run)
+    run = write_run(outputs / "runs" / "digits_cnn" / "earlier")
+    (run / "checkpoints").mkdir()
     OmegaConf.save(experiment().document, run / "config.yaml")
     with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is .*a new run"):
         jobs(outputs, f"fork={run}", "model=cnn,mlp")

@@ -31,13 +31,11 @@ def test_several_at_a_time_and_one_that_died_give_the_same_to_the_bit(tmp_path: 
     """Convolutions and dense layers, in two replicas."""
     given = ("strategy=mirrored", *QUICK, *TRAINED, "deterministic=true", "tracking=off", f"outputs={tmp_path}")
     target = f"data._target_={__name__}.kill_itself_once"
-    done = commands.run("-m", "seed=1,2", "sweep.n_jobs=2", "sweep.retries=1", target, *given)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed("-m", "seed=1,2", "sweep.n_jobs=2", "sweep.retries=1", target, *given)
     assert "2 jobs, 2 at a time" in done.stdout
     assert "it is run again" in done.stdout
     assert [job.status for job in compare(latest(tmp_path)).runs] == ["FINISHED"] * 2
-    done = commands.run("seed=1", *given)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed("seed=1", *given)
     [first] = latest(tmp_path).glob("1_*")
     assert scores(Summary.read(first)) == scores(last(tmp_path))
     assert len(scores(last(tmp_path))) > 4

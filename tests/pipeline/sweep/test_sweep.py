@@ -38,10 +38,10 @@ pytestmark = pytest.mark.slow
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, outputs: Path) -> None:
+def test_four_jobs_over_strategy_and_precision(outputs: Path) -> None:
     axes = ["strategy=one_device,mirrored", "precision=float32,mixed"]
-    done = pipeline_command("-m", *axes, *SMALL, *BARE, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    given = ("-m", *axes, *SMALL, *BARE, "model.network.dropout=0", "seed=3", f"outputs={outputs}")
+    done = commands.succeed(*given, cwd=outputs)
     folder = latest(outputs)
     comparison = compare(folder)
     assert [row.settings for row in comparison.rows] == [
@@ -60,9 +60,7 @@ def test_four_jobs_over_strategy_and_precision(pipeline_command: Command, output
     assert parent.info.status == "FINISHED"
     assert [run.info.status for run in children] == ["FINISHED"] * 4
     assert parent.info.run_name == "strategy × precision, 4 jobs"
-    assert [run.info.run_name for run in children] == [
-        f"{strategy} {precision}" for strategy in ("one_device", "mirrored") for precision in ("float32", "mixed")
-    ]
+    assert [run.info.run_name for run in children] == [" ".join(row.settings.values()) for row in comparison.rows]
     wanted = {"strategy": "one_device, mirrored", "precision": "float32, mixed", "jobs": "4"}
     assert parent.data.params == wanted  # by which the table of runs tells sweeps apart, and sorts them
     best = next(iter(comparison.choice.rows))
@@ -96,8 +94,7 @@ def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
         "-m", "optimizer.learning_rate=1e-9,0.01", "sweep.finish=best", *SMALL, "pipeline.inspect=null",
         "export.register=own", f"outputs={outputs}",
     )  # fmt: skip
-    done = commands.run(*given)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(*given)
     assert "best job 2/2  optimizer.learning_rate=0.01  FINISHED" in done.stdout
     folder = latest(outputs)
     trained = [json.loads(path.read_text()) for path in sorted(folder.glob("[12]_*/summary.json"))]
@@ -114,8 +111,7 @@ def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
     assert [version.run_id for version in client.search_model_versions("name='own'")] == [final["run_id"]]
     for path in (folder / "sweep.json", folder / "best_2" / "summary.json"):
         path.write_text(path.read_text().replace("FINISHED", "KILLED"))
-    again = commands.run(*given)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = commands.succeed(*given)
     assert again.stdout.count("finished earlier, skipped") == 2
     assert "best job 2/2  optimizer.learning_rate=0.01  FINISHED" in again.stdout
     assert len(client.search_model_versions("name='own'")) == 1
@@ -162,7 +158,6 @@ def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: 
 
 def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:
     with commands.start("-m", "seed=1,2", *LONG, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         wait_for_log(outputs, "epoch    1/5000")
         process.kill()
         began = time.monotonic()
@@ -191,7 +186,6 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     """Stopped in its second job; then the same command; then once more, which is a new sweep."""
     given = ["-m", "seed=1,2", *QUICK, *TRAINED, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         wait_for_log(outputs, "epoch 1/8", job=2)
         process.send_signal(signal.SIGINT)
         printed = process.stdout.read()
@@ -202,8 +196,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert "resume      python -m pipeline -m seed=1,2" in printed
     first = compare(latest(outputs))
     assert [job.status for job in first.runs] == ["FINISHED", "KILLED"]
-    done = commands.run(*given)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(*given)
     assert "resuming sweep " in done.stdout
     assert "job 1/2  seed=1  finished earlier, skipped" in done.stdout
     assert "resuming training after step" in log_of(outputs, job=2)

@@ -2,8 +2,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.system.environment import imports_kept
+from tests import commands
 
 BEGIN = """
 import json, sys
@@ -45,9 +44,7 @@ print(open(path, "rb").read(4))
 @pytest.mark.slow
 def test_keras_takes_neither_scikit_learn_nor_matplotlib_nor_pandas_along_and_works_with_each(tmp_path: Path) -> None:
     code = BEGIN + LOADED + USE
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "gallery.png")], capture_output=True, text=True, check=False
-    )
+    done = commands.run_alone(code, str(tmp_path / "gallery.png"))
     assert not done.returncode, done.stderr
     loaded, gallery = done.stdout.splitlines()
     assert json.loads(loaded) == []
@@ -85,7 +82,7 @@ def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> N
         "import pipeline.run.preload, gc, sys; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()), "
         "{'matplotlib.figure', 'keras.src.wrappers.sklearn_wrapper'} <= set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = commands.run_alone(code)
     frozen, enabled, seen, has_all = done.stdout.split()
     assert (enabled, has_all) == ("True", "True")
     assert int(frozen) > 20 * int(seen) > 0

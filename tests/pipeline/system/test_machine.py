@@ -1,7 +1,5 @@
 """Peak memory; GPUs by `nvidia-smi`, a stand-in as there may be no GPU here, and the rules that need them."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from pipeline.checks.registry import check_rules
 from pipeline.system import machine
 from pipeline.system.machine import Gpu
 from stages.errors import UserError
+from tests import commands
 from tests.pipeline.experiments import experiment
 
 
@@ -77,5 +76,5 @@ assert peak_memory_mib() < start + 50, (start, peak_memory_mib())
 touch(200)
 assert 170 < peak_memory_mib() - start < 250, (start, peak_memory_mib())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = commands.run_alone(script)
     assert done.returncode == 0, done.stderr

@@ -205,9 +205,7 @@ class Swallows:
             pass
 
 
-def test_an_interruption_that_falls_into_a_destructor_is_repeated(
-    listening: None,
-) -> None:
+def test_an_interruption_that_falls_into_a_destructor_is_repeated(listening: None) -> None:
     def work() -> None:
         Swallows()
         while True:

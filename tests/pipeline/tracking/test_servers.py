@@ -56,10 +56,9 @@ def served(
 
 def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
     registered = ["export.register=squares", "export.alias=champion"]
-    done = commands.run(
+    done = commands.succeed(
         "-m", "seed=1,2", *SMALL, "tracking.tags.team=vision", *registered, *served.arguments, cwd=tmp_path
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     client = MlflowClient(served.address)
     [found] = client.search_experiments(filter_string="name = 'synthetic_mlp'")
     runs = client.search_runs([found.experiment_id])
@@ -114,15 +113,13 @@ def test_the_model_has_the_run_s_scores_settings_and_data(served: Served) -> Non
 def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, tmp_path: Path) -> None:
     arguments = ["name=resumed", "model=mlp", "train.epochs=30", *TRAINED, *served.arguments]
     with commands.start(*arguments, cwd=tmp_path, stdout=subprocess.PIPE) as command:
-        assert command.stdout is not None
         for line in command.stdout:
             if re.match(r"epoch +3/30", line):
                 command.send_signal(signal.SIGTERM)
                 break
         rest = command.stdout.read()
         assert command.wait(120) == 143, rest
-    done = commands.run(*arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = commands.succeed(*arguments, cwd=tmp_path)
     assert "resuming" in done.stdout
     client = MlflowClient(served.address)
     [found] = client.search_experiments(filter_string="name = 'resumed'")
@@ -141,8 +138,7 @@ def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, 
 def test_a_database_of_another_machine_takes_a_run_without_a_server(tmp_path: Path) -> None:
     with postgresql() as store:
         given = [*QUICK, "tracking=server", f"tracking.uri={store}", f"outputs={tmp_path}/outputs"]
-        done = commands.run(*given, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = commands.succeed(*given, cwd=tmp_path)
         [run] = MlflowClient(store).search_runs(["1"])
         assert run.info.status == "FINISHED"
         printed = done.stdout + done.stderr
@@ -185,12 +181,9 @@ class OtherServer(BaseHTTPRequestHandler):
     ],
 )
 def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tmp_path: Path) -> None:
-    server = HTTPServer(("127.0.0.1", 0), OtherServer)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}{path}"
         with pytest.raises(UserError, match=said):
             check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
-    finally:
         server.shutdown()
-        server.server_close()

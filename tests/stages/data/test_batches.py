@@ -64,13 +64,6 @@ def test_the_permutation_is_uniform() -> None:
     assert stayed == pytest.approx(0.01, abs=0.001)
 
 
-@pytest.mark.smoke
-def test_equal_seeds_give_equal_batches_and_others_do_not() -> None:
-    first, again, other = (labels(training_input(numbered(40), 8, seed, 2)) for seed in (3, 3, 4))
-    assert first == again
-    assert first != other
-
-
 @pytest.mark.parametrize(
     ("first_step", "changes"),
     [(1, "none"), (5, "strong"), (5, "in the step"), (11, "flip_rotate"), (11, "cutmix alone")],

@@ -1,6 +1,5 @@
 """Loading, splitting and scaling images."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,15 @@ from stages.errors import UserError
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.normalize import normalize
-from stages.results import Dataset
 from stages.seeds import derive
-from stages.settings.data import DigitsSettings, NormalizeSettings, SyntheticSettings, TfdsSettings
+from stages.settings.data import DigitsSettings, NormalizeSettings, SyntheticSettings
 from tests.stages.experiments import assemble
-
-
-def seen(dataset: Dataset) -> list[bytes]:
-    return [image.tobytes() for split in dataset.splits.values() for image in split.images[:]]
 
 
 def test_digits_are_all_there_and_in_one_split_each() -> None:
     dataset = digits(DigitsSettings(split_seed=1))
     assert [len(split) for split in dataset.splits.values()] == [1293, 144, 360]
-    assert len(set(seen(dataset))) == 1797
+    assert len({image.tobytes() for split in dataset.splits.values() for image in split.images[:]}) == 1797
     assert dataset.features["images"].shape == (8, 8, 1)
     assert dataset.train.images.dtype == np.uint8
     for split in dataset.splits.values():
@@ -117,13 +111,6 @@ def test_synthetic_classes_can_be_seen() -> None:
     assert [int(mean.argmax()) for mean in means[:, 0, ::2]] == [0, 1, 2, 3]
 
 
-def test_a_set_that_is_not_prepared_is_known_without_the_network(tmp_path: os.PathLike[str]) -> None:
-    with pytest.raises(UserError, match=r"mnist is not prepared in .*data.download=true"):
-        TfdsSettings(name="mnist", dir=str(tmp_path)).check("data")
-    with pytest.raises(UserError, match="is not a directory"):
-        TfdsSettings(name="mnist", dir=f"{tmp_path}/nope").check("data")
-
-
 def test_rescale_and_standardize() -> None:
     dataset = digits(DigitsSettings(split_seed=1))
     scaled = normalize(dataset, NormalizeSettings(method="rescale")).normalization
@@ -139,8 +126,7 @@ def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
     images = np.zeros((10, 2, 2, 2), np.uint8)
     images[:5, ..., 0] = 200
     split = Split.of_images(images, np.arange(10, dtype=np.int32) % 2)
-    scaled = normalize(
-        assemble("x", split, split, split, ("a", "b")), NormalizeSettings(method="standardize")
-    ).normalization
+    dataset = assemble("x", split, split, split, ("a", "b"))
+    scaled = normalize(dataset, NormalizeSettings(method="standardize")).normalization
     assert scaled.scale == pytest.approx((0.01, 1.0))
     assert scaled.offset == pytest.approx((-1.0, 0.0))

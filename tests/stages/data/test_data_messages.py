@@ -38,13 +38,6 @@ def typed(given: Any, error: UserError) -> Any:
     return given
 
 
-def unequal(root: Path, counts: tuple[int, ...]) -> Path:
-    for label, count in enumerate(counts):
-        for index in range(count):
-            write(root / f"class {label}" / f"{index}.png", 100 * label + index)
-    return root
-
-
 def test_files_that_are_passed_over_are_counted(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images", suffix=".JPG")
     inside = root / "class 0"
@@ -103,20 +96,20 @@ def test_too_few_classes_are_refused_whatever_is_left_out(made: dict[str, int], 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_split_whose_folder_is_empty_is_not_cut_from_another(split: str, tmp_path: Path) -> None:
     """As it would be where there is no such folder: a mount may be missing."""
-    for name in "ab":
-        for index in range(20):
-            write(tmp_path / "train" / name / f"{index}.png", 10 * ord(name) + index)
+    folder_of(tmp_path / "train", examples=20)
     assert len(image_folder(settings(tmp_path)).test) > 0
-    (tmp_path / split / "a").mkdir(parents=True)
-    (tmp_path / split / "a" / ".gitkeep").touch()
+    (tmp_path / split / "class 0").mkdir(parents=True)
+    (tmp_path / split / "class 0" / ".gitkeep").touch()
     name = "test" if split == "test" else "val"
     assert f"the {name} split of {tmp_path.name} has no example" in str(refused(image_folder, settings(tmp_path)))
-    write(tmp_path / split / "a" / "1.png", 7)
+    write(tmp_path / split / "class 0" / "1.png", 7)
     assert len(image_folder(settings(tmp_path)).splits[name]) == 1
 
 
 def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
-    dataset = image_folder(settings(unequal(tmp_path, (40, 40, 3)), test_fraction=0.06, val_fraction=0.1))
+    for path in sorted((folder_of(tmp_path, classes=3, examples=40) / "class 2").iterdir())[3:]:
+        path.unlink()
+    dataset = image_folder(settings(tmp_path, test_fraction=0.06, val_fraction=0.1))
     assert len(np.unique(dataset.test.targets)) < 3
     reporter = Telling()
     log(statistics(dataset), dataset, reporter)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,19 +49,16 @@ def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(split.described.moments, other.described.moments)
 
 
-@pytest.mark.parametrize("change", ["an image", "a new one", "size", "resize"])
-def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "changes"), [("003.png", {}), ("new.png", {}), (None, {"size": 20}), (None, {"resize": "pad"})]
+)
+def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, file: str | None, changes: dict[str, Any]) -> None:
     root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     given = settings(root)
     before = image_folder(given, cache=cache)
-    if change == "an image":
-        write(root / "class 0" / "003.png", 77)
-    elif change == "a new one":
-        write(root / "class 0" / "new.png", 78)
-    elif change == "size":
-        given = replace(given, size=20)
-    else:
-        given = replace(given, resize="pad")
+    if file:
+        write(root / "class 0" / file, 77)
+    given = replace(given, **changes)
     after = image_folder(given, cache=cache)
     assert len(list(cache.glob("images-*"))) == 2
     assert before.fingerprint != after.fingerprint

@@ -8,6 +8,7 @@ import pytest
 
 from stages.inspect import inspect
 from stages.normalize import normalize
+from stages.results import Dataset
 from stages.settings.data import InspectSettings, NormalizeSettings
 from tests.stages.experiments import table_of
 from tests.stages.images import Telling
@@ -28,15 +29,14 @@ def frame() -> pd.DataFrame:
     return frame
 
 
-def told(frame: pd.DataFrame, folder: Path) -> tuple[list[str], dict[str, object]]:
-    data = table_of(folder, frame, target="survived")
+def inspected(data: Dataset, folder: Path) -> tuple[list[str], dict[str, object]]:
     reporter = Telling()
     result = inspect(data, InspectSettings(batch_size=8, seed=1), reporter=reporter, folder=folder)
     return reporter.lines, dict(result.params)
 
 
 def test_a_column_that_gives_the_target_away_is_named(frame: pd.DataFrame, tmp_path: Path) -> None:
-    lines, params = told(frame, tmp_path)
+    lines, params = inspected(table_of(tmp_path, frame, target="survived"), tmp_path)
     assert params["giving_away"] == "alive"
     assert lines[5:] == [
         "alive alone predicts the target (100.0%), as what is known only after it does; to leave it out: "
@@ -45,7 +45,8 @@ def test_a_column_that_gives_the_target_away_is_named(frame: pd.DataFrame, tmp_p
 
 
 def test_of_innocent_columns_nothing_is_told(frame: pd.DataFrame, tmp_path: Path) -> None:
-    lines, params = told(frame[["fare", "age", "sex", "survived"]], tmp_path)
+    data = table_of(tmp_path, frame[["fare", "age", "sex", "survived"]], target="survived")
+    lines, params = inspected(data, tmp_path)
     assert len(lines) == 5  # the sizes
     assert params["giving_away"] == ""
 
@@ -54,9 +55,8 @@ def test_of_innocent_columns_nothing_is_told(frame: pd.DataFrame, tmp_path: Path
 def test_texts_whose_words_no_training_text_has_are_told(texts: list[str], told: int, tmp_path: Path) -> None:
     rows = [(texts[row % 2].format(row), row % 2) for row in range(100)]
     data = table_of(tmp_path, pd.DataFrame(rows, columns=["said", "good"]), target="good", features={"said": "text"})
-    reporter = Telling()
-    inspect(normalize(data, NormalizeSettings()), InspectSettings(batch_size=8, seed=1), reporter=reporter)
-    assert sum("100% of the words of said in val are in no training text" in line for line in reporter.lines) == told
+    lines, _ = inspected(normalize(data, NormalizeSettings()), tmp_path)
+    assert sum("100% of the words of said in val are in no training text" in line for line in lines) == told
 
 
 def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -65,8 +65,7 @@ def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, t
     plain.iloc[500:507, :3] = plain.iloc[:7, :3].to_numpy()
     plain.iloc[10:13, :3] = plain.iloc[9, :3].to_numpy()
     data = table_of(tmp_path, plain, target="survived", split_column="split")
-    reporter = Telling()
-    result = inspect(data, InspectSettings(batch_size=8, seed=1), reporter=reporter)
-    assert [line.split("  ")[-1].strip() for line in reporter.lines[2:5]] == ["3 within", "0", "7 in train"]
-    assert reporter.lines[5].startswith("7 of 100 test rows are in train: scores count memorized rows")
-    assert result.params["data/duplicates_train_test"] == 7
+    lines, params = inspected(data, tmp_path)
+    assert [line.split("  ")[-1].strip() for line in lines[2:5]] == ["3 within", "0", "7 in train"]
+    assert lines[5].startswith("7 of 100 test rows are in train: scores count memorized rows")
+    assert params["data/duplicates_train_test"] == 7

@@ -1,6 +1,7 @@
 """Tables: what is found of their columns, how they are read, and what is said of files that cannot be."""
 
 import gzip
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,9 +198,8 @@ def test_texts_that_mean_a_missing_value(write: Write) -> None:
 )
 def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as: Typed, message: str) -> None:
     settings = write(content)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=re.escape(message)):
         read(rows_of(settings), [read_as], "fail")
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,8 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
 def test_headers_and_settings_that_cannot_be_used(
     write: Write, content: str | bytes, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=re.escape(message)):
         write(content, **settings).check("data")
-    assert message in str(error.value)
 
 
 def test_a_header_without_rows(write: Write) -> None:

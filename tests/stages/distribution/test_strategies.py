@@ -19,34 +19,23 @@ from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.optimization.gradients import choose_jit
 from stages.results import Model, Strategy
-from stages.settings.strategy import (
-    CentralStorageSettings,
-    DefaultSettings,
-    MirroredSettings,
-    ModelParallelSettings,
-    OneDeviceSettings,
-    TpuSettings,
-)
+from stages.settings import strategy as kinds
 from stages.settings.train import AdamSettings, SgdSettings
 from stages.strategy import strategy
 from tests import commands
-from tests.stages.experiments import central_storage, model_parallel, settings, start
+from tests.stages.experiments import PLACES, settings, start
 
 pytestmark = pytest.mark.slow
 
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
-    "default": lambda: strategy(DefaultSettings(deterministic=False)),
-    "another device": lambda: strategy(OneDeviceSettings(deterministic=False, device="/cpu:2")),
-    "mirrored 2": lambda: strategy(MirroredSettings(deterministic=False)),
-    "mirrored 3": lambda: strategy(MirroredSettings(deterministic=False, cpu_replicas=3)),
+    **PLACES,
+    "another device": lambda: strategy(kinds.OneDeviceSettings(deterministic=False, device="/cpu:2")),
     "mirrored 4, hierarchical copy": lambda: strategy(
-        MirroredSettings(deterministic=False, cpu_replicas=4, reduction="hierarchical_copy")
+        kinds.MirroredSettings(deterministic=False, cpu_replicas=4, reduction="hierarchical_copy")
     ),
-    "central_storage 2": central_storage,
     "central_storage 3": lambda: strategy(
-        CentralStorageSettings(deterministic=False, cpu_replicas=3, parameter_device="/cpu:3")
+        kinds.CentralStorageSettings(deterministic=False, cpu_replicas=3, parameter_device="/cpu:3")
     ),
-    "model_parallel 2": model_parallel,
 }
 STEPS = 20
 """More than an epoch of most cases, so that the last batch of one is among them, and the first of the next."""
@@ -75,19 +64,14 @@ CHOSEN: Mapping[str, list[str]] = {
     "central_storage 3": ["Adam, dropout"],
     "model_parallel 2": [*PLACED, "Adam, dropout"],  # a loss of its own is refused, XLA elsewhere
 }  # fmt: skip
-PAIRS = [(name, where) for where in STRATEGIES for name in CHOSEN[where]]
+PAIRS = [(name, where) for where in CHOSEN for name in CHOSEN[where]]
 NADAM, MUON = list(COMBINED)[1:]
 ON_WORKERS = [NADAM, MUON, *PLACED, "own loss, penalty and metric", "Adam, dropout"]
 """Cases of two processes; their collectives cannot send bfloat16, and XLA compiles nothing that lies between them."""
 
 
-@functools.cache
-def one_device(name: str) -> tuple[np.ndarray, dict[str, float]]:
-    return run(CASES[name], strategy(OneDeviceSettings(deterministic=False, device="/cpu:0")), STEPS)
-
-
 def assert_equal(name: str, weights: np.ndarray, means: Mapping[str, float]) -> None:
-    case, (expected, expected_means) = CASES[name], one_device(name)
+    case, (expected, expected_means) = CASES[name], trained(name, "one device")
     assert np.abs(weights - expected).max() <= case.bound
     for key, value in expected_means.items():
         assert means[key] == pytest.approx(value, abs=max(case.bound * 10, 2e-5)), key
@@ -102,8 +86,7 @@ def assert_trained(name: str, weights: np.ndarray) -> None:
 def untrained(network: str, policy: str) -> np.ndarray:
     """Returns the weights that every case with this network and precision begins with."""
     case = next(case for case in CASES.values() if (repr(case.network), case.policy) == (network, policy))
-    device = strategy(OneDeviceSettings(deterministic=False, device="/cpu:0"))
-    return flat(build(case, device, real_digits(64)).network)
+    return flat(build(case, STRATEGIES["one device"](), real_digits(64)).network)
 
 
 @functools.cache
@@ -114,7 +97,7 @@ def trained(name: str, where: str) -> tuple[np.ndarray, dict[str, float]]:
 @pytest.mark.parametrize("name", sorted({name for name, _ in PAIRS}))
 def test_a_case_trains(name: str) -> None:
     """Equal weights say something only where they have moved."""
-    assert_trained(name, one_device(name)[0])
+    assert_trained(name, trained(name, "one device")[0])
 
 
 @pytest.mark.parametrize(("name", "where"), PAIRS)
@@ -148,7 +131,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
         means = {key: float(two_workers[f"{OVERFLOW}/{key}"]) for key in ("loss_scale", "skipped_steps")}
         assert float(two_workers[f"{NADAM}/skipped_steps"]) == 1
     else:
-        weights, means = one_device(OVERFLOW) if where == "one device" else trained(OVERFLOW, where)
+        weights, means = trained(OVERFLOW, where)
     assert means["skipped_steps"] == 1
     assert means["loss_scale"] == 2.0**14
     assert_trained(OVERFLOW, weights)  # by the other steps
@@ -189,15 +172,15 @@ def test_means_equal_numpy_over_the_same_predictions(where: str) -> None:
 def test_fixed_shapes_give_the_same_numbers() -> None:
     """What a TPU is given: batches of one shape, filled up with rows that count nothing."""
     case = CASES["SGD, a last batch of 1"]
-    expected, _ = one_device("SGD, a last batch of 1")
-    settings = MirroredSettings(deterministic=False, cpu_replicas=4)
+    expected, _ = trained("SGD, a last batch of 1", "one device")
+    settings = kinds.MirroredSettings(deterministic=False, cpu_replicas=4)
     found, _ = run(case, dataclasses.replace(strategy(settings), fixed_shapes=True), STEPS)
     assert np.abs(found - expected).max() <= case.bound
 
 
 def test_a_tpu_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(UserError, match=r"strategy=tpu finds no TPU local .*Try: strategy=mirrored"):
-        strategy(TpuSettings(deterministic=False, name="local"))
+        strategy(kinds.TpuSettings(deterministic=False, name="local"))
 
 
 def test_a_tpu_computes_in_bfloat16() -> None:
@@ -209,7 +192,7 @@ def test_a_tpu_computes_in_bfloat16() -> None:
 
 
 def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
-    made = strategy(ModelParallelSettings(deterministic=False, cpu_replicas=3, layers={"dense*": "/cpu:3"}))
+    made = strategy(kinds.ModelParallelSettings(deterministic=False, cpu_replicas=3, layers={"dense*": "/cpu:3"}))
     dataset = real_digits(64)
     built = build(CASES["SGD, even batches"], made, dataset)
     loop = start(made, built, dataset, settings(optimizer=AdamSettings()))
@@ -260,7 +243,7 @@ def test_a_network_that_would_be_trained_wrong_is_refused() -> None:
 def test_metrics_of_the_network_count_shared_rows_once() -> None:
     """51 examples in batches of 50 on four replicas: the last one goes to all four."""
     case = CASES["own loss, penalty and metric"]
-    made = strategy(MirroredSettings(deterministic=False, cpu_replicas=4))
+    made = strategy(kinds.MirroredSettings(deterministic=False, cpu_replicas=4))
     dataset = real_digits(51)
     built = build(case, made, dataset)
     start(made, built, dataset, settings(batch_size=50)).run(0, 2)
@@ -272,6 +255,6 @@ def test_what_cannot_be_placed_is_refused() -> None:
     made = STRATEGIES["model_parallel 2"]()
     with pytest.raises(UserError, match="model_parallel cannot take OwnLoss apart"):
         build(CASES["own loss, penalty and metric"], made, real_digits(64))
-    wrong = strategy(ModelParallelSettings(deterministic=False, layers={"lstm*": "/cpu:0"}))
+    wrong = strategy(kinds.ModelParallelSettings(deterministic=False, layers={"lstm*": "/cpu:0"}))
     with pytest.raises(UserError, match=r"lstm\* is the name of no layer\. Expected one of: conv2d\w*, max_pooling2d"):
         build(CASES["SGD, even batches"], wrong, real_digits(64))

@@ -18,15 +18,9 @@ from stages.evaluation.test_set import facts_of
 from stages.results import Dataset, Evaluation, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from tests import commands
-from tests.stages.experiments import central_storage, mirrored, model_parallel, real_digits, small_cnn
+from tests.stages.experiments import PLACES, mirrored, real_digits, small_cnn
 
 pytestmark = pytest.mark.slow
-
-STRATEGIES = {
-    "mirrored 2": mirrored,
-    "central_storage 2": central_storage,
-    "model_parallel 2": model_parallel,
-}
 
 
 def digits_101() -> Dataset:
@@ -58,10 +52,10 @@ def assert_predictions_give(evaluation: Evaluation, folder: Path) -> None:
     assert log_loss(labels, scaled, labels=range(10)) == pytest.approx(evaluation.loss, abs=2e-6)
 
 
-@pytest.mark.parametrize("where", STRATEGIES)
+@pytest.mark.parametrize("where", ["mirrored 2", "central_storage 2", "model_parallel 2"])
 def test_the_scores_follow_from_the_predictions(where: str, tmp_path: Path) -> None:
     """101 examples in batches of 50: the last has one, which fewer replicas compute than there are."""
-    assert_predictions_give(evaluated(STRATEGIES[where](), tmp_path), tmp_path)
+    assert_predictions_give(evaluated(PLACES[where](), tmp_path), tmp_path)
     expected = real_digits(8).test
     assert expected.numbers is not None
     table = pq.read_table(tmp_path / NAME)

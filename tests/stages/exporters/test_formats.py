@@ -30,11 +30,9 @@ from stages.settings.results import (
     OnnxSettings,
     SavedModelSettings,
 )
-from stages.settings.strategy import ModelParallelSettings
-from stages.strategy import strategy
 from stages.tasks.classification import Classification
 from tests.conftest import ROOT
-from tests.stages.experiments import after_steps, built_of, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import after_steps, built_of, mirrored, model_parallel, one_device, real_digits, settings
 
 pytestmark = pytest.mark.slow
 
@@ -118,13 +116,9 @@ def test_the_blocks_of_the_page_load_every_format(
     assert namespace["names"] == list("0123456789")
 
 
-def spread() -> Strategy:
-    return strategy(ModelParallelSettings(deterministic=False, devices=["/cpu:0", "/cpu:1"]))
-
-
 @pytest.mark.parametrize(
     ("policy", "where"),
-    [("float16", spread), ("float64", mirrored)],
+    [("float16", model_parallel), ("float64", mirrored)],
     ids=["float16, layers on two devices", "float64, two replicas"],
 )
 def test_every_precision_and_placement_is_exported_in_every_format(policy: str, where: Any, tmp_path: Path) -> None:

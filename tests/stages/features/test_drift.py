@@ -18,11 +18,10 @@ from stages.features.kinds import Feature, image
 from stages.load.digits import digits
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.reuse import reuse_of
 from stages.settings.data import DigitsSettings, NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from tests.stages.evaluation.test_importance import fitted
-from tests.stages.experiments import one_device, real_digits, table_of
+from tests.stages.experiments import kept, one_device, real_digits, table_of
 from tests.stages.images import encoded as png
 
 CITIES = [f"city{number}" for number in range(400)]
@@ -138,11 +137,7 @@ def test_another_data_set_is_compared_with_what_was_trained_on(tmp_path: Path) -
     data = normalize(loaded(tmp_path / "one", 1, 0.0), NormalizeSettings())
     trained, settings = fitted(data), EvaluateSettings(baseline=False)
     assert "drift" not in evaluate(trained, data, one_device(), settings).record.summary
-    reuse = reuse_of(normalize)
-    assert reuse is not None
-    (tmp_path / "saved").mkdir()
-    reuse.save(data, tmp_path / "saved")
-    other = reuse.restore(tmp_path / "saved", loaded(tmp_path / "two", 2, 2.0))
+    other = kept(data, loaded(tmp_path / "two", 2, 2.0), tmp_path / "one")
     result = evaluate(trained, other, one_device(), settings, tmp_path)
     assert list(result.record.summary["drift"]) == ["a b"]
     assert "the test examples differ from those of the training in a b" in (tmp_path / "test_metrics.md").read_text()
@@ -150,14 +145,11 @@ def test_another_data_set_is_compared_with_what_was_trained_on(tmp_path: Path) -
 
 def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
     data = real_digits()
-    reuse = reuse_of(normalize)
-    assert reuse is not None
-    reuse.save(data, tmp_path)
     darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.targets)
     for test, moved in ((data.test, []), (darker, ["images"])):
         raw = digits(DigitsSettings(split_seed=1))
         assert "trained_on" not in raw.features["images"].facts
-        other = reuse.restore(tmp_path, replace(raw, test=test))
+        other = kept(data, replace(raw, test=test), tmp_path)
         drift = Drift(trained_on(other.features))
         drift.add(other.test.features)
         assert list(drift.moved()) == moved

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -18,7 +18,7 @@ from stages.networks.cnn import cnn, cnn_photo, resnet
 from stages.networks.mlp import mlp
 from stages.networks.rescaling import for_pixels_of
 from stages.normalize import normalize
-from stages.results import Dataset, Model, Normalization, Strategy
+from stages.results import Dataset, Model, Normalization
 from stages.settings.data import NormalizeSettings, SyntheticSettings
 from stages.settings.model import (
     ApplicationSettings,
@@ -40,8 +40,8 @@ def images(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
     return normalize(synthetic(given), NormalizeSettings())
 
 
-def build(network: object, where: Strategy | None = None, dataset: Dataset | None = None, policy: str = "") -> Model:
-    return built_of(network, dataset or images(), where or one_device(), policy or "float32")
+def build(network: object, dataset: Dataset | None = None) -> Model:
+    return built_of(network, dataset or images(), one_device())
 
 
 def an_application(name: str, arguments: Mapping[str, Any] | None = None, side: int = 32, classes: int = 3) -> Any:
@@ -92,19 +92,13 @@ def test_two_replicas_equal_one_device() -> None:
 
     What could differ in the other networks is their BatchNorm, which is this one's: `assert_shares_statistics`.
     """
-
-    def after(where: Strategy) -> tuple[np.ndarray, float]:
-        def small(dataset: Dataset, where: Strategy) -> Model:
-            return build(SMALL_PHOTO, where, dataset, "float64")
-
-        trained, means = after_steps(where, images(), settings(batch_size=33), steps=3, build=small)
-        return flat(trained.network), means["loss"]
-
-    one, one_loss = after(one_device())
-    two, two_loss = after(mirrored(2))
-    np.testing.assert_allclose(two, one, rtol=0, atol=1e-9)
-    assert two_loss == pytest.approx(one_loss, abs=1e-6)
-    assert np.abs(one - flat(build(SMALL_PHOTO, policy="float64").network)).max() > 1e-3  # they have learned something
+    small, given = partial(built_of, SMALL_PHOTO, policy="float64"), settings(batch_size=33)
+    one, means = after_steps(one_device(), images(), given, 3, small)
+    two, of_two = after_steps(mirrored(2), images(), given, 3, small)
+    np.testing.assert_allclose(flat(two.network), flat(one.network), rtol=0, atol=1e-9)
+    assert of_two["loss"] == pytest.approx(means["loss"], abs=1e-6)
+    untrained = small(images(), one_device())
+    assert np.abs(flat(one.network) - flat(untrained.network)).max() > 1e-3  # they have learned something
 
 
 @pytest.mark.parametrize("name", ["MobileNetV2", "VGG16"])

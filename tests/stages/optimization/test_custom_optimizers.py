@@ -22,7 +22,7 @@ from stages.settings.train import (
     CustomScheduleSettings,
     SgdSettings,
 )
-from tests.stages.experiments import built_of, central_storage, flat, mirrored, one_device, real_digits, settings, start
+from tests.stages.experiments import PLACES, built_of, flat, one_device, real_digits, settings, start
 from tests.stages.training import stopped
 from tests.stages.training.test_loop import overflowing
 
@@ -73,10 +73,6 @@ def small_mlp(dataset: Dataset, where: Strategy, policy: str = "float64") -> Mod
 
 
 EVERYTHING: dict[str, Any] = {"clip_norm": 0.5, "ema_momentum": 0.9, "weight_decay": 0.1, "accumulation": 2}
-PLACES: dict[str, Callable[[], Strategy]] = {
-    "mirrored 3": lambda: mirrored(3),
-    "central_storage 2": central_storage,
-}
 
 
 @functools.cache
@@ -84,7 +80,7 @@ def updated(target: str, where: str, policy: str) -> np.ndarray:
     """Returns weights and EMA after steps of 7 examples, clipped, in two parts, with decay that leaves out the bias."""
     dataset = real_digits(18)  # the last batch has 4
     given = settings(optimizer=CustomOptimizerSettings(_target_=target, learning_rate=1e-3, **EVERYTHING), batch_size=7)
-    place = one_device() if where == "one device" else PLACES[where]()
+    place = PLACES[where]()
     loop = start(place, small_mlp(dataset, place, policy), dataset, replace(given, epochs=9))
     loop.run(0, 12)
     network = loop.step.gradients.model.network
@@ -117,10 +113,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         "steps_per_call": 1,
     }
     given |= {"build": partial(small_mlp, policy="float32"), "early_stopping_patience": 0, "epochs": 2}
-    whole, _ = stopped.run(one_device(), None, **given)
-    stopped.stop(one_device(), tmp_path, 4, **given)
-    resumed, _ = stopped.run(one_device(), tmp_path, **given)
-    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+    whole, told = stopped.run(one_device(), None, **given)
+    stopped.assert_resumes_as(whole, told, one_device, tmp_path, (4,), **given)
 
 
 @pytest.mark.parametrize(("name", "place"), [("Lion", "central_storage 2"), ("one's own", "mirrored 3")])

@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.optimization.optimizers import decay_excluded
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import AdamWSettings, CustomOptimizerSettings, SgdSettings
-from tests.stages.experiments import after_steps, built_of, central_storage, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import PLACES, after_steps, built_of, one_device, real_digits, settings
 from tests.stages.training.stopped import run
 
 pytestmark = pytest.mark.slow
@@ -99,12 +99,6 @@ OPTIMIZERS: dict[str, Any] = {
 CASES = [("adamw", "mirrored 3", "mixed_float16"), ("lion", "central_storage 2", "float64")]
 
 
-PLACES = {
-    "mirrored 3": lambda: mirrored(3),
-    "central_storage 2": central_storage,
-}
-
-
 def assert_decayed(before: Model, after: Model, steps: int) -> None:
     pairs = list(zip(before.network.trainable_variables, after.network.trainable_variables, strict=True))
     for start, end in pairs:
@@ -124,12 +118,6 @@ def test_excluded_weights_keep_their_values_to_the_bit(name: str, where: str, po
 
 def test_fit_excludes_them_too() -> None:
     dataset = real_digits(50)
-    given: dict[str, Any] = {
-        "optimizer": OPTIMIZERS["sgd"],
-        **WITHOUT_LOSS,
-        "epochs": 1,
-        "restore_best": False,
-        "steps_per_call": None,
-    }
-    after, _ = run(one_device(), None, dataset, built, by="fit", **given)
+    given: dict[str, Any] = {**WITHOUT_LOSS, "epochs": 1, "restore_best": False, "steps_per_call": None}
+    after, _ = run(one_device(), None, dataset, built, by="fit", optimizer=OPTIMIZERS["sgd"], **given)
     assert_decayed(built(dataset, one_device()), after.model, 2)

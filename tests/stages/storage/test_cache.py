@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.reporter import Silent
+from stages.reporter import Reporter
 from stages.storage.cache import Contents, DamagedError, cached, read_arrays
 from tests.stages.images import Telling
 
@@ -38,7 +38,7 @@ def replaced(path: Path, by: str) -> None:
 
 def of_another_key(place: Path) -> None:
     other = place.with_name("other")
-    cached(other, make, Silent())
+    cached(other, make, Reporter())
     shutil.rmtree(place)
     other.rename(place)
 
@@ -57,8 +57,8 @@ for by in ("folder", "pipe", "nothing"):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: Path, damage: str) -> None:
     place = tmp_path / "entry-1"
-    cached(place, make, Silent())
-    assert not cached(place, lambda _: pytest.fail("made again"), Silent())[1]
+    cached(place, make, Reporter())
+    assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
     DAMAGES[damage](place)
     reporter = Telling()
     entry, is_new = cached(place, make, reporter)
@@ -69,13 +69,13 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     assert entry.facts["class_names"] == ["a", "b"]
     np.testing.assert_array_equal(entry.arrays["images"], IMAGES)
     np.testing.assert_array_equal(entry.arrays["labels"], LABELS)
-    assert not cached(place, lambda _: pytest.fail("made again"), Silent())[1]
+    assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
 
 
 @pytest.mark.parametrize("file", ["facts.json", "labels.npy", "images.npy"])
 def test_every_bit_counts_but_those_of_rows_that_are_compared_when_they_are_read(tmp_path: Path, file: str) -> None:
     place = tmp_path / "entry-1"
-    cached(place, make, Silent())
+    cached(place, make, Reporter())
     content = (place / file).read_bytes()
     size = len(content) - (IMAGES.size if file == "images.npy" else 0)
     for bit in range(8 * size):

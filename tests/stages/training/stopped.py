@@ -6,31 +6,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import pytest
 
-from stages.reporter import Silent
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import FitSettings, TrainSettings
 from stages.train import fit, train
-from tests.stages.experiments import real_digits, settings, small_cnn
+from tests.stages.experiments import flat, real_digits, settings, small_cnn
+from tests.stages.images import Telling
 
 DATASET = real_digits(500)
 """Eight steps an epoch, the last of 52 examples."""
 
 
-class Stopper(Silent):
+class Stopper(Telling):
     """Wants the end once `at` steps are over.
 
     first: the number of steps over when the first call of this training ended, which takes a single one.
     """
 
     def __init__(self, at: int | None = None) -> None:
+        super().__init__()
         self.at, self.done = at, 0
-        self.rows: dict[int, dict[str, float]] = {}
         self.first: int | None = None
         self.resumed_from: int | None = None
-        self.said: list[str] = []
-        self.warned: list[str] = []
 
     @property
     def requested(self) -> bool:
@@ -47,16 +46,11 @@ class Stopper(Silent):
         self.first = done if self.first is None else self.first
 
     def metrics(self, values: Any, step: int) -> None:
-        self.rows[step] = {name: value for name, value in values.items() if "second" not in name and "wait" not in name}
+        kept = {name: value for name, value in values.items() if "second" not in name and "wait" not in name}
+        super().metrics(kept, step)
 
     def resumed(self, step: int) -> None:
         self.resumed_from = step
-
-    def log(self, line: str) -> None:
-        self.said.append(line)
-
-    def warn(self, line: str) -> None:
-        self.warned.append(line)
 
     @contextmanager
     def stopping(self) -> Iterator[Any]:
@@ -91,6 +85,23 @@ def stop(where: Strategy, folder: Path, at: int, **changes: Any) -> Stopper:
     with pytest.raises(KeyboardInterrupt):
         run(where, folder, reporter=reporter, **changes)
     return reporter
+
+
+def assert_resumes_as(
+    whole: Trained, told: Stopper, make: Callable[[], Strategy], folder: Path, stops: tuple[int, ...], **changes: Any
+) -> None:
+    """Asserts that a training which stops once so many steps are over goes on to the weights and history of `whole`."""
+    done = None
+    for at in stops:
+        reporter = stop(make(), folder, at, **changes)
+        assert reporter.resumed_from == done
+        done = reporter.done
+    resumed, last = run(make(), folder, **changes)
+    assert last.resumed_from == done
+    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
+    assert resumed.best_epoch == whole.best_epoch
+    assert resumed.steps == whole.steps
+    assert last.rows == told.rows
 
 
 class Whole(NamedTuple):

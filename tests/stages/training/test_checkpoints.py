@@ -48,7 +48,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, stopped: Path, whole: 
     (folder / ".partial-step-00000016.npz").write_bytes(content)
     if damage == "a bit":
         resumed, told = run(one_device(), tmp_path)
-        warned = told.warned
+        warned = told.warnings
         assert told.resumed_from == 10
         np.testing.assert_array_equal(flat(whole.trained.model.network), flat(resumed.model.network))
         assert not list(folder.glob(".partial-*"))
@@ -150,5 +150,5 @@ def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
     assert mine.seen == 10
     other = Counting()
     trained, told = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
-    assert told.warned == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
+    assert told.warnings == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
     assert other.seen == trained.steps

@@ -84,7 +84,7 @@ def test_the_first_validation_is_what_the_other_run_reported(case: str, source: 
     for name in ("loss", "accuracy"):
         assert result.record.metrics[f"val/start_{name}"] == told.rows[epoch][f"val/{name}"]
     assert list(heard.rows) == list(range(epoch + 1, 5))
-    [line] = [line for line in heard.said if line.startswith("forked from 4d9eb298: weights of epoch")]
+    [line] = [line for line in heard.lines if line.startswith("forked from 4d9eb298: weights of epoch")]
     assert f"weights of epoch {epoch} ({'the last' if last else 'best'}" in line
     assert f"epoch {epoch + 1} is next" in line
     assert ("the optimizer starts again" in line) == (not last)
@@ -96,7 +96,7 @@ def test_by_last_it_is_continued_exactly(source: Source, tmp_path: Path) -> None
     start_from(checkpoints, tmp_path / "checkpoints", "last", "4d9eb298")
     result, heard = run(tmp_path, epochs=4)
     assert result.record.metrics["val/start_loss"] == told.rows[3]["val/loss"]
-    assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.said)
+    assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.lines)
 
 
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(source: Source, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp
     start_from(within_the_third, tmp_path / "checkpoints")
     changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5}
     trained, told = stopped.run(one_device(), tmp_path, **changes)
-    assert "the optimizer starts again, and its learning-rate schedule with it" in told.warned
+    assert "the optimizer starts again, and its learning-rate schedule with it" in told.warnings
     assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
     assert list(told.rows) == [3, 4, 5]
     assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)

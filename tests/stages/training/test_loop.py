@@ -42,12 +42,8 @@ def test_constraints_of_layers_hold_in_every_replica() -> None:
     with where.distribution.scope():
         bounded = keras.layers.Dense(10, kernel_constraint=keras.constraints.MaxNorm(0.1))
         network = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), bounded])
-    start(
-        where,
-        Model(network, dataset.task, "float32"),
-        dataset,
-        settings(batch_size=32, epochs=5),
-    ).run(0, 10)
+    model = Model(network, dataset.task, "float32")
+    start(where, model, dataset, settings(batch_size=32, epochs=5)).run(0, 10)
     for copy in where.distribution.experimental_local_results(bounded.kernel.value):
         assert np.linalg.norm(copy.numpy(), axis=0).max() <= 0.1 + 1e-6
 

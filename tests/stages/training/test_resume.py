@@ -1,7 +1,6 @@
 """A training that was stopped, and went on, is the one that nobody stopped: to the bit, wherever it was stopped."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,19 @@ from stages.checkpoints.files import from_bytes, to_bytes
 from stages.checkpoints.state import Progress, State
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
-from stages.results import Strategy, Trained
 from stages.settings.train import PlateauSettings, SgdSettings
 from tests.stages.experiments import adam, central_storage, flat, mirrored, model_parallel, one_device, small_cnn
-from tests.stages.training.stopped import DATASET, Stopper, Whole, given, run, stop
+from tests.stages.training.stopped import DATASET, Whole, assert_resumes_as, given, run, stop
 
 pytestmark = pytest.mark.slow
 
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mirrored 2, adam, EMA, clipped, mixed_float16": (
-        lambda: mirrored(2),
+        mirrored,
         {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "policy": "mixed_float16", "epochs": 3},
     ),
-    "central storage, bfloat16": (
-        central_storage,
-        {"policy": "bfloat16", "epochs": 3},
-    ),
+    "central storage, bfloat16": (central_storage, {"policy": "bfloat16", "epochs": 3}),
     "model parallel": (model_parallel, {"epochs": 3}),
     "plateau, then patience": (
         one_device,
@@ -69,23 +64,6 @@ def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Pat
 def test_it_does_wherever_it_is_stopped_again_and_again(whole: Whole, tmp_path: Path) -> None:
     """After the first step, within an epoch, at the end of one and of the last one."""
     assert_resumes_as(whole.trained, whole.told, one_device, tmp_path, (1, 7, 16, 31))
-
-
-def assert_resumes_as(
-    whole: Trained, told: Stopper, make: Callable[[], Strategy], folder: Path, stops: tuple[int, ...], **changes: Any
-) -> None:
-    """Asserts that a training which stops once so many steps are over goes on to the weights and history of `whole`."""
-    done = None
-    for at in stops:
-        reporter = stop(make(), folder, at, **changes)
-        assert reporter.resumed_from == done
-        done = reporter.done
-    resumed, last = run(make(), folder, **changes)
-    assert last.resumed_from == done
-    np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
-    assert resumed.best_epoch == whole.best_epoch
-    assert resumed.steps == whole.steps
-    assert last.rows == told.rows
 
 
 def test_loss_scale_ema_and_sums_are_restored(tmp_path: Path) -> None:

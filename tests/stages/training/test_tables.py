@@ -11,7 +11,7 @@ import pytest
 from stages.callbacks import build_callbacks
 from stages.errors import UserError
 from stages.normalize import normalize
-from stages.reporter import Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, TransformerSettings, WideAndDeepSettings
@@ -71,10 +71,10 @@ def test_every_network_learns(frame: pd.DataFrame, tmp_path: Path) -> None:
 def test_a_metric_that_the_task_does_not_have_is_refused(frame: pd.DataFrame, tmp_path: Path) -> None:
     task = dataset(frame, tmp_path, "regression").task
     with pytest.raises(UserError, match=r"monitor=val_accuracy.*Expected one of: val_loss, val_rmse, val_mae, val_r2"):
-        build_callbacks(settings(monitor="val_accuracy"), task, Silent())
-    best, _ = build_callbacks(settings(monitor="val_r2"), task, Silent())
+        build_callbacks(settings(monitor="val_accuracy"), task, Reporter())
+    best, _ = build_callbacks(settings(monitor="val_r2"), task, Reporter())
     assert best.monitor == "val_r2"
-    best, _ = build_callbacks(settings(monitor="val_macro_f1"), dataset(frame, tmp_path, "labels").task, Silent())
+    best, _ = build_callbacks(settings(monitor="val_macro_f1"), dataset(frame, tmp_path, "labels").task, Reporter())
     assert best.monitor == "val_macro_f1"
 
 

@@ -11,15 +11,13 @@ import pytest
 from sklearn import datasets
 
 from benchmarks.clusters import run_workers
-from stages.load.table import table
 from stages.normalize import normalize
 from stages.results import Dataset, Strategy
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
-from stages.settings.table import TableSettings
 from stages.settings.train import AutoTaskSettings, MultiLabelSettings, RegressionSettings
 from tests import commands
-from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, settings
+from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, settings, table_of
 
 STEPS = 25
 
@@ -40,32 +38,25 @@ OF_WORKERS = [*((name, "float32") for name in CASES), *((name, "mixed_bfloat16")
 
 
 @functools.cache
-def file_of(name: str, folder: Path) -> tuple[str, list[str]]:
-    """Writes a set of scikit-learn's with weights of examples; returns its file and its targets."""
+def dataset(name: str, folder: Path) -> Dataset:
+    """Returns a set of scikit-learn's with weights of examples."""
     random = np.random.default_rng(1)
     if name == "labels":
-        values = random.normal(size=(300, 4))
-        frame = pd.DataFrame(values, columns=[*"abcd"])
-        targets = ["warm", "wet"]
+        target: Any = ["warm", "wet"]
+        frame = pd.DataFrame(random.normal(size=(300, 4)), columns=[*"abcd"])
         frame = frame.assign(warm=(frame.a + frame.b > 0.5).astype(int), wet=(frame.c > 0).astype(int))
     else:
         bunch: Any = getattr(datasets, f"load_{name}")(as_frame=True)
         frame = bunch.frame
-        targets = [*bunch.target.columns] if isinstance(bunch.target, pd.DataFrame) else ["target"]
-    frame.assign(weight=random.uniform(0.2, 2, len(frame)).round(3)).to_csv(folder / f"{name}.csv", index=False)
-    return str(folder / f"{name}.csv"), targets
+        target = [*bunch.target.columns] if isinstance(bunch.target, pd.DataFrame) else "target"
+    frame = frame.assign(weight=random.uniform(0.2, 2, len(frame)).round(3))
+    loaded = table_of(folder, frame, target=target, weight="weight", task=CASES[name][0], val_fraction=0.2)
+    return normalize(loaded, NormalizeSettings())
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sets")
-
-
-def dataset(name: str, folder: Path) -> Dataset:
-    file, targets = file_of(name, folder)
-    target = targets if len(targets) > 1 else targets[0]
-    given = TableSettings(files=file, target=target, weight="weight", task=CASES[name][0], val_fraction=0.2)
-    return normalize(table(given), NormalizeSettings())
 
 
 def trained(name: str, folder: Path, where: Strategy, policy: str = "float32") -> tuple[np.ndarray, dict[str, float]]:

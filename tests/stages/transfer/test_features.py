@@ -10,7 +10,7 @@ import pytest
 
 from stages.augment import augment
 from stages.checkpoints.forks import start_from
-from stages.reporter import Silent
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import AugmentSettings
 from stages.train import train
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "changes"),
     [
-        (lambda: mirrored(2), {}),
+        (mirrored, {}),
         (one_device, {"policy": "mixed_bfloat16", "pooled": False, "epochs": 1}),
     ],
     ids=["2 replicas", "bfloat16, not pooled"],
@@ -97,12 +97,12 @@ def test_where_features_cannot_stand_for_images_there_are_none() -> None:
         (build(where, policy="float64"), DATASET, {}, "float32"),
         (build(where), DATASET, {"cache_features": "off"}, "as asked"),
     ):
-        left, data, said = on_features(made, dataset, where, given(**changes), Silent(), None)
+        left, data, said = on_features(made, dataset, where, given(**changes), Reporter(), None)
         assert left is made
         assert data is dataset
         assert said.startswith("off: ")
         assert why in said
-    taught, _, said = on_features(build(where), DATASET, where, given(), Silent(), None)
+    taught, _, said = on_features(build(where), DATASET, where, given(), Reporter(), None)
     assert isinstance(taught.network, OnFeatures)
 
 
@@ -110,7 +110,7 @@ def test_features_are_those_of_the_backbone_that_a_fork_takes_over(tmp_path: Pat
     """Its weights are neither those of the seed nor of a file, but of the run that it starts from."""
     where = one_device()
     told = given(fine_tune_epochs=0, optimizer=adam(learning_rate=0.1))
-    train(build(where, frozen=False), DATASET, where, told, Silent(), tmp_path / "a")
+    train(build(where, frozen=False), DATASET, where, told, Reporter(), tmp_path / "a")
     trained = {}
     for way in ("auto", "off"):
         start_from(tmp_path / "a" / "checkpoints", tmp_path / way / "checkpoints")

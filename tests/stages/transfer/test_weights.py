@@ -1,6 +1,5 @@
 """Pretrained weights: of a file they fit the network, its backbone, or nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -10,11 +9,10 @@ import pytest
 from stages.errors import UserError
 from stages.export import export
 from stages.load.synthetic import synthetic
-from stages.results import Dataset, Model, Trained
+from stages.results import Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.model import ApplicationSettings, ModelSettings
 from stages.settings.results import ExportSettings
-from stages.tasks.classification import Classification
 from stages.transfer.pretrained import backbone_of, load_weights
 from tests.conftest import shared
 from tests.stages.experiments import built_of, flat, one_device
@@ -32,8 +30,9 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
     assert backbone is not None
     network.save_weights(tmp_path / "whole.weights.h5")
     backbone.save_weights(tmp_path / "backbone.weights.h5")
-    exported = export(_trained(source), DATASET, ExportSettings(), tmp_path)
-    binary = replace(synthetic_like(), task=Classification(("a", "b")))
+    exported = export(Trained(source, (), 1, 0), DATASET, ExportSettings(), tmp_path)
+    told = SyntheticSettings(split_seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
+    binary = synthetic(told)
     for path in (tmp_path / "whole.weights.h5", exported.path):
         same = build(where, weights=path)
         assert same.record.params["weights_of"] == "network"
@@ -49,16 +48,6 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
     (tmp_path / "no.weights.h5").write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read"):
         build(where, weights=tmp_path / "no.weights.h5")
-
-
-def synthetic_like() -> Dataset:
-    """Returns images of the digits' size in two classes."""
-    told = SyntheticSettings(split_seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
-    return synthetic(told)
-
-
-def _trained(made: Model) -> Trained:
-    return Trained(made, (), 1, 0)
 
 
 def test_weights_of_imagenet_need_a_network_of_keras_and_a_way_to_get_them() -> None:
