@@ -49,16 +49,20 @@ class Turn:
     """The turn of a sweep's job to train: it may begin while the one before is evaluated and exported.
 
     connection: to the sweep's process. limit: `job_timeout_seconds`. waited: seconds for the end of the one before.
+    is_over: whether the wait is.
     """
 
     connection: Connection
     limit: float | None = None
     waited: float = 0.0
+    is_over: bool = False
 
     def wait(self) -> None:
-        """Wait for the turn, with which the job's time limit begins."""
+        """Wait for the turn, with which the job's time limit begins; it comes once."""
+        if self.is_over:
+            return
         began = time.monotonic()
-        signals.until(self._has_come)
+        self.is_over = signals.until(self._has_come)
         self.waited = time.monotonic() - began
         if self.limit is not None:
             signals.time_out(time.monotonic() + self.limit, self.limit)

@@ -124,7 +124,7 @@ class StageRunner:
     turn: Turn | None = None
 
     def __post_init__(self) -> None:
-        self._reporter = RunReporter(self.tracker, self.console, self.summary, self.on_epoch)
+        self._reporter = RunReporter(self.tracker, self.console, self.summary, self.on_epoch, self.turn)
         self._results: dict[str, Any] = {}
         self._records: list[Record] = []
         self._on_exit: list[Callable[[], object]] = []
@@ -141,14 +141,15 @@ class StageRunner:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:
                     turn = self.turn if stage.planned.name == "train" else None
-                    if turn is not None:
-                        turn.wait()
+                    if turn is not None and not stage.planned.target.startswith("stages."):
+                        turn.wait()  # the project's own builds and traces before
                     if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
                         fresh_process.prestart()  # imports TensorFlow meanwhile
                     result = self._timed(stage, stages[index + 1 :])
                     self._record(stage, result)
                     self._results[stage.planned.makes] = result
                     if turn is not None:
+                        turn.wait()  # where there was nothing left to train
                         turn.has_trained()
         finally:
             fresh_process.end()  # of a notebook's run that has failed before its export
@@ -162,7 +163,7 @@ class StageRunner:
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
         self._reporter.stage = name
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), self._waited
         outcome = "failed"
         self.console.doing(f"stage {name}")
         try:
@@ -176,9 +177,15 @@ class StageRunner:
             outcome = "ran"
             raise
         finally:
-            self.summary.stages[name] = StageOutcome(outcome, time.perf_counter() - began)
+            seconds = time.perf_counter() - began - (self._waited - waited)
+            self.summary.stages[name] = StageOutcome(outcome, seconds)
             self.console.end_progress()
         return result
+
+    @property
+    def _waited(self) -> float:
+        """Seconds for a turn so far."""
+        return self.turn.waited if self.turn is not None else 0.0
 
     def _record(self, stage: BoundStage, result: Any) -> None:
         """Record what a stage has made, and what its result implies; not what an earlier stage has recorded already."""

@@ -207,7 +207,7 @@ class Phase:
     def _take_steps(self, stop: Stop) -> dict[str, float]:
         """Take the steps of one call; return the epoch's means so far.
 
-        The first call is a single step, which is traced, and not timed.
+        The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it.
         """
         progress, session, loop = self.progress, self.session, self.loop
         limits = (self._per_epoch - progress.done, session.checkpoints.steps_left(progress.step))
@@ -223,6 +223,9 @@ class Phase:
             examples = min((progress.done + steps) * size, len(self.dataset.train)) - progress.done * size
             progress.clock.add(time.perf_counter() - began, steps, examples, loop.waited)
             session.timing.move("steps", "input_wait", loop.waited or 0.0)
+        else:
+            with session.timing.of("turn"), stop.nothing_to_keep():
+                session.reporter.wait_for_turn()
         self._is_traced = True
         progress.step = progress.step + steps
         progress.done = progress.done + steps

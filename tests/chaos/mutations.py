@@ -195,7 +195,8 @@ MUTATIONS = (
         "tests/pipeline/sweep/test_sweep.py", "-k", "only_the_best",
     ),
     mutation(
-        "pipeline/run/runner.py", "turn.wait()", "pass", "tests/pipeline/run/test_runner.py", "-k", "in_its_turn",
+        "stages/training/phase.py", "session.reporter.wait_for_turn()", "pass",
+        "tests/stages/training/test_timing.py", "-k", "behind_its_first_step",
     ),
     mutation(
         "pipeline/sweep/queue.py", "if not self.overlaps or not self._running:", "if True:",

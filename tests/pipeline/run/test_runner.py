@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 from multiprocessing.connection import Pipe
@@ -287,12 +288,14 @@ def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
 
 
 def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
-    """It prepares its data before, and the next one begins as soon as it has trained."""
+    """It prepares its data before, and the next one begins as soon as it has trained; the wait is no part of that."""
     events: list[str] = []
 
     class Noted(Turn):
         def wait(self) -> None:
-            events.append("wait")
+            if not self.is_over:
+                events.append("wait")
+            self.is_over = True
 
         def has_trained(self) -> None:
             events.append("next")
@@ -300,3 +303,10 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
     names = ("normalize", "train", "evaluate")
     Run(tmp_path, turn=Noted(Pipe()[0]))(**{name: functools.partial(events.append, name) for name in names})
     assert events == ["normalize", "wait", "train", "next", "evaluate"]
+
+
+def test_the_seconds_of_a_stage_are_without_those_of_its_turn(tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    threading.Timer(0.5, ours.send, (None,)).start()
+    run = Run(tmp_path, turn=Turn(theirs))(inspect=lambda reporter: reporter.wait_for_turn())
+    assert run.summary.stages["inspect"].seconds < 0.4
