@@ -1,4 +1,4 @@
-"""Metrics of several labels: scikit-learn's, with intervals that hold the truth."""
+"""Metrics of several labels, and of numbers: scikit-learn's, with intervals that hold the truth."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.evaluation.by_task import report_labels
+from stages.evaluation.by_task import report_labels, report_numbers
 from stages.evaluation.estimates import ESTIMATES, parts_of
 
 RANDOM = np.random.default_rng(2)
@@ -45,6 +45,23 @@ def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) ->
     lines = (tmp_path / "test_by_label.csv").read_text().splitlines()
     assert lines[0] == "label,f1,roc_auc,average_precision,examples,predicted"
     assert lines[3].startswith("never,0.0,,,0,")
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
+    weights = RANDOM.integers(0, 4, 200).astype(np.float64) if is_weighted else None
+    pair = RANDOM.normal(size=(200, 2)), RANDOM.normal(size=(200, 2))
+    columns = dict(zip(("target", "prediction"), pair, strict=True)) | ({} if weights is None else {"weight": weights})
+    report = report_numbers(columns, ("a", "b"), 0.95)
+    scores = {
+        "rmse": sk.root_mean_squared_error,
+        "mae": sk.mean_absolute_error,
+        "r2": sk.r2_score,
+        "median_error": sk.median_absolute_error,
+    }
+    for name, score in scores.items():
+        each = score(*pair, multioutput="raw_values", sample_weight=weights)
+        assert [report.values[f"test/{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
 
 
 def test_influences_are_derivatives_by_the_weight() -> None:
