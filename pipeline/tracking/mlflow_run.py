@@ -26,6 +26,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
+from mlflow.utils import environment
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -209,6 +210,10 @@ def _by_folder(client: Any, experiment: str, key: str) -> Any:
 
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
+
+# MLflow 3.17 would read the names of all files of all packages, half a second and more, to compare the requirements of
+# a model with the versions that are installed; they are taken from these.
+environment.warn_dependency_requirement_mismatches = lambda _: None
 
 
 def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:

@@ -46,6 +46,14 @@ def champion(store: MlflowClient) -> str:
     return str(store.get_registered_model(NAME).aliases[ALIAS])
 
 
+def test_a_model_is_logged_without_a_look_at_all_packages(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[dict[str, list[str]]] = [{}]
+    monkeypatch.setattr("mlflow.utils.requirements_utils._MODULES_TO_PACKAGES", None)
+    monkeypatch.setattr("importlib_metadata.packages_distributions", looks.pop)
+    registered_run(outputs, "one", wrong=1)
+    assert looks == [{}]
+
+
 def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> None:
     registered, verdict = registered_run(outputs, "first", wrong=40)
     assert registered == "registered as digits, version 1: models:/digits/1"
