@@ -24,6 +24,7 @@ WIDE = 160
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
 
+A setting that was not typed has its default.
 A run whose process died before its end is INTERRUPTED; the command that started it resumes it."""
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pipeline.comparison.rows import ComparedRun, Row, pair, rows_of
+from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
 from stages.errors import UserError
 from stages.evaluation.paired_tests import (
     MetricDifference,
@@ -142,7 +142,13 @@ def primary_of(rows: Sequence[Row]) -> str:
 
 
 def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
-    found = [row for row in rows if all(row.runs[0].setting(name) == value for name, value in settings.items())]
+    """Return the row that has these settings, written in any form, or as tables show them."""
+    wanted = {name: (value, canonical(value)) for name, value in settings.items()}
+    found = [
+        row
+        for row in rows
+        if all(row.settings.get(name) in own or row.runs[0].setting(name) in own for name, own in wanted.items())
+    ]
     if len(found) != 1:
         text = ",".join(f"{name}={value}" for name, value in settings.items())
         shown = "; ".join(row.label.replace(" ", ",") for row in rows[:5]) + ("; …" if len(rows) > 5 else "")

@@ -93,7 +93,7 @@ class ComparedRun:
             texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
             return {}
-        return {name: _canonical(text) for name, text in texts.items() if text != "null" and "${" not in text}
+        return {name: canonical(text) for name, text in texts.items() if "${" not in text}
 
     @cached_property
     def history(self) -> dict[int, dict[str, float]]:
@@ -142,15 +142,16 @@ def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
 
 def _settings(summary: Summary) -> dict[str, str]:
     parts = map(split_override, summary.overrides)
-    return {name: _canonical(value) for name, value in parts if not is_among(name, WITHOUT_EFFECT)}
+    return {name: canonical(value) for name, value in parts if not is_among(name, WITHOUT_EFFECT)}
 
 
-def _canonical(text: str) -> str:
-    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,16]` for `[8, 16]`."""
+def canonical(text: str) -> str:
+    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,16]` for `[8, 16]`, `true` for `True`."""
     try:
         return f"{float(text):.12g}"
     except ValueError:
-        return re.sub(r"\s*([,:\[\]{}])\s*", r"\1", text.strip("'\""))
+        plain = re.sub(r"\s*([,:\[\]{}])\s*", r"\1", text.strip("'\""))
+        return plain.lower() if plain.lower() in ("true", "false", "null") else plain
 
 
 def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.rows import ComparedRun, read_finished
+from pipeline.comparison.rows import ComparedRun, canonical, read_finished
 from pipeline.config.names import split_override
 from pipeline.paths import age_order
 from pipeline.run_folder.lock import LOCK, is_locked
@@ -57,6 +57,13 @@ class Entry:
         own = {"status": self.status, "kind": self.kind, "experiment": self.summary.name}
         return {**self.summary.choices, **overrides, **self.summary.metrics, **own, "seconds": self.summary.seconds}
 
+    def value(self, name: str) -> Any:
+        """Return what a filter compares, of a setting that was not typed its default; None where it has none."""
+        values = self.values
+        if name in values or "/" in name:  # a metric, which no configuration has
+            return values.get(name)
+        return read_finished(0, self.status, self.summary).setting(name)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the entry as JSON can hold it."""
         finite = {name: value if value - value == 0 else None for name, value in self.summary.metrics.items()}
@@ -101,8 +108,9 @@ def select(entries: Sequence[Entry], filters: Sequence[str]) -> list[Entry]:
     """Return the entries that match every filter.
 
     Args:
-        filters: `name=value` for `status`, `kind`, `experiment`, an option or an override; `name>number`, `>=`, `<`
-            and `<=` for a metric or `seconds`; any other word: the beginning of an id, or part of the folder's path.
+        filters: `name=value` for `status`, `kind`, `experiment`, an option or a setting; `name>number`, `>=`, `<`
+            and `<=` for a metric, a number or `seconds`; any other word: the beginning of an id, or part of the
+            folder's path.
 
     Raises:
         UserError: where a number is none, or no run has such an id, setting or metric.
@@ -123,14 +131,14 @@ def _named(entries: Sequence[Entry], text: str) -> list[Entry]:
 
 def _filtered(entries: Sequence[Entry], match: re.Match[str]) -> list[Entry]:
     name, sign, wanted = match.groups()
-    found = [(entry, entry.values[name]) for entry in entries if name in entry.values]
+    found = [(entry, value) for entry in entries if (value := entry.value(name)) is not None]
     if entries and not found:
         known = sorted({known for entry in entries for known in entry.values})
         raise UserError(f"no run has a setting or metric {name}", known, "status=FINISHED")
     if sign == "=":
-        return [entry for entry, value in found if str(value) == wanted]
+        return [entry for entry, value in found if canonical(str(value)) == canonical(wanted)]
     try:
-        return [entry for entry, value in found if _COMPARE[sign](float(value), float(wanted))]
+        return [entry for entry, value in found if value != "null" and _COMPARE[sign](float(value), float(wanted))]
     except ValueError as error:
         fix = f"'{name}{sign}0.9'"
         raise UserError(f"{match[0]} does not compare two numbers", "a metric and a number", fix) from error

@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from stages.errors import UserError
+from stages.features.kinds import NO_NUMBER
 from stages.settings.table import Header, TableSettings, format_of, not_in_encoding, text_of
 
 BLOCK = 2**23
@@ -34,9 +35,6 @@ WHOLE_FLOAT = r"^([+-]?\d+)\.0*$"
 
 NUMBERS = ""
 """Name of the column that has the numbers of the rows; none in a file has it."""
-
-UNKNOWN = np.iinfo(np.int64).min
-"""A missing value of a category of whole numbers: in no vocabulary."""
 
 Values: TypeAlias = Any
 """Values of a column, a `pyarrow.ChunkedArray`."""
@@ -231,7 +229,7 @@ def converted(array: Values, column: Typed) -> Converted:
         is_number = pc.match_substring_regex(texts, WHOLE if column.kind == "whole" else NUMBER)
         numbers = pc.if_else(is_number, texts, pa.scalar(None, pa.string()))
         numbers = pc.replace_substring_regex(pc.utf8_trim_whitespace(numbers), WHOLE_FLOAT, r"\1").cast(kind)
-    values = numbers.fill_null(UNKNOWN if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
+    values = numbers.fill_null(NO_NUMBER if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
     bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
     if column.least is not None:
         bad.append((values < column.least, f"is less than {column.least:g}"))

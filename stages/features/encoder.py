@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
-from stages.features.kinds import Feature
+from stages.features.kinds import NO_NUMBER, Feature
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -92,9 +92,6 @@ def learn_category(column: Column) -> list[Any]:
     repeated = [value for value in ordered if counts[value] > 1]
     return ordered if len(ordered) <= ONE_HOT or not repeated else repeated
 
-
-NO_NUMBER = int(np.iinfo(np.int64).min)
-"""Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
 
 Learnt = LearntNumber | LearntVector | texts.LearntText | texts.LearntTokens | list[Any]
 """Knowledge of a column: statistics of a number or a vector, the vocabulary of a text or of a category."""

@@ -12,6 +12,9 @@ KINDS = ("image", "number", "category", "text", "vector")
 IMAGES = "images"
 """Name of the feature of a data set of images."""
 
+NO_NUMBER = -(2**63)
+"""Stands for a missing value of a category of whole numbers, and for an unknown one: none is in a vocabulary."""
+
 TRAINED_ON = "trained_on"
 """Among a feature's facts: what its column was like in training, for `stages.features.drift`."""
 

@@ -112,13 +112,17 @@ def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytes
     for matching in (
         "status=FINISHED",
         "model=mlp",
-        "train.epochs=2",
+        "train.epochs=2.0",
+        "train.epochs>1",
+        "seed=42",
+        "deterministic=False",
+        "fork=null",
         "test/accuracy>0",
         "seconds<9999",
         "from_python",
     ):
         assert listed(capsys, outputs, matching) == [entry], matching
-    for other in ("status=FAILED", "model=cnn", "test/accuracy>1"):
+    for other in ("status=FAILED", "model=cnn", "test/accuracy>1", "seed=43", "fork>1"):
         assert listed(capsys, outputs, other) == [], other
     for wrong in ("nope=1", "nope>1", "test/accuracy>much", "nothing_like_it"):
         assert runs.main([wrong, f"--outputs={outputs}"]) == 2

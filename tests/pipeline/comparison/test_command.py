@@ -61,16 +61,22 @@ def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytes
     assert (tmp_path / "comparison.html").is_file()
 
 
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [("learning_rate", ("2e-3", "0.002")), ("nesterov", ("True", "true")), ("clipnorm", ("Null", "null"))],
+)
 def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, forms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rate = "optimizer.learning_rate"
-    typed: list[dict[str, str]] = [{}, {"seed": "42"}, {rate: "2e-3"}, {rate: "0.002", "seed": "43"}]
+    name = f"optimizer.{name}"
+    typed: list[dict[str, str]] = [{}, {"seed": "42"}, {name: forms[0]}, {name: forms[1], "seed": "43"}]
     for number, settings in enumerate(typed):
         folder = tmp_path / "runs" / "made" / f"20260103-000000-{number}000"
         make_run(folder, MadeRun(settings, RANDOM.random(100) < 0.9))
         seed = settings.get("seed", "42")
-        (folder / "config.yaml").write_text(f"seed: {seed}\noptimizer: {{name: adam, learning_rate: 0.002}}\n")
+        (folder / "config.yaml").write_text(
+            f"seed: {seed}\noptimizer: {{learning_rate: 0.002, nesterov: true, clipnorm: null}}\n"
+        )
     names = [f"20260103-000000-{number}000" for number in range(len(typed))]
     said = []
     for words in ((names[0], names[1]), (names[0], names[2]), names[::3], (names[0], names[0])):

@@ -84,6 +84,14 @@ def test_the_speed_up_is_that_of_the_named_baseline(tmp_path: Path) -> None:
     assert "is 1.5× as fast in one run each, with no interval" in sentences(comparison)[0]
 
 
+@pytest.mark.parametrize("value", ["2.345678e-3", "0.002345678", "0.002346"])
+def test_a_baseline_is_named_by_its_value_in_any_form_and_as_tables_show_it(value: str, tmp_path: Path) -> None:
+    rate = "optimizer.learning_rate"
+    comparison = compared(tmp_path, made({rate: "0.1"}), made({rate: "2.345678e-3"}), baseline={rate: value})
+    assert comparison.baseline is comparison.rows[1]
+    assert comparison.rows[1].label == f"{rate}=0.002346"
+
+
 def test_a_baseline_that_two_settings_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 combinations have these settings"):
         compared(tmp_path, made(ONE), made(BFLOAT16), baseline={"strategy": "one_device"})

@@ -1,5 +1,6 @@
 """Slices: the metrics of each part of the test split, the worst first, and none told of a few examples."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn import metrics as sk
 from stages.errors import UserError
 from stages.evaluation.by_column import check_slices, slices_of
 from stages.evaluation.report import Section
+from stages.features.kinds import NO_NUMBER
 from stages.results import Dataset
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import real_digits, table_of
@@ -79,6 +81,16 @@ def test_of_numbers_the_largest_error_comes_first(frame: pd.DataFrame, tmp_path:
     assert found["than the rest"].tolist() == ["worse", "better", "cannot tell"]
     assert found.rmse.iloc[0] == pytest.approx(np.sqrt(np.square(error[is_south]).mean()), rel=1e-4)
     assert {"mae", "r2"} <= {*found.columns}
+
+
+def test_a_missing_whole_number_is_called_missing(frame: pd.DataFrame, tmp_path: Path) -> None:
+    data = loaded(tmp_path, frame, "price")
+    rooms = np.arange(len(data.test)) % 3
+    features = {**data.test.features, "town": np.where(rooms == 0, NO_NUMBER, rooms)}  # as a run reads other data
+    data = replace(data, test=replace(data.test, features=features))
+    answers = {"target": np.asarray(data.test.targets), "prediction": np.zeros((len(rooms), 1), np.float32)}
+    found = told(slices_of(answers, data, EvaluateSettings(slices=["town"])))
+    assert set(found.index) == {"town: missing", "town: 1", "town: 2"}
 
 
 def test_of_labels(frame: pd.DataFrame, tmp_path: Path) -> None:

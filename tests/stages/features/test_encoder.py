@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from stages.features.encoder import (
-    NO_NUMBER,
     NUMBERS,
     ONE_HOT,
     encoder_of,
@@ -18,7 +17,7 @@ from stages.features.encoder import (
     learn_category,
     learn_vector,
 )
-from stages.features.kinds import Feature
+from stages.features.kinds import NO_NUMBER, Feature
 
 RANDOM = np.random.default_rng(3)
 ROWS = 3000
