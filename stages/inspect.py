@@ -12,7 +12,7 @@ import tensorflow as tf
 from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
-from stages.features.kinds import IMAGES
+from stages.features.kinds import IMAGES, texts_of
 from stages.features.texts import UNKNOWN
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
@@ -101,9 +101,10 @@ def _of(kind: str, values: np.ndarray) -> tuple[Any, ...]:
     import pandas as pd  # a quarter of a second, which images need not wait for
 
     if kind == "category":
-        counts = pd.Series(values).value_counts()
-        most = ", ".join(f"{value} ({count})" for value, count in counts.head(3).items())
-        return float(np.mean(values == "")) if values.dtype == object else 0.0, "", "", "", "", len(counts), most
+        texts = texts_of(values)
+        counts = pd.Series(texts).value_counts()
+        most = ", ".join(f"{value or 'missing'} ({count})" for value, count in counts.head(3).items())
+        return float(np.mean(texts == "")), "", "", "", "", len(counts), most
     different: Any = len(np.unique(values)) if kind == "text" else ""
     numbers = pd.Series([len(text.split()) for text in values] if kind == "text" else values.ravel())
     missing = float(np.mean(numbers == 0)) if kind == "text" else float(numbers.isna().mean())

@@ -12,7 +12,7 @@ from stages.evaluation.estimates import Columns, Ends, fraction_interval, interv
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.report import Section
 from stages.evaluation.scored import by_example, columns_of, scoring
-from stages.features.kinds import NO_NUMBER, Feature
+from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
 from stages.settings.results import EvaluateSettings
@@ -97,7 +97,7 @@ def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> E
 def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the slices of a column with their rows, bool [n]: values of a category, quantiles of a number."""
     if kind == "category":
-        texts = np.where(values == NO_NUMBER, "", values.astype(str))
+        texts = texts_of(values)
         different, counts = np.unique(texts, return_counts=True)
         most = different[np.argsort(-counts, kind="stable")][:MOST]
         yield from ((value or "missing", texts == value) for value in most)

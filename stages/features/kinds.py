@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 KINDS = ("image", "number", "category", "text", "vector")
 """Of features: pixels [H, W, C]; one number; one of a few values; words; numbers that belong together, [d]."""
 
@@ -35,6 +37,11 @@ class Feature:
     dtype: str
     shape: tuple[int | None, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def texts_of(values: np.ndarray) -> np.ndarray:
+    """Returns values of a category, texts or whole numbers, as texts; a missing one is empty."""
+    return np.where(values == NO_NUMBER, "", values.astype(str))
 
 
 def image(shape: tuple[int, ...], dtype: Any, ends: tuple[float, float], resize: str = "stretch") -> Feature:

@@ -6,10 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.inspect import inspect
+from stages.data.split import Split
+from stages.data.splits import dataset_of
+from stages.features.kinds import NO_NUMBER, Feature
+from stages.inspect import HEADER, inspect, statistics
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import InspectSettings, NormalizeSettings
+from stages.tasks.classification import Classification
 from tests.stages.experiments import table_of
 from tests.stages.images import Telling
 
@@ -69,3 +73,14 @@ def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, t
     assert [line.split("  ")[-1].strip() for line in lines[2:5]] == ["3 within", "0", "7 in train"]
     assert lines[5].startswith("7 of 100 test rows are in train: scores count memorized rows")
     assert params["data/duplicates_train_test"] == 7
+
+
+@pytest.mark.parametrize("values", [np.array(["a", "", "a", ""], object), np.array([1, NO_NUMBER, 1, NO_NUMBER])])
+def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
+    column = np.tile(values, 10)
+    split = Split({"cabin": column}, np.arange(40, dtype=np.int32) % 2)
+    features = {"cabin": Feature("category", str(column.dtype))}
+    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
+    row = dict(zip(HEADER, statistics(data).rows[0], strict=True))
+    assert (row["missing"], row["different"]) == (0.5, 2)
+    assert row["most frequent"] in (f"{values[0]} (20), missing (20)", f"missing (20), {values[0]} (20)")
