@@ -90,7 +90,7 @@ MEASUREMENTS = {
 COMPOSED = "Hydra composes all groups and the framework checks them, which python's start with Hydra does not."
 JOBS = (
     "every job inspects, tests, exports and reloads its export, which take longer than its epoch, whoever starts it; "
-    "and none trains before the last one has ended, so that the speeds of settings can be compared."
+    "and none takes a second step before the last one has ended, so that the speeds of settings can be compared."
 )
 DRAWN = "a trial is drawn by the results of those before, and begins when the last one has ended."
 AT_ONCE = "two jobs of one core each do the same work as one after another, and share memory and caches."

@@ -146,11 +146,13 @@ def _settings(summary: Summary) -> dict[str, str]:
 
 
 def canonical(text: str) -> str:
-    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,16]` for `[8, 16]`, `true` for `True`."""
+    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,a]` for `[8.0, "a"]`, `true` for `True`."""
+    plain = text.strip().strip("'\"")
+    if plain[:1] in ("[", "{") and len(plain) > 1:
+        return "".join(map(canonical, re.split(r"([,:\[\]{}])", plain)))
     try:
-        return f"{float(text):.12g}"
+        return f"{float(plain):.12g}"
     except ValueError:
-        plain = re.sub(r"\s*([,:\[\]{}])\s*", r"\1", text.strip("'\""))
         return plain.lower() if plain.lower() in ("true", "false", "null") else plain
 
 

@@ -58,20 +58,24 @@ class Turn:
     is_over: bool = False
 
     def wait(self) -> None:
-        """Wait for the turn, with which the job's time limit begins; it comes once."""
+        """Wait for the turn, which comes once; the job's time limit begins when it has come."""
         if self.is_over:
             return
         began = time.monotonic()
-        self.is_over = signals.until(self._has_come)
-        self.waited = time.monotonic() - began
+        try:
+            came = signals.until(self._came)
+        finally:
+            self.waited = time.monotonic() - began
+        self.is_over = True
         if self.limit is not None:
-            signals.time_out(time.monotonic() + self.limit, self.limit)
+            signals.time_out(came + self.limit, self.limit)
 
-    def _has_come(self) -> bool:
+    def _came(self) -> float:
+        """Return when the turn has come, in seconds of `time.monotonic()`; 0 before."""
         pulse.beat()
         with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
-            return self.connection.poll() and self.connection.recv() is None
-        return False
+            return float(self.connection.recv()) if self.connection.poll() else 0.0
+        return 0.0
 
     def has_trained(self) -> None:
         """Let the next job begin, and wait."""

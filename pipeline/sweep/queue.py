@@ -160,7 +160,7 @@ class JobProcess(LocalProcess):
             return
         self.started = time.monotonic()
         with suppress(OSError):  # it has ended
-            self.turn.send(None)
+            self.turn.send(self.started)
 
     def leaves_room(self) -> bool:
         """Return whether as large a job would fit into memory beside it."""

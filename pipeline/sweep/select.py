@@ -55,7 +55,14 @@ class Entry:
         """Values that a filter may name, by their names: options by their group, overrides by their dotted name."""
         overrides = dict(split_override(override) for override in self.summary.overrides if "=" in override)
         own = {"status": self.status, "kind": self.kind, "experiment": self.summary.name}
-        return {**self.summary.choices, **overrides, **self.summary.metrics, **own, "seconds": self.summary.seconds}
+        return {
+            "debug": "none",
+            **self.summary.choices,
+            **overrides,
+            **self.summary.metrics,
+            **own,
+            "seconds": self.summary.seconds,
+        }
 
     def value(self, name: str) -> Any:
         """Return what a filter compares, of a setting that was not typed its default; None where it has none."""

@@ -123,8 +123,9 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
             ends = interval(value, influences, confidence, highest) if len(targets) >= Task.least else None
             if ends is not None:
                 intervals[name] = ends
-    if np.isfinite(answers).all():
-        medians = median_absolute_error(targets, answers, sample_weight=columns.get("weight"), multioutput="raw_values")
+    weights = columns.get("weight")
+    if np.isfinite(answers).all() and (weights is None or weights.any()):
+        medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):
             values["test/median_error" + f"/{name}" * several] = float(error)
     units = f"rmse, mae, median_error: in the units of {', '.join(names)}."

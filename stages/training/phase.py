@@ -98,6 +98,7 @@ class Phase:
         if is_frozen(model.network):
             features = "off: the training is finished"
             if not resumed.finished:
+                session.wait_for_turn()
                 with session.timing.of("features"):
                     trainable, self.dataset, features = on_features(
                         model, dataset, strategy, settings, reporter, session.cache
@@ -145,6 +146,7 @@ class Phase:
             epochs = progress.began + self.settings.epochs
             report_completed(progress, self.state.notes, epochs, session.reporter)
             if checkpoint.is_fork:
+                session.wait_for_turn()
                 with session.timing.of("validation"), self.result.as_weights():
                     scores = self.validation.score()
                 report_fork(checkpoint.facts, progress, scores, session.reporter)
@@ -207,7 +209,8 @@ class Phase:
     def _take_steps(self, stop: Stop) -> dict[str, float]:
         """Take the steps of one call; return the epoch's means so far.
 
-        The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it.
+        The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it,
+        or before what computes long.
         """
         progress, session, loop = self.progress, self.session, self.loop
         limits = (self._per_epoch - progress.done, session.checkpoints.steps_left(progress.step))
@@ -224,8 +227,8 @@ class Phase:
             progress.clock.add(time.perf_counter() - began, steps, examples, loop.waited)
             session.timing.move("steps", "input_wait", loop.waited or 0.0)
         else:
-            with session.timing.of("turn"), stop.nothing_to_keep():
-                session.reporter.wait_for_turn()
+            with stop.nothing_to_keep():
+                session.wait_for_turn()
         self._is_traced = True
         progress.step = progress.step + steps
         progress.done = progress.done + steps

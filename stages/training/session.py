@@ -55,7 +55,8 @@ class Timing:
         self._seconds[target] += moved
 
     def metrics(self) -> dict[str, float]:
-        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far."""
+        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far
+        but that of the turn."""
         self._switch(self._part)
         return {f"train/{part}_seconds": self._seconds[part] for part in (*PARTS, "other") if part in self._seconds}
 
@@ -77,6 +78,11 @@ class Session:
     checkpoints: Checkpoints
     reporter: Reporter
     cache: Path | None
+
+    def wait_for_turn(self) -> None:
+        """Wait for the turn of a sweep's job, in no part of the time."""
+        with self.timing.of("turn"):
+            self.reporter.wait_for_turn()
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,7 @@ def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytes
         "seed=42",
         "deterministic=False",
         "fork=null",
+        "debug=none",
         "test/accuracy>0",
         "seconds<9999",
         "from_python",

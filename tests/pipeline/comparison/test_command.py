@@ -63,7 +63,12 @@ def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("name", "forms"),
-    [("learning_rate", ("2e-3", "0.002")), ("nesterov", ("True", "true")), ("clipnorm", ("Null", "null"))],
+    [
+        ("learning_rate", ("2e-3", "0.002")),
+        ("nesterov", ("True", "true")),
+        ("clipnorm", ("Null", "null")),
+        ("exclude", ("[bias, 8]", "[bias,8.0]")),
+    ],
 )
 def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     name: str, forms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -75,7 +80,7 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
         make_run(folder, MadeRun(settings, RANDOM.random(100) < 0.9))
         seed = settings.get("seed", "42")
         (folder / "config.yaml").write_text(
-            f"seed: {seed}\noptimizer: {{learning_rate: 0.002, nesterov: true, clipnorm: null}}\n"
+            f"seed: {seed}\noptimizer: {{learning_rate: 0.002, nesterov: true, clipnorm: null, exclude: [bias, 8]}}\n"
         )
     names = [f"20260103-000000-{number}000" for number in range(len(typed))]
     said = []

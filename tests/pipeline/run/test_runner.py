@@ -307,6 +307,6 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
 
 def test_the_seconds_of_a_stage_are_without_those_of_its_turn(tmp_path: Path) -> None:
     ours, theirs = Pipe()
-    threading.Timer(0.5, ours.send, (None,)).start()
+    threading.Timer(0.5, ours.send, (1.0,)).start()
     run = Run(tmp_path, turn=Turn(theirs))(inspect=lambda reporter: reporter.wait_for_turn())
     assert run.summary.stages["inspect"].seconds < 0.4

@@ -143,11 +143,15 @@ def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
     with signals.listening():
         deadline = time.monotonic() + 60
         signals.time_out(deadline, 60)
-        threading.Timer(0.3, ours.send, (None,)).start()
+        threading.Timer(0.3, lambda: ours.send(time.monotonic())).start()
         turn.wait()
         assert turn.waited >= 0.3
         assert signals._listener.timer is not None
-        assert signals._listener.timer[0] >= deadline + turn.waited
+        assert deadline + 0.3 <= signals._listener.timer[0] <= time.monotonic() + 60
+        came = time.monotonic() - 20  # and the job has computed since then
+        ours.send(came)
+        Turn(theirs, 60).wait()
+        assert signals._listener.timer[0] == came + 60
     ours.close()  # the sweep was killed
     turn.has_finished()
-    assert not turn._has_come()
+    assert not turn._came()

@@ -64,6 +64,12 @@ def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
         assert [report.values[f"test/{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
 
 
+def test_examples_without_a_weight_have_no_median_error() -> None:
+    columns = {name: RANDOM.normal(size=(20, 1)) for name in ("target", "prediction")}
+    values = report_numbers({**columns, "weight": np.zeros(20)}, ("a",), 0.95).values
+    assert "test/median_error" not in values
+
+
 def test_influences_are_derivatives_by_the_weight() -> None:
     targets, predicted, _ = made(50)
     columns = {"target": targets, "predicted": predicted}

@@ -94,6 +94,20 @@ def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Pa
     assert trained.record.params["phase_2_trained_parameters"] == 674
 
 
+def test_a_job_of_a_sweep_computes_no_features_before_its_turn() -> None:
+    events: list[str] = []
+
+    class Waiting(Stopper):
+        def wait_for_turn(self) -> None:
+            events.append("turn")
+
+        def progress(self, done: int, total: int, note: str) -> None:
+            events.append(note[:8])
+
+    run(one_device(), None, reporter=Waiting(), fine_tune_epochs=0)
+    assert events[:2] == ["turn", "features"]
+
+
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("frozen")
