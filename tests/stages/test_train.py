@@ -84,6 +84,7 @@ def test_every_epoch_is_told_once_to_callbacks_and_reports_with_rates_of_trainin
     assert told.shown[3] == validation
     assert told.shown[-3:] == [validation, "writing a checkpoint", "writing the best weights"]
     assert [line.split()[0] for line in told.lines] == ["train.jit=off:", *["epoch"] * 3]
+    assert "images/s" in told.lines[-1]
     row = told.rows[3]
     assert row["train/images_per_second"] * row["train/step_milliseconds"] / 1000 == pytest.approx((200 * 3 - 64) / 11)
 
