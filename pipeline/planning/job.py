@@ -49,24 +49,24 @@ class Turn:
     """The turn of a sweep's job to train: it may begin while the one before is evaluated and exported.
 
     connection: to the sweep's process. limit: `job_timeout_seconds`. waited: seconds for the end of the one before.
-    is_over: whether the wait is.
+    has_come: whether the turn has come.
     """
 
     connection: Connection
     limit: float | None = None
     waited: float = 0.0
-    is_over: bool = False
+    has_come: bool = False
 
     def wait(self) -> None:
         """Wait for the turn, which comes once; the job's time limit begins when it has come."""
-        if self.is_over:
+        if self.has_come:
             return
         began = time.monotonic()
         try:
             came = signals.until(self._came)
         finally:
             self.waited = time.monotonic() - began
-        self.is_over = True
+        self.has_come = True
         if self.limit is not None:
             signals.time_out(came + self.limit, self.limit)
 

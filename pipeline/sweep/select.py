@@ -54,18 +54,12 @@ class Entry:
     def values(self) -> dict[str, Any]:
         """Values that a filter may name, by their names: options by their group, overrides by their dotted name."""
         overrides = dict(split_override(override) for override in self.summary.overrides if "=" in override)
-        own = {"status": self.status, "kind": self.kind, "experiment": self.summary.name}
-        return {
-            "debug": "none",
-            **self.summary.choices,
-            **overrides,
-            **self.summary.metrics,
-            **own,
-            "seconds": self.summary.seconds,
-        }
+        summary = self.summary
+        own = {"status": self.status, "kind": self.kind, "experiment": summary.name, "seconds": summary.seconds}
+        return {"debug": "none", **summary.choices, **overrides, **summary.metrics, **own}
 
     def value(self, name: str) -> Any:
-        """Return what a filter compares, of a setting that was not typed its default; None where it has none."""
+        """Return a value by its name; of a setting that was not typed the default. None: the run has none."""
         values = self.values
         if name in values or "/" in name:  # a metric, which no configuration has
             return values.get(name)

@@ -212,7 +212,7 @@ REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
 
 # MLflow 3.17 would read the names of all files of all packages, half a second and more, to compare the requirements of
-# a model with the versions that are installed; they are taken from these.
+# a model with the installed versions. They are made from these versions, and cannot differ.
 environment.warn_dependency_requirement_mismatches = lambda _: None
 
 

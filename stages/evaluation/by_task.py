@@ -109,7 +109,8 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
     from sklearn.metrics import median_absolute_error  # some tenths of a second
 
     targets, answers = (np.asarray(columns[name], np.float64) for name in ("target", "prediction"))
-    parts = parts_of(len(targets), columns.get("weight"))
+    weights = columns.get("weight")
+    parts = parts_of(len(targets), weights)
     by_target = [number_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
     values: dict[str, float] = {}
     intervals: dict[str, Ends] = {}
@@ -123,7 +124,6 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
             ends = interval(value, influences, confidence, highest) if len(targets) >= Task.least else None
             if ends is not None:
                 intervals[name] = ends
-    weights = columns.get("weight")
     if np.isfinite(answers).all() and (weights is None or weights.any()):
         medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):

@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
-from stages.features.kinds import NO_NUMBER, Feature
+from stages.features.kinds import NO_NUMBER, Feature, texts_of
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -349,15 +349,14 @@ def _recoded(column: Column, own: Feature, other: Feature) -> Column:
     if own.dtype == other.dtype:
         return column
 
-    def recode(value: Any) -> Any:
-        if other.dtype == "string":
-            return "" if value == NO_NUMBER else str(value)
-        return int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER
-
-    dtype = np.dtype(object if other.dtype == "string" else np.int64)
+    becomes_text = other.dtype == "string"
 
     def read(rows: Any) -> np.ndarray:
-        return np.array([recode(value) for value in column[rows].tolist()], dtype)
+        if becomes_text:
+            return texts_of(column[rows]).astype(object)
+        values = column[rows].tolist()
+        numbers = [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values]
+        return np.array(numbers, np.int64)
 
-    everything = np.arange(column.shape[0])
+    everything, dtype = np.arange(column.shape[0]), np.dtype(object if becomes_text else np.int64)
     return read(everything) if isinstance(column, np.ndarray) else Streamed(read, everything, (), dtype)

@@ -209,8 +209,8 @@ class Phase:
     def _take_steps(self, stop: Stop) -> dict[str, float]:
         """Take the steps of one call; return the epoch's means so far.
 
-        The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it,
-        or before what computes long.
+        The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it;
+        where it computes features, or scores a fork, before that.
         """
         progress, session, loop = self.progress, self.session, self.loop
         limits = (self._per_epoch - progress.done, session.checkpoints.steps_left(progress.step))

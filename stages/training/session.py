@@ -55,8 +55,10 @@ class Timing:
         self._seconds[target] += moved
 
     def metrics(self) -> dict[str, float]:
-        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far
-        but that of the turn."""
+        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far.
+
+        The wait for a turn counts nowhere.
+        """
         self._switch(self._part)
         return {f"train/{part}_seconds": self._seconds[part] for part in (*PARTS, "other") if part in self._seconds}
 

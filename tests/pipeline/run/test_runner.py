@@ -293,9 +293,9 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
 
     class Noted(Turn):
         def wait(self) -> None:
-            if not self.is_over:
+            if not self.has_come:
                 events.append("wait")
-            self.is_over = True
+            self.has_come = True
 
         def has_trained(self) -> None:
             events.append("next")
