@@ -55,12 +55,10 @@ def local_tasks(members: Mapping[str, int]) -> list[Task]:
 def enter_cluster(task: Task) -> None:
     """Set `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, others none."""
     os.environ["TF_CONFIG"] = task.tf_config
-    gpus = len(machine.gpus())
     workers = len(task.cluster.get("worker", []))
-    if gpus:
-        of_worker = range(task.index * gpus // workers, (task.index + 1) * gpus // workers)
-        visible = of_worker if task.job == "worker" else ()
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, visible)) or "-1"
+    if gpus := machine.visible_gpus():
+        of_worker = gpus[task.index * len(gpus) // workers : (task.index + 1) * len(gpus) // workers]
+        os.environ[machine.GPUS] = ",".join(of_worker if task.job == "worker" else ()) or "-1"
 
 
 def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts: int) -> int:

@@ -34,8 +34,6 @@ from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings
 from stages.targets import target_of
 
-GPUS = "CUDA_VISIBLE_DEVICES"
-
 
 @dataclass(frozen=True)
 class Slot:
@@ -46,7 +44,7 @@ class Slot:
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
         """Return the variables of a process that runs `experiment` there."""
-        variables = {} if self.visible is None else {GPUS: self.visible}
+        variables = {} if self.visible is None else {machine.GPUS: self.visible}
         threads = {} if self.threads is None else thread_variables(self.threads, experiment.deterministic)
         return variables | threads
 
@@ -70,7 +68,7 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
         return [Slot()] * count
     if count == 1 and each is None:
         return [Slot()]
-    visible = _visible_gpus()
+    visible = machine.visible_gpus()
     if each is None:
         each = max(len(visible) // count, 1) if visible else 0
     if each * count > len(visible):
@@ -105,13 +103,6 @@ def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experimen
     if not getattr(cluster, "wait", True):
         problem = "cluster.wait=false with a sweep, which compares its jobs at their end"
         raise UserError(problem, "", "cluster.wait=true")
-
-
-def _visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    count = len(machine.gpus())
-    visible = [part.strip() for part in os.environ.get(GPUS, "").split(",") if part.strip() not in ("", "-1")]
-    return visible[:count] if visible else [str(number) for number in range(count)]
 
 
 LOG = "pipeline.log"

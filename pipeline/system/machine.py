@@ -15,6 +15,8 @@ import psutil
 
 from stages.errors import UserError
 
+GPUS = "CUDA_VISIBLE_DEVICES"
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -28,7 +30,7 @@ class Gpu:
 def gpus() -> tuple[Gpu, ...]:
     """Returns the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
     query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(GPUS)
     if not shutil.which(query[0]) or visible in ("", "-1"):
         return ()
     query += [f"--id={visible}"] if visible is not None else []
@@ -38,6 +40,13 @@ def gpus() -> tuple[Gpu, ...]:
         return ()
     found = re.findall(r"^(.+), *(\d+)\.(\d+) *$", listed, re.MULTILINE)
     return tuple(Gpu(name, (int(major), int(minor))) for name, major, minor in found)
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    count = len(gpus())
+    visible = [part.strip() for part in os.environ.get(GPUS, "").split(",") if part.strip() not in ("", "-1")]
+    return visible[:count] if visible else [str(number) for number in range(count)]
 
 
 @cache

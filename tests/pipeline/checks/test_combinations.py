@@ -158,12 +158,13 @@ def test_replicas_are_known_before_tensorflow(monkeypatch: pytest.MonkeyPatch) -
     assert {given: expected_replicas(experiment(*given.split())) for given in known} == known
 
 
-def test_gpus_are_dealt_to_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("given", "first", "second"), [("", "0,1", "2,3"), ("2,3,6,7", "2,3", "6,7")])
+def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: tuple(machine.Gpu("A100", (8, 0)) for _ in range(4)))
     seen = {}
     for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1).members()):
         monkeypatch.setenv("TF_CONFIG", "")
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
         enter_cluster(task)
         seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
-    assert seen == {"chief-0": "-1", "worker-0": "0,1", "worker-1": "2,3", "server-0": "-1"}
+    assert seen == {"chief-0": "-1", "worker-0": first, "worker-1": second, "server-0": "-1"}

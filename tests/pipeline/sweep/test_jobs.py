@@ -12,11 +12,11 @@ from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
 from pipeline.sweep.index import SweepJob
-from pipeline.sweep.queue import GPUS, Slot, deal_out, refusal_in
+from pipeline.sweep.queue import Slot, deal_out, refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
-from pipeline.system.machine import Gpu
+from pipeline.system.machine import GPUS, Gpu
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
 
