@@ -42,6 +42,8 @@ _NO_VALUE = re.compile(
     r"(?i)\W*(\*\*\*|\$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)\b)|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
 )
 """Placeholders, types, calls in code and numbers."""
+_OWN_WORDS = frozenset(["number", "category", "text", "image", "vector", "leave_out", "yes", "no", "true", "false"])
+"""Values that are no secrets, as a table's column `cookies_enabled` is a `category`."""
 
 _USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
 """User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
@@ -64,6 +66,11 @@ def is_secret_name(name: str) -> bool:
     Any variable, as its capitals tell, that ends in KEY or PASS is one; a setting may be a `sort_key`.
     """
     return name not in ("PWD", "OLDPWD", "INIT_CWD") and any(map(_is_secret_part, re.split(r"[./\s]", name)))
+
+
+def is_secret(name: str, value: Any) -> bool:
+    """Whether `name` is that of a secret, and `value` no word of the project's own."""
+    return is_secret_name(name) and str(value).lower() not in _OWN_WORDS
 
 
 def _is_secret_part(part: str) -> bool:
@@ -104,7 +111,7 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
     """Return `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
     parts = [text.partition("=") for text in overrides]
     return [
-        f"{redact(name)}={MASK}" if value and is_secret_name(name) and not _NO_VALUE.match(value) else redact(text)
+        f"{redact(name)}={MASK}" if value and is_secret(name, value) and not _NO_VALUE.match(value) else redact(text)
         for (name, _, value), text in zip(parts, overrides, strict=True)
     ]
 
@@ -127,7 +134,7 @@ def learn(settings: Any, name: str = "") -> None:
     elif isinstance(settings, (list, tuple)):
         for part in settings:
             learn(part, name)
-    elif settings is not None and not isinstance(settings, bool):
+    elif settings is not None:
         learned.update(_secrets(name, str(settings)))
 
 
@@ -182,7 +189,7 @@ class GuardedStream:
 
 def _redact_part(name: Any, value: Any) -> Any:
     """Return the value of `name` in a mapping without secrets; all of the texts below the name of a secret are."""
-    if isinstance(value, bool) or not value or not is_secret_name(str(name)):
+    if not value or not is_secret(str(name), value):
         return redact(value)
     if isinstance(value, Mapping):
         return {redact(key): _redact_part(name, part) for key, part in value.items()}
@@ -196,14 +203,14 @@ def _masked(match: re.Match[str]) -> str:
     name, separator, value = match["name"], match["sep"], match["value"]
     mark = (re.match(r"\\?[\"']", value) or [""])[0]
     inside = value[len(mark) : len(value) - len(mark)]
-    if not inside or inside.startswith(MASK) or not is_secret_name(name) or (not mark and _NO_VALUE.match(inside)):
+    if not inside or inside.startswith(MASK) or not is_secret(name, inside) or (not mark and _NO_VALUE.match(inside)):
         return match[0]
     return f"{name}{separator}{mark}{MASK}{mark}"
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
     """Yield the secrets in a value: all of it, and its lines, under a secret name; credentials of addresses."""
-    if is_secret_name(name) and not value.startswith(("/", "~")):  # the path of a file with a secret is none
+    if is_secret(name, value) and not value.startswith(("/", "~")):  # the path of a file with a secret is none
         yield from {value.strip(), *map(str.strip, value.splitlines())}
     for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
         yield from credentials_of(address)[1:]

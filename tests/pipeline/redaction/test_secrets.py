@@ -56,6 +56,7 @@ IN_TEXT = {
 }
 
 ORDINARY_TEXTS = """
+data.features={cookies_enabled: category} "cookies": "category"
 seed=42 tokenizer=bpe num_tokens=512 passes=3 keep_token=0.1 noise_sig=[1,2.5]
 epoch 3/30  loss 0.0425  accuracy 0.9907  val_loss 0.0120
 model pass 3: loss 0.5
@@ -112,8 +113,10 @@ def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch) -> N
     common = {"USER": "root", "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
     for name, value in {**common, "PWD": "/root/data", "XDG_SESSION_ID": "sqlite"}.items():
         monkeypatch.setenv(name, value)
-    learn({"password": "short", "token": 42, "auth": "you"})
+    learn({"password": "short", "token": 42, "auth": "you", "cookies_enabled": "category"})
     assert [redact(text) for text in ORDINARY_TEXTS] == ORDINARY_TEXTS
+    assert redact_overrides(["data.features.cookies=number"]) == ["data.features.cookies=number"]
+    assert redact(kinds := {"cookies_enabled": "category", "auth": ["yes", True]}) == kinds
 
 
 def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
