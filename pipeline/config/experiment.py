@@ -134,7 +134,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
             of_job.pop(group, None)
     own: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
     own |= {
-        "name": top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}",
+        "name": top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}".replace("/", "_"),
         "outputs": outputs_folder(top.outputs),
         "from_stage": top.from_,
         "pipeline": pipeline,

@@ -29,6 +29,7 @@ def test_settings_are_typed_and_filled() -> None:
     assert (train.epochs, train.seed, train.optimizer.name) == (3, 7, "adam")
     assert model.network == CnnSettings(filters=[4])
     assert composed.name == "digits_cnn"
+    assert read(composed.document, {"data": "digits", "model": "vision/small"}).name == "digits_vision_small"
     assert list(composed.pipeline) == [
         "strategy", "load", "normalize", "augment", "inspect", "model", "train", "evaluate", "export",
     ]  # fmt: skip
