@@ -134,10 +134,14 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
-    """Return a run that stands by itself, with the options that it had."""
+    """Return a run that stands by itself, with the options that it had, and the run that it was forked from."""
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
-    return ComparedRun(number, status, {**choices, **_settings(summary), **code}, summary, summary.error)
+    settings = {**choices, **_settings(summary), **code}
+    run = ComparedRun(number, status, settings, summary, summary.error)
+    if run.setting("fork") not in (None, "null"):  # the overrides that a run keeps do not have it
+        settings |= {name: str(run.setting(name)) for name in ("fork", "fork_weights")}
+    return run
 
 
 def _settings(summary: Summary) -> dict[str, str]:

@@ -91,6 +91,11 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     assert ["(2 seeds)" in line for line in said] == [False, False, True, False]
     assert all("one setting: nothing to choose between" in line for line in said)
     assert "1 run" in said[-1]
+    with (folder / "config.yaml").open("a") as config:
+        config.write("fork: 1a2b3c4d\nfork_weights: last\n")
+    assert ran(tmp_path, *names[::3]) == 0
+    assert "fork=1a2b3c4d" in (printed := " ".join(capsys.readouterr().out.split()))
+    assert "seeds)" not in printed
 
 
 def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
