@@ -130,6 +130,13 @@ def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -
     assert (document.name, document.notes.said) == ("mlp_of_mine", "yes of it")
 
 
+@pytest.mark.parametrize("name", ["model/cnn.yaml", "config.yaml"])
+def test_a_users_file_that_would_be_ignored_is_refused(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path, {name: "seed: 1\n"})
+    with pytest.raises(UserError, match=f"{name}. Expected another name"):
+        composer("--config-dir", str(tmp_path))
+
+
 @pytest.mark.slow
 def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
     made = composer()
