@@ -103,7 +103,7 @@ class Composer:
         typed = parsed(arguments.overrides)
         self._is_multirun = arguments.sweep or chooses_sweep(typed)
         inherited = checked(parsed(arguments.inherited), self.options, sweep=False)
-        overrides = (*checked(typed, self.options, self._is_multirun), *inherited)
+        overrides = (*inherited, *checked(typed, self.options, self._is_multirun))
         none = [one for one in overrides if one.key_or_group == "sweep" and one.value() == "none"]
         self._is_one = bool(none) and not self._is_multirun
         # A file may set what `none` does not have, such as the trials of its search.
@@ -121,11 +121,14 @@ class Composer:
 
     @functools.cached_property
     def sweep(self) -> SweepSettings:
-        """Settings of the sweep: how its jobs run, and what a file says that varies; raises as `one` does."""
+        """Settings of the sweep: how its jobs run, and what a file says that varies; raises as `one` does.
+
+        What another run was a job of is no sweep of the run that inherits its overrides.
+        """
         choices = [
             self._parsed(next(sweep_lines(override)))
             for override in self._overrides
-            if self._chooses(override) or is_of_sweep(override)
+            if is_of_sweep(override) or (self._chooses(override) and override.key_or_group not in self._inherited)
         ]
         return read_sweep(self.compose(choices).document)
 
