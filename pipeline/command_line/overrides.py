@@ -110,7 +110,12 @@ def as_typed(value: Any) -> str:
         return "null" if value is None else str(value).lower()
     if isinstance(value, (int, float)) or re.fullmatch(r"[\w./-]+", value):
         return str(value)
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return quoted(str(value))
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes, as Hydra's grammar for overrides has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class Grid:

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
+from pipeline.command_line.overrides import quoted
+from pipeline.config.errors import explain
 from pipeline.config.names import split_override
-from pipeline.config.schemas import SCHEMAS, TrackingSettings
+from pipeline.config.schemas import SCHEMAS
 from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.provenance.source_digest import targets_in
 from pipeline.redaction import MASK
@@ -39,7 +43,6 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
     """
     typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments.overrides}
     is_sweep = arguments.sweep or "sweep" in typed
-    outputs, config_dirs = outputs_folder(typed.get("outputs")), arguments.folders[1:]
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
         several = is_sweep and "," in name
@@ -48,9 +51,10 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         if several:
             first = name.partition(",")[0]
             raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
+        outputs = outputs_folder(_setting(arguments, "outputs"))
         if option == "run" and name.startswith(ADDRESSES):
-            name = run_of_model(name, Store(_tracking(arguments), outputs))
-        words = [f"{option}='{name}'" if _key(text) == option else text for text in arguments.overrides]
+            name = run_of_model(name, Store(_setting(arguments, "tracking"), outputs))
+        words = [f"{option}={quoted(name)}" if _key(text) == option else text for text in arguments.overrides]
         arguments = replace(arguments, overrides=tuple(words))
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
@@ -61,17 +65,24 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
             overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = tuple(text for text in overrides if MASK not in text)
-        _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, config_dirs)
+        _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, arguments.folders[1:])
         arguments = replace(arguments, inherited=inherited)
     return arguments
 
 
-def _tracking(arguments: Arguments) -> TrackingSettings:
-    """Return the settings of the store that a command line names."""
-    words = tuple(text for text in arguments.overrides if _key(text).startswith("tracking"))
-    settings = OmegaConf.to_object(Composer(Arguments(words, folders=arguments.folders)).one().document.tracking)
-    assert isinstance(settings, TrackingSettings)
-    return settings
+def _setting(arguments: Arguments, name: str) -> Any:
+    """Return a setting, or those of a group, that a command line names, itself or by a single experiment.
+
+    Raises:
+        UserError: where it cannot be composed.
+    """
+    named = ((_key(text).partition(".")[0], text) for text in arguments.overrides)
+    words = tuple(text for key, text in named if key == name or (key == "experiment" and "," not in text))
+    try:
+        value = Composer(Arguments(words, folders=arguments.folders)).one().document[name]
+        return OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:

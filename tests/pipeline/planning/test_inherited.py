@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
 from pipeline.planning.inherited import inherit_overrides
 from pipeline.tracking.store import Store
 from stages.errors import UserError
@@ -40,6 +41,20 @@ def foreign(folder: Path, *overrides: str) -> Path:
 @pytest.mark.parametrize("option", ["resume", "fork"])
 def test_settings_are_taken_over(option: str, tmp_path: Path) -> None:
     assert taken_over([f"{option}={foreign(tmp_path, *HARMLESS)}"])[1:] == HARMLESS
+
+
+@pytest.mark.parametrize("run", ["from_a_friend", "{}/runs/e/from_a_friend"])
+def test_typed_settings_come_last_and_outputs_may_refer(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a run that inherits is one run, whatever its experiment's file says that varies."""
+    monkeypatch.setenv("PLACE", str(place := tmp_path / "it's"))
+    foreign(place / "runs" / "e", "train={batch_size: 128}", "experiment=mine")
+    write_files(tmp_path, {"experiment/mine.yaml": "# @package _global_\nsweep: {over: {seed: [1, 2]}}\n"})
+    words = [f"fork={run.format(place)}", "outputs=${oc.env:PLACE}", "train={batch_size: 32}"]
+    composer = Composer(inherit_overrides(read_arguments([*words, f"--config-dir={tmp_path}"])))
+    assert not composer.is_sweep
+    assert composer.one().document.train.batch_size == 32
 
 
 @pytest.mark.parametrize("override", ASKED)
