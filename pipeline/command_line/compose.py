@@ -26,7 +26,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
 from pipeline.command_line.overrides import (
@@ -218,7 +218,12 @@ class Composer:
             self._bases[options] = self._base(options)
         saved, choices = self._bases[options]
         load = functools.cache(lambda: self.loader.load_configuration("config", list(options), RunMode.RUN))
-        resolve = lambda name: OmegaConf.select(load(), f"hydra.{name}")  # noqa: E731  # `${hydra:…}` of a user's file
+
+        def resolve(name: str) -> Any:  # `${hydra:…}` of a user's file
+            if (value := OmegaConf.select(load(), f"hydra.{name}")) is None:
+                raise InterpolationKeyError(f"Hydra has no {name} here")
+            return value
+
         OmegaConf.register_new_resolver("hydra", resolve, replace=True)
         document: DictConfig = pickle.loads(saved)
         for override in overrides:
