@@ -133,12 +133,17 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     from pipeline.run.engine import run_job
 
     environment.prepare()
-    composed = _composed(overrides)
+    words = list(overrides)
+    composed = _composed(words)
     experiment = _read(composed)
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     _refuse_more_devices(experiment)
-    code = run_job(Job(experiment, composed.overrides), Console())
+    typed, sys.argv = sys.argv, ["pipeline", *words]  # which the run records, and its processes take over
+    try:
+        code = run_job(Job(experiment, composed.overrides), Console())
+    finally:
+        sys.argv = typed
     summary = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")

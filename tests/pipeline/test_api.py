@@ -62,6 +62,7 @@ def test_a_notebook_shows_a_run_and_a_comparison(run: Run, outputs: Path) -> Non
 @pytest.mark.slow
 def test_a_run_is_read_as_it_was_made(run: Run) -> None:
     assert run.status == "FINISHED"
+    assert '"command": "python -m pipeline model=mlp train.epochs=2 name' in (run.folder / "tracking.jsonl").read_text()
     assert run.config.train.epochs == compose(["train.epochs=2"]).settings["train"].epochs == 2
     assert list(run.history.index) == [1, 2]
     assert run.history["val/loss"].iloc[-1] == run.metrics["val/loss"]
