@@ -144,7 +144,9 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
         code = run_job(Job(experiment, composed.overrides), Console())
     finally:
         sys.argv = typed
-    summary = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
+    runs, named = Runs(experiment.outputs), experiment.resume not in ("auto", "never")
+    # Resumed with another strategy, the run keeps the identity that it has begun with.
+    summary = runs.find(experiment.resume) if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
     return Run(Path(summary.folder))

@@ -77,6 +77,14 @@ def test_a_run_is_read_as_it_was_made(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_that_is_resumed_with_another_strategy_is_returned(run: Run, tmp_path: Path) -> None:
+    stopped = shutil.copytree(run.folder, tmp_path / "runs" / "from_python" / "stopped")
+    replace(run.summary, status="KILLED").write(stopped)
+    words = [f"resume={stopped}", "strategy=default", "tracking=off", f"outputs={tmp_path}"]
+    assert (run_experiment(words).folder, Run(stopped).status) == (stopped, "FINISHED")
+
+
+@pytest.mark.slow
 def test_a_run_is_found_by_folder_name_and_id(run: Run, outputs: Path) -> None:
     for text in (run.folder, run.folder.name, run.summary.run_id, (run.summary.run_id or "")[:6]):
         assert open_run(str(text), outputs) == run
