@@ -118,6 +118,7 @@ class Listener:
         self._poked = 0.0
         self._lock = threading.RLock()
         self._before: dict[int, object] = {}
+        self._woken = -1  # a notebook's, by which its event loop hears of signals
 
     @property
     def part(self) -> Part:
@@ -132,13 +133,13 @@ class Listener:
         for number in (*STOPS, POKE):
             if number != signal.SIGHUP or not self.is_detached:
                 self._before[number] = signal.signal(number, self._interrupt if number == POKE else self.handle)
-        signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
+        self._woken = signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=self.pipe[:1], daemon=True, name="signals").start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def stop(self) -> None:
         """Undo `start`."""
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._woken)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self.pipe is not None:

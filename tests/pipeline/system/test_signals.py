@@ -259,6 +259,14 @@ def test_a_time_limit_is_a_stop_with_its_own_exit_code(listening: None) -> None:
     assert stopped.value.exit_code not in STOPPED  # a sweep's other jobs run
 
 
+def test_the_event_loop_of_a_notebook_hears_of_signals_again() -> None:
+    ends = os.pipe2(os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(ends[1])
+    with signals.listening():
+        pass
+    assert signal.set_wakeup_fd(before) == ends[1]
+
+
 def test_a_forked_process_does_not_tell_its_parent_of_its_signals(listening: None) -> None:
     child = os.fork()
     if not child:
