@@ -73,8 +73,8 @@ def typed(overrides: Sequence[str]) -> list[str]:
 
 
 def slug(label: str) -> str:
-    """Return `label` as a part of a file name."""
-    return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ","))[:100]
+    """Return `label` as a part of a file name, of 100 bytes at most."""
+    return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ",")).encode()[:100].decode(errors="ignore")
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:

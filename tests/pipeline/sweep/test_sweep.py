@@ -266,6 +266,7 @@ def test_labels_name_what_differs() -> None:
     jobs = [["strategy=a", "seed=1", "train.epochs=2"], ["strategy=b", "seed=1", "train.epochs=2"]]
     assert job_labels(jobs) == ["strategy=a", "strategy=b"]
     assert slug("strategy.devices=[/cpu:0,/cpu:1] seed=1") == "strategy.devices=_cpu_0,_cpu_1_,seed=1"
+    assert slug("x" + "日" * 100) == "x" + "日" * 33, "a file system counts bytes"
 
 
 @pytest.mark.smoke
