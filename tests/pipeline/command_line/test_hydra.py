@@ -62,6 +62,7 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
         (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which does not vary"),
         (["-m", "seed=1,2", "sweep.zip=[seed]"], "does not say what advances together"),
         (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
+        (["-m", "seed=1,2", "sweep.exclude=[{seed: [2,3]}]"], "seed is never 3"),
         (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
         (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
     ],
