@@ -21,6 +21,7 @@ from omegaconf.errors import (
 
 from pipeline.config.names import named_elsewhere, plain_word
 from pipeline.config.schemas import SCHEMAS, top_level_key
+from pipeline.paths import CONF
 from stages.errors import UserError
 from stages.settings.ranges import KINDS, wrong_type
 
@@ -99,9 +100,12 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
     """
     group, _, field = name.partition(".")
     schemas = SCHEMAS.get(group, {}).items()
-    if chosen := [f"{group}={option}" for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
-        problem = f"{name} is a setting of another option of {group}"
-        return UserError(problem, chosen, f"{chosen[0]} {name}={value or '…'}")
+    if having := [option for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
+        starts = re.compile(rf"(?m)/schema/{group}@_here_: ({'|'.join(having)})$")
+        files = [path for path in (CONF / group).glob("*.yaml") if starts.search(path.read_text())]
+        chosen = sorted(f"{group}={path.stem}" for path in files)
+        option = chosen[0] if len(chosen) == 1 else f"{group}=<option>"
+        return UserError(f"{name} is a setting of another option of {group}", chosen, f"{option} {name}={value or '…'}")
     near, parent = _nearest(name, keys), name.rpartition(".")[0]
     place = parent if parent in keys else near.rpartition(".")[0]
     allowed = [key for key in keys if key.rpartition(".")[0] == place and not key.rpartition(".")[2].startswith("_")]

@@ -42,6 +42,7 @@ WRONG = {
     "+train.epoch=5": r"unknown setting 'train\.epoch'\. .*Try: train\.epochs=",
     "+foo=1": r"unknown setting 'foo'\. Expected one of: ",
     "optimizer._target_=x.Y": r"another option of optimizer\. .*Try: optimizer=custom optimizer\._target_=x\.Y",
+    "sweep.trials=5": r"another option of sweep\. .*, sweep=random, sweep=tpe\. Try: sweep=<option> sweep\.trials=5",
     "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Expected a whole number",
     "seed=null": r"seed=null has the wrong type\. Expected a whole number\. Try: seed=<whole number>",
     "cluster=hosts cluster.hosts=[null]": r"hosts=\[null\] has the wrong type\. Expected a list",
