@@ -316,7 +316,8 @@ class Session(ABC):
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
         for title, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
             console.log(f"{title:11} {line}")
-        if code != DONE:
+        is_over = self.is_adaptive and code == SWEEP_FAILED and not self._failed  # a trial that failed is not run again
+        if code != DONE and not is_over:
             console.log(f"{'resume':11} {resuming_command()}")
         for path in (*paths, *more):
             parent.artifact(path)

@@ -197,7 +197,10 @@ def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(o
     done = commands.run(*words)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Try: sweep.metric=val/best_accuracy" in done.stdout
+    assert "\nresume  " in done.stdout
     commands.succeed(*words, "sweep.metric=val/best_accuracy")
+    done = commands.run(*words, "sweep.metric=val/best_accuracy", "model.network.l2=interval(-2,-1)")  # Keras has none
+    assert (done.returncode, "\nresume  " in done.stdout) == (3, False), "all trials have failed: none is left"
 
 
 @pytest.mark.parametrize(
