@@ -4,7 +4,6 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console as RichConsole
 
@@ -13,6 +12,7 @@ from pipeline.comparison.report import notes, terminal_table, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
 from stages.errors import UserError
+from stages.settings.places import resolved
 
 EXAMPLES = """what to compare:
   nothing                            the jobs of the last sweep
@@ -36,7 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
     parser.add_argument(
         "--to",
-        type=Path,
         metavar="FOLDER",
         help="writes the files there (a sweep's: into its own)",
     )
@@ -45,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    to = resolved(options.to) if options.to else None
+    if options.to and to is None:
+        raise UserError(f"--to={options.to} can be no directory", "a directory of yours", "--to=./comparison")
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
@@ -54,7 +56,7 @@ def _compare(options: argparse.Namespace) -> int:
     for line in notes(comparison):
         console.print(line)
     # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
-    folder = options.to or (sweep if baseline is None and not columns else None)
+    folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in write(comparison, folder):

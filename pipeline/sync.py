@@ -19,18 +19,19 @@ from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.store import Store
 from stages.errors import UserError
+from stages.settings.places import resolved
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0 if nothing is left to send, else 1."""
     parser = command_parser("sync", __doc__)
-    parser.add_argument("folder", nargs="*", type=Path, help="of runs or sweeps; all of them if left out")
+    parser.add_argument("folder", nargs="*", help="of runs or sweeps; all of them if left out")
     parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
     parser.add_argument("--again", action="store_true", help="sends everything: the store is an older copy, or new")
     options = parser.parse_args(arguments)
     environment.prepare()
     outputs = options.outputs
-    folders = [folder.expanduser().resolve() for folder in options.folder] or _tracked(outputs)
+    folders = [resolved(folder) or Path(folder) for folder in options.folder] or _tracked(outputs)
     unsent = 0
     for folder in folders:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from stages.errors import UserError
+from stages.settings.places import resolved
 
 LONGEST = 20_000
 """Characters of one argument or value."""
@@ -109,7 +110,8 @@ def package_folder(address: str) -> Path:
             spec = None
         places = list(spec.submodule_search_locations or []) if spec else []
     else:
-        places = [str(Path(location if separator else address).expanduser())]
+        place = resolved(location if separator else address)
+        places = [] if place is None else [str(place)]
     if not places or not Path(places[0]).is_dir():
         expected = "a folder of options, or pkg://<package>"
         raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")

@@ -18,6 +18,7 @@ from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
+from stages.settings.places import is_file_or_folder
 
 INTERRUPTED = "INTERRUPTED"
 """Status of a run or sweep that has not ended while no process works on it; the same command resumes it."""
@@ -166,7 +167,7 @@ def compared(
 
 def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> list[ComparedRun]:
     """Return the runs that are named, all of them where none is, as far as they match every filter."""
-    filters = [word for word in words if re.search(r"[=<>]", word) and not Path(word).expanduser().exists()]
+    filters = [word for word in words if re.search(r"[=<>]", word) and not is_file_or_folder(word)]
     runs = Runs(outputs, warn)
     named = [runs.find(word) for word in words if word not in filters] or runs.all()
     different = {Path(run.folder).resolve(): run for run in named}.values()  # a run that is named twice is one

@@ -165,5 +165,5 @@ def test_configurations_of_ones_own_that_are_none(tmp_path: Path) -> None:
         (tmp_path / name / "model" / "own.yaml").write_bytes(content)
         assert_refused(["--config-dir", str(tmp_path / name), "model=own", "dry_run=true"])
     (tmp_path / "file").write_text("x")
-    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+    for folder in (tmp_path / "nowhere", tmp_path / "file", "~nobody_at_all/x"):
         assert_refused(["--config-dir", str(folder), "dry_run=true"])

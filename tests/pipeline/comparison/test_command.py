@@ -53,12 +53,15 @@ def test_a_sweep_by_its_name_and_another_baseline_leaves_the_comparison_as_mlflo
     assert {path: path.read_bytes() for path in folder.glob("comparison.*")} == before
 
 
-def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_by_name_and_by_filter(
+    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     assert ran(outputs, "20260103-000000-first", "20260103-000000-second") == 0
     assert capsys.readouterr().out.startswith("2 runs")
-    assert ran(outputs, "kind=run", "strategy=mirrored", "test/accuracy>0.1", "--to", str(tmp_path)) == 0
+    assert ran(outputs, "kind=run", "strategy=mirrored", "test/accuracy>0.1", "--to", "~/there") == 0
     assert capsys.readouterr().out.startswith("2 runs")
-    assert (tmp_path / "comparison.html").is_file()
+    assert (tmp_path / "there" / "comparison.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,8 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture
         (["--columns", "my/scare"], "no run has a metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),
+        (["~a=b"], "no run has a setting or metric ~a"),
+        (["--to", "~nobody_at_all/x"], "--to=~nobody_at_all/x can be no directory"),
         (["test/accuracy>high"], "does not compare two numbers"),
     ],
 )

@@ -103,6 +103,7 @@ def test_sync_closes_a_finished_run_from_whatever_is_left(
     folder = only_folder(outputs)
     place = outputs if lost == "mlflow.db" else folder
     (place / lost).write_bytes(bytes(100)) if lost != "mlflow.db" else shutil.copy(migrated_store, place / lost)
+    assert sync.main([f"--outputs={outputs}", "~nobody_at_all/x"]) == 1
     assert sync.main([f"--outputs={outputs}"]) == 0
     summary = Summary.read(folder)
     client, run = only_run(outputs)
