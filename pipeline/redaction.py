@@ -47,6 +47,8 @@ _OWN_WORDS = frozenset(["number", "category", "text", "image", "vector", "leave_
 
 _USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
 """User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
+_SIGNATURE = re.compile(r"(?i)([?&](?:sig|signature|x-(?:amz|goog)-signature)=)[^&#\s'\"]+")
+"""That of an address which whoever has it may use."""
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
     r"(\\?[\"']?\s*+:\s*+\\?[\"']?+)(?!\*\*\*)[^\"'\r\n]+"
@@ -104,6 +106,7 @@ def redact_values(text: str) -> str:
     known = _known(tuple(os.environb.items()), frozenset(learned))
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _USER.sub(f"{MASK}@", known.sub(MASK, text) if known else text)
+    text = _SIGNATURE.sub(rf"\1{MASK}", text)
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 

@@ -49,6 +49,8 @@ IN_TEXT = {
     "AccountName=x;AccountKey=Zm9vYmFy/9==;EndpointSuffix=y": "Zm9vYmFy",
     "Server=db;User Id=sa;Pwd=s3cret!;": "s3cret!",
     "redis://:hunter2@host:6379": "hunter2",
+    "data.files=https://host/a.csv?se=2026&sig=aB%2Bc9": "aB%2Bc9",
+    "'s3://b/a?X-Amz-Signature=4f2a71&X-Amz-Expires=60'": "4f2a71",
     '{"auth": {"apiKey": "abc def"}}': "abc def",
     'api_key = "in code"': "in code",
     "db_password: unquoted": "unquoted",
