@@ -14,13 +14,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving import BYTES, drift_of, encoded_function, mlflow_model, scores
+from pipeline.serving import BYTES, as_taken, as_trained, drift_of, encoded_function, mlflow_model, scores
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
+from stages.errors import UserError
 from stages.exporters.reload import import_text_operations
 from stages.features.drift import LEAST, Drift
 from stages.features.kinds import IMAGES as IMAGES_OF
@@ -83,24 +82,34 @@ def build_app(folder: Path) -> Any:
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         loaded = model.get_raw_model()
         watch = Watch(drift_of(loaded))
-        model.predict = watch.counting(in_texts(model.predict, model.metadata.get_input_schema()))
+        model.predict = answering(model.predict, loaded, watch)
         app = import_module("mlflow.pyfunc.scoring_server").init(model)
     if BYTES in loaded.signatures:
         _take_images(app, encoded_function(loaded), watch)
     return app
 
 
-def in_texts(predict: Callable[..., Any], schema: Any) -> Callable[..., Any]:
-    """Return `predict`, which of data frames takes missing texts for empty, as tables have them, and answers in texts:
-    MLflow would send TensorFlow's bytes in base64.
+def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Callable[..., Any]:
+    """Return `predict`, which reads data frames as `pipeline.predict` reads tables, and whose rows `watch` counts.
+
+    It answers in texts: MLflow would send TensorFlow's bytes in base64.
     """
-    text = import_module("mlflow.types").DataType.string
-    texts = [column.name for column in schema.inputs if schema.has_input_names() and column.type == text]
+    settings = as_trained(loaded)
+    exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
 
     def called(data: Any, *others: Any, **named: Any) -> Any:
         if not hasattr(data, "columns"):
-            return predict(data, *others, **named)
-        answered = predict(data.fillna(dict.fromkeys(texts, "")), *others, **named)
+            answered = predict(data, *others, **named)  # refuses what the model does not take, which counts nowhere
+            if getattr(data, "ndim", 0) == 4:
+                watch.count(lambda: watch.drift.add({IMAGES_OF: data}))
+            return answered
+        try:
+            taken = as_taken(loaded, settings, data)
+        except UserError as error:
+            raise exception(str(error)) from error
+        frame = data.assign(**{name: list(values) if values.ndim > 1 else values for name, values in taken.items()})
+        answered = predict(frame, *others, **named)
+        watch.count(lambda: watch.drift.add(taken))
         return answered.map(lambda value: value.decode() if isinstance(value, bytes) else value)
 
     return called
@@ -114,19 +123,6 @@ class Watch:
         self._lock = Lock()
         self._next = LEAST
         self._told: set[str] = set()
-
-    def counting(self, predict: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `predict`, which counts the rows of data frames and the images that it is given."""
-
-        def counted(data: Any, *others: Any, **named: Any) -> Any:
-            is_frame = hasattr(data, "columns")
-            given = {name: np.asarray(data[name]) for name in data.columns} if is_frame else {IMAGES_OF: data}
-            answered = predict(data, *others, **named)  # refuses what the model does not take, which counts nowhere
-            if is_frame or getattr(data, "ndim", 0) == 4:
-                self.count(lambda: self.drift.add(given))
-            return answered
-
-        return counted
 
     def count(self, add: Callable[[], None]) -> None:
         """Count, and print a line where other columns have moved than before; rows double from one look to the next."""

@@ -1,6 +1,7 @@
 """Exported models: found by their run or their address in MLflow, and asked about images and the rows of tables."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ import numpy as np
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.pending import settings_for
-from pipeline.run_folder.runs import CONFIG, Runs, read_config
+from pipeline.run_folder.runs import Runs
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -150,12 +151,10 @@ def takes_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
-def as_trained(saved: Path, paths: Sequence[Path]) -> TableSettings:
-    """Return how to read tables: as the run in whose folder the SavedModel `saved` is read its own, if it had any."""
-    folder = saved.parents[1]
-    data = read_config(folder).get("data") or {} if (folder / CONFIG).is_file() else {}
-    same = {name: data[name] for name in ("delimiter", "encoding", "missing") if "missing" in data}
-    return TableSettings(files=[str(path) for path in paths], **same)
+def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
+    """Return how to read tables: as that of the training was, if an earlier version has not exported the model."""
+    known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
+    return TableSettings(files=[str(path) for path in paths], **known)
 
 
 def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
@@ -164,20 +163,19 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
-    from stages.data.tables import Typed, argument_names, read, read_files  # half a second, for pandas
+    from stages.data.tables import argument_names, read, read_files  # half a second, for pandas
 
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
-    columns = {name: column for column, name in argument_names(header.columns).items()}
+    columns = {name: column for column, name in argument_names(header.columns).items()} | drift.columns
     arguments = _arguments(loaded)
-    missing = next((name for name in arguments if name not in columns), None)
+    missing = next((column for name in arguments if (column := columns.get(name, name)) not in header.columns), None)
     if missing is not None:
-        raise UserError(
-            f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {', '.join(arguments)}"
-        )
+        expected = ", ".join(columns.get(name, name) for name in arguments)
+        raise UserError(f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {expected}")
     wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
     if wide is not None:
         raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", "Python and MLflow")
-    typed = [Typed(columns[name], KINDS[spec.dtype.name]) for name, spec in arguments.items()]
+    typed = [_typed(columns[name], spec) for name, spec in arguments.items()]
     with TemporaryDirectory() as scratch:  # a table may be larger than memory
         rows = read_files(header, settings, Path(scratch))
         values, texts, wrong = read(rows, typed, "skip", Path(scratch))
@@ -192,6 +190,51 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
                 drift.add(given)
                 yield Block(file, start + 1), _answer(loaded, given)
             begin += count
+
+
+def as_taken(loaded: Any, settings: TableSettings, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return columns of a data frame, by arguments of the model, as it takes them: read as those of a file are.
+
+    Raises:
+        UserError: for a value that the model cannot take.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from stages.data.tables import converted, plain
+
+    taken: dict[str, np.ndarray] = {}
+    for name, spec in _arguments(loaded).items():
+        if name not in columns:
+            continue
+        try:
+            if spec.shape.rank > 1:
+                taken[name] = np.stack(columns[name]).astype(spec.dtype.as_numpy_dtype)
+                continue
+            array = plain(pa.chunked_array([pa.array(columns[name], from_pandas=True)]))
+        except (ValueError, TypeError) as error:  # pyarrow's are among them
+            raise UserError(f"the column {name}: {error}", "values of one kind, vectors of one length") from error
+        if array is None:
+            raise UserError(f"the column {name} has values of a kind that no feature has", "numbers, texts, booleans")
+        if pa.types.is_string(array.type) and settings.missing:
+            is_missing = pc.is_in(array, pa.array(settings.missing, pa.string()))
+            array = pc.if_else(is_missing, pa.scalar(None, pa.string()), array)
+        values, texts, wrong = converted(array, _typed(name, spec))
+        for rows, why in wrong:
+            if rows.any():
+                row = int(np.argmax(rows))
+                raise UserError(
+                    f"row {row + 1:,}, column {name}: {array[row].as_py()!r} {why}", "what it was trained on"
+                )
+        taken[name] = _values(values, None if texts is None else np.array(texts, object))
+    return taken
+
+
+def _typed(column: str, spec: Any) -> Any:
+    """Return how a column is read for an argument of the model."""
+    from stages.data.tables import Typed  # half a second, for pandas
+
+    return Typed(column, KINDS[spec.dtype.name])
 
 
 def _arguments(loaded: Any) -> dict[str, Any]:

@@ -185,6 +185,7 @@ class Dataset:
     mixing: then applied to pairs of training images; None: none.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
     is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
+    reading: of a table, settings by which others are read alike, see `TableSettings.reading`.
 
     Raises:
         UserError: where a split is empty, its columns do not fit `features`, targets do not fit the task, or pixels are
@@ -205,6 +206,7 @@ class Dataset:
     augments_in_step: bool = False
     record: Record = Record()
     is_shuffled: bool = True
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(self)

@@ -139,13 +139,15 @@ def _described(block: Sequence[np.ndarray]) -> Described:
     if len(block) == 1 and block[0].ndim == 4:
         return describe_block(block[0])
     rows = zip(*block, strict=True)
-    digests = [_digest(b"".join(np.asarray(value, _plain(value)).tobytes() for value in row)) for row in rows]
+    digests = [_digest(b"".join(_bytes_of(value) for value in row)) for row in rows]
     return Described(np.array(digests, np.uint64), np.empty((len(digests), 2, 0)))
 
 
-def _plain(value: Any) -> Any:
-    """Returns the dtype whose bytes are the value, and not its address."""
-    return np.str_ if isinstance(value, str) else np.bytes_ if isinstance(value, bytes) else None
+def _bytes_of(value: Any) -> bytes:
+    """Returns the bytes of a value after their number, which tells `ab`, `c` from `a`, `bc`."""
+    dtype = np.str_ if isinstance(value, str) else np.bytes_ if isinstance(value, bytes) else None  # not its address
+    content = np.asarray(value, dtype).tobytes()
+    return len(content).to_bytes(8, "little") + content
 
 
 def describe_block(images: np.ndarray) -> Described:

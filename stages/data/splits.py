@@ -14,13 +14,6 @@ from stages.seeds import derive
 from stages.settings.data import DataSettings
 from stages.tasks.task import Task
 
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-"""Names of splits, in any case, as folders and columns have them, and the splits that they mean."""
-
 
 def cut_all(
     labels: np.ndarray, fractions: Mapping[str, float], seed: int, names: Sequence[str] = ()

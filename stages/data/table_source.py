@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_names, cast, read, read_files
+from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_names, cast, place_of, read, read_files
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
@@ -43,7 +43,7 @@ _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 2
+VERSION = 3
 """Of what a table becomes in the cache."""
 
 MOST_SKIPPED = 10_000
@@ -99,7 +99,7 @@ class Profile:
             facts["different"] = len(texts)
             facts["others"] = len(texts) - pc.sum(is_number).as_py()
             if (place := pc.index(is_number, False).as_py()) >= 0:
-                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py() + 1
+                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py()
         if whole is not None:
             facts["different"] = len(present.unique())
         if is_text:
@@ -139,7 +139,7 @@ class Profile:
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
         if not self.present:
             return "leave_out", "no values"
-        if different == 1 and (self.is_whole or not self.is_number):
+        if different == 1 and not self.missing and (self.is_whole or not self.is_number):
             return "leave_out", "one value alone"
         if self.is_number and not (self.is_whole and different <= FEW):
             is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
@@ -152,17 +152,20 @@ class Profile:
         return "category", ""
 
 
-def scan(rows: Rows) -> dict[str, Profile]:
-    """Returns what is known of each column.
+def scan(rows: Rows, left_out: Collection[str] = ()) -> dict[str, Profile]:
+    """Returns what is known of each column: nothing of those that are `left_out`, whatever they hold.
 
     Raises:
         UserError: where there is no row.
     """
     if not len(rows):
         raise UserError(f"{rows.name} has a header and no rows", "rows below it")
+
+    def profile(name: str) -> Profile:
+        return Profile(name) if name in left_out else Profile.of(name, rows.column(name))
+
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda name: Profile.of(name, rows.column(name)), rows.columns))
-    return {profile.name: profile for profile in found}
+        return dict(zip(rows.columns, pool.map(profile, rows.columns), strict=True))
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,10 @@ class TableSource:
         """Returns all values of a column; of a category texts, object."""
         values = self.arrays[name]
         return np.array(self.texts[name], object)[values] if name in self.texts else values
+
+    def where(self, row: int, column: str) -> str:
+        """Names a value by its file or split, and its row in it."""
+        return place_of(self.parts, int(self.numbers[row]), column)
 
     def column(self, name: str, rows: np.ndarray) -> Column:
         """Returns rows of a column, in memory or read at each use."""
@@ -292,9 +299,9 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
     Args:
         folder: takes the columns as files; None: they are held in memory.
     """
-    profiles = scan(rows)
+    profiles = scan(rows, [name for name in rows.columns if _left_out(name, settings)])
     names = argument_names(rows.columns)
-    facts = [_facts(profiles[name], settings, feature, rows.takes_texts) for name, feature in names.items()]
+    facts = [_facts(rows, profiles[name], settings, feature) for name, feature in names.items()]
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
     arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
@@ -311,17 +318,16 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
     return Contents(content, {}, list(named)) if folder is not None else Contents(content, named)
 
 
-def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts: bool) -> ColumnFacts:
-    role = "target" if profile.name in settings.targets else None
-    role = next((role for role, column in settings.roles.items() if column == profile.name), role)
-    found, note = ("text", "") if takes_texts and profile.is_prose else profile.kind()
+def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) -> ColumnFacts:
+    role = _role(profile.name, settings)
+    found, note = ("text", "") if rows.takes_texts and profile.is_prose else profile.kind()
     kind = settings.declared.get(profile.name, found)
-    if kind != found:
-        note = "" if kind != "leave_out" else "by data.features"
-    if unused := _unused(profile.name, settings) if role is None else "":
-        kind, note = "leave_out", unused
+    if why := _left_out(profile.name, settings):
+        kind, note = "leave_out", why
+    elif kind != found:
+        note = "by data.features" if kind == "leave_out" else ""
     elif role in (None, "target") and profile.name not in settings.declared:
-        _refuse_texts(profile)
+        _refuse_texts(rows, profile)
     is_whole = profile.is_whole and profile.is_number and not profile.missing
     kind = "whole" if kind == "category" and is_whole else kind
     kind = "category" if kind == "text" and role is not None else kind
@@ -334,19 +340,29 @@ def _facts(profile: Profile, settings: TableSettings, feature: str, takes_texts:
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 
-def _unused(column: str, settings: TableSettings) -> str:
+def _role(column: str, settings: TableSettings) -> str | None:
+    """Returns what a column is for: `target`, or the setting that names it; None: a feature, if anything."""
+    role = "target" if column in settings.targets else None
+    return next((role for role, named in settings.roles.items() if named == column), role)
+
+
+def _left_out(column: str, settings: TableSettings) -> str:
     """Returns why the settings leave a column out; empty where they do not."""
+    if _role(column, settings) is not None:
+        return ""
+    if settings.declared.get(column) == "leave_out":
+        return "by data.features"
     if isinstance(settings.features, list) and column not in settings.features:
         return "not in data.features"
     return "beside images" if settings.image not in (None, column) else ""
 
 
-def _refuse_texts(profile: Profile) -> None:
+def _refuse_texts(rows: Rows, profile: Profile) -> None:
     """Refuses numbers that other texts, or marks, would make a category or an identifier."""
     if profile.wrong is None or not (profile.is_marked or profile.is_mixed):
         return
     text, row = profile.wrong
-    where = f"column {profile.name} has {text!r} in row {row:,}"
+    where = f"{rows.where(row, profile.name)} has {text!r}"
     if profile.is_marked:
         raise UserError(
             where, "numbers such as -1234.5, without other marks", f"'data.features={{{profile.name}: leave_out}}'"

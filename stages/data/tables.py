@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from stages.errors import UserError
-from stages.features.kinds import NO_NUMBER
+from stages.features.kinds import IMAGES, NO_NUMBER
 from stages.settings.table import Header, TableSettings, format_of, not_in_encoding, text_of
 
 BLOCK = 2**23
@@ -62,35 +62,51 @@ class Rows:
         return list(self.table.column_names)
 
     def column(self, name: str) -> Values:
-        """Returns a column as int64, float64 or string; NaN is missing.
+        """Returns a column as `plain` does.
 
         Raises:
             UserError: for values of a type that no feature has.
         """
         array = self.table.column(name)
-        if pa.types.is_dictionary(array.type):
-            array = array.cast(array.type.value_type)
-        kind = array.type
-        if pa.types.is_integer(kind):
-            return array.cast(pa.int64(), safe=False)
-        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-            array = array.cast(pa.float64())
-            return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-        if pa.types.is_boolean(kind):
-            return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
-        are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
-        if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
-            return array.cast(pa.string())
-        expected = "numbers, texts or dates"
-        raise UserError(f"{self.parts[0][0]}: the column {name} holds {kind}", expected, "without this column")
+        found = plain(array)
+        if found is None:
+            fix = f"'data.features={{{name}: leave_out}}'"
+            problem = f"{self.parts[0][0]}: the column {name} holds {array.type}"
+            raise UserError(problem, "numbers, texts or dates", fix)
+        return found
 
     def where(self, row: int, column: str) -> str:
-        """Names a value by the number of its row in its file or split, from 1 without the header."""
-        for part, count in self.parts:
-            if row < count:
-                return f"{part} row {row + 1:,}, column {column}"
-            row -= count
-        raise IndexError(row)
+        """See `place_of`."""
+        return place_of(self.parts, row, column)
+
+
+def plain(array: Values) -> Values | None:
+    """Returns a column as int64, float64 or string, NaN as missing; None for a type that no feature has."""
+    kind = array.type
+    if pa.types.is_integer(kind):
+        whole = cast(array, pa.int64())
+        return whole if whole is not None else array.cast(pa.float64(), safe=False)  # of uint64, beyond 2**63
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        array = array.cast(pa.float64())
+        return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
+    if pa.types.is_boolean(kind):
+        return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
+    are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    is_text = any(is_kind(kind) for is_kind in (*are_texts, pa.types.is_temporal))
+    return array.cast(pa.string()) if is_text else None
+
+
+def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:
+    """Names a value by the number of its row in its file or split, from 1 without the header.
+
+    Args:
+        parts: see `Rows`. row: from 0, of all of them.
+    """
+    for part, count in parts:
+        if row < count:
+            return f"{part} row {row + 1:,}, column {column}"
+        row -= count
+    raise IndexError(row)
 
 
 def read_files(header: Header, settings: TableSettings, folder: Path | None = None) -> Rows:
@@ -117,7 +133,9 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
                 raise
             raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
         tables.append(table.select(list(header.columns)))
-    parts = [(path.name, len(table)) for path, table in zip(header.files, tables, strict=True)]
+    names = [path.name for path in header.files]
+    names = names if len({*names}) == len(names) else [str(path) for path in header.files]
+    parts = list(zip(names, map(len, tables), strict=True))
     try:
         whole = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -131,7 +149,9 @@ def _batches(
     if header.delimiter is None:
         data = pa.dataset.dataset(path, format={"feather": "ipc"}.get(str(format_of(path)), "parquet"))
         rows = max(BLOCK // (8 * len(header.columns)), 1)
-        return data.schema, data.to_batches(batch_size=rows, batch_readahead=2)
+        # Each batch may have a dictionary of its own, and a column of a file only one.
+        plain = pa.schema([(field.name, _plain_type(field.type)) for field in data.schema])
+        return plain, (batch.cast(plain) for batch in data.to_batches(batch_size=rows, batch_readahead=2))
     names = Header.of([path], settings.delimiter, settings.encoding).columns
 
     def leave_out(row: pa.csv.InvalidRow) -> str:
@@ -157,6 +177,10 @@ def _batches(
     return reader.schema, reader
 
 
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Returns rows that have been written to the file `place`."""
     with pa.ipc.new_file(str(place), schema) as file:
@@ -167,8 +191,11 @@ def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -
 
 def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | None:
     """Returns the error that names the first row that is ragged or no text; None where plain reading finds none."""
+    if header.delimiter is None:
+        return None
+    csv.field_size_limit(2**31 - 1)
     binary = text_of(path, "latin1")
-    for number, cells in enumerate(csv.reader(binary, delimiter=header.delimiter or ",")):
+    for number, cells in enumerate(csv.reader(binary, delimiter=header.delimiter)):
         for name, cell in zip(header.columns, cells, strict=False):
             try:
                 cell.encode("latin1").decode(settings.encoding)
@@ -221,8 +248,9 @@ def converted(array: Values, column: Typed) -> Converted:
     why = "is no whole number" if column.kind == "whole" else "is no number"
     if column.kind == "date":
         instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
-        seconds, why = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds(), "is no date (such as 2024-12-31)"
-        array = pa.array(seconds, from_pandas=True)
+        why = "is no date (such as 2024-12-31)"
+        since = instants.astype("datetime64[us, UTC]") - pd.Timestamp(0, tz="UTC").as_unit("us")  # ns end in 2262
+        array = pa.array(since.dt.total_seconds(), from_pandas=True)
     numbers = cast(array, kind)
     if numbers is None:
         texts = array.cast(pa.string())
@@ -317,13 +345,22 @@ def cast(array: Values, kind: pa.DataType) -> Values | None:
         return None
 
 
+RESERVED = ("self", IMAGES, "numbers")
+"""Names that Python, images, and the tensor of all numbers have."""
+
+
 def argument_names(columns: Sequence[str]) -> dict[str, str]:
-    """Returns for each column a name that an argument of a function can have; its own, where that can be one."""
+    """Returns for each column a name that an argument of an exported function can have; its own, if that can be one.
+
+    Names differ by more than the case of their letters, which TensorFlow ignores, and begin with a letter.
+    """
     names: dict[str, str] = {}
+    taken = {*RESERVED}
     for column in columns:
         name = re.sub(r"\W", "_", column, flags=re.ASCII)
-        name = name if name[0].isalpha() else f"_{name}"
-        while keyword.iskeyword(name) or name in names.values():
+        name = name if name[0].isalpha() else f"column_{name}"
+        while keyword.iskeyword(name) or name.lower() in taken:
             name += "_"
         names[column] = name
+        taken.add(name.lower())
     return names

@@ -1,5 +1,6 @@
 """A SavedModel: TensorFlow's own format, for TensorFlow Serving, MLflow and every language with TensorFlow."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,10 @@ class Serving(tf.Module):
             training. Only for images of 1 or 3 channels.
 
     `class_names` are UTF-8, string [classes], in the order of the probabilities; `trained_on` is JSON, string [], of
-    what the columns were like in training. A tf.Module, because a Keras 3 model
-    is not one, and only a callable module reloads as a function. It holds the weights alone: the model itself would
-    bring the optimizer's variables along.
+    what the columns were like in training, and `reading` of how their table was read.
+
+    A tf.Module, because a Keras 3 model is not one, and only a callable module reloads as a function. It holds the
+    weights alone: the model itself would bring the optimizer's variables along.
     """
 
     def __init__(self, model: Model, dataset: Dataset) -> None:
@@ -51,6 +53,7 @@ class Serving(tf.Module):
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
+            self.reading = tf.Variable(json.dumps(dataset.reading), trainable=False, name="reading")
         specs = {name: tf.TensorSpec((None, *one.shape), _served_dtype(one)) for name, one in dataset.features.items()}
         self.__dict__["specs"] = specs
         self.encoder = dataset.encoder

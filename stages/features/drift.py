@@ -104,6 +104,11 @@ class Drift:
         self._counts: dict[str, np.ndarray] = {}
         self.rows = 0
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the table by the names of features."""
+        return {name: bins["column"] for name, bins in self._bins.items()}
+
     def add(self, columns: Mapping[str, Any]) -> None:
         """Counts rows, evenly spread ones of many. columns: by the names of features; others count not."""
         for name, bins in self._bins.items():
@@ -146,7 +151,7 @@ def _small(image: bytes, channels: int) -> np.ndarray | None:
         with Image.open(BytesIO(image)) as opened:
             opened.draft("RGB", (SIDE, SIDE))
             small = opened.convert("L" if channels == 1 else "RGB").resize((SIDE, SIDE))
-    except (OSError, ValueError):
+    except Exception:  # of what is damaged Pillow raises many kinds
         return None
     return np.asarray(small, np.float64).reshape(SIDE, SIDE, -1)
 

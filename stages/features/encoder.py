@@ -320,11 +320,13 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         UserError: where it lacks features that this one had, or has them of another kind.
     """
     features = {name: Feature(**facts) for name, facts in json.loads((saved / f"{NAME}.json").read_text()).items()}
-    others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(name), one)}
+    names = {one.facts.get("column", name): name for name, one in dataset.features.items()}  # by columns
+    own = {name: names.get(one.facts.get("column", name), "") for name, one in features.items()}
+    others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(own[name]), one)}
     if others:
         kinds = {one.facts.get("column", name): one.kind for name, one in others.items()}
-        own = [dataset.features[name].kind if name in dataset.features else "missing" for name in others]
-        found = ", ".join(f"{name} is {kind}" for name, kind in zip(kinds, own, strict=True))
+        found_kinds = [dataset.features[own[name]].kind if own[name] else "missing" for name in others]
+        found = ", ".join(f"{name} is {kind}" for name, kind in zip(kinds, found_kinds, strict=True))
         raise UserError(
             f"{dataset.name}: {found}, unlike in the training",
             "the columns that the run was trained on, of the same kinds",
@@ -332,7 +334,8 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         )
 
     def recoded(split: Split) -> Split:
-        columns = {name: _recoded(split.features[name], dataset.features[name], one) for name, one in features.items()}
+        given = split.features
+        columns = {name: _recoded(given[own[name]], dataset.features[own[name]], one) for name, one in features.items()}
         return replace(split, features=columns)
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras")

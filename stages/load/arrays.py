@@ -18,7 +18,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
 from stages.settings.places import regular_file
-from stages.settings.table import TableSettings
+from stages.settings.table import TableSettings, check_kinds
 
 FEATURES = "features"
 """Name of the only feature of examples that are one array."""
@@ -137,7 +137,8 @@ def dataset_of_arrays(
         return dataset_of_rows(source, table, reporter, folder)
     whole = {
         name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
-        for column, name in argument_names(wide).items()
+        for column, name in argument_names([*rows["train"], *wide]).items()
+        if column in wide
     }
     if any(array.ndim > 2 for array in whole.values()):
         if source.used or len(whole) > 1:
@@ -175,14 +176,13 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
         chosen: `features` of the settings: the only ones, or kinds.
     """
     named = _named(split, features, FEATURES)
-    if isinstance(chosen, (list, tuple)):
-        absent = [name for name in chosen if name not in named]
-        if absent:
-            raise UserError(f"data.features={absent[0]}: {split} has no such column", f"of {', '.join(named)}")
-        named = {name: named[name] for name in chosen}
-    dropped = [name for name, kind in chosen.items() if kind == "leave_out"] if isinstance(chosen, Mapping) else []
-    named = {name: array for name, array in named.items() if name not in dropped}
     wanted = _named(split, targets, TARGET)
+    kinds = chosen if isinstance(chosen, Mapping) else {}
+    check_kinds("data", kinds)
+    if absent := [name for name in chosen or () if name not in {*named, *(wanted if kinds else ())}]:
+        raise UserError(f"data.features: {absent[0]} is no array of {split}", f"of {', '.join(named)}")
+    named = {name: named[name] for name in (named if chosen is None or kinds else chosen)}
+    named = {name: array for name, array in named.items() if kinds.get(name) != "leave_out"}
     [matrix] = wanted.values() if len(wanted) == 1 else [np.empty(0)]
     if matrix.ndim == 2:
         [name] = wanted
@@ -206,10 +206,17 @@ def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
     found = {}
     for key, column in values.items() if is_mapping else [(name, values)]:
         try:
-            found[str(key)] = np.asarray(column)
+            found[str(key)] = _filled(column) if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
         except ValueError as error:
             raise UserError(f"{split}: {key} is no array ({error})", "values of one shape for each example") from error
     return found
+
+
+def _filled(array: np.ma.MaskedArray) -> np.ndarray:
+    """Returns an array whose masked values are missing."""
+    dtype, missing = (np.float64, np.nan) if array.dtype.kind in "fiub" else (object, None)
+    filled: np.ndarray = np.ma.filled(array.astype(dtype), missing)
+    return filled
 
 
 def _refuse_others(split: str, part: Part, train: Part) -> None:
@@ -235,6 +242,9 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
                 raise UserError(
                     f"{split}: {name} is {array.shape[1:]}", f"{train.columns[name].shape[1:]}, as in train"
                 )
+            if array.dtype.kind == "f" and (endless := np.isinf(array)).any():
+                row = int(np.argwhere(endless)[0][0])
+                raise UserError(f"{split}: {name} is infinite in row {row + 1:,}", "finite numbers; nan is missing")
         elif array.ndim != 1:
             raise UserError(
                 f"{split}: {name} is {array.dtype} {array.shape}",

@@ -10,12 +10,12 @@ from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
 from stages.data.loading import Files, FileSource, load
 from stages.data.split import Split
-from stages.data.splits import SPLITS, cut_classes, dataset_of
+from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.results import Dataset
-from stages.settings.data import ImageFolderSettings, TextFolderSettings
+from stages.settings.data import SPLITS, ImageFolderSettings, TextFolderSettings
 from stages.settings.places import regular_file
 from stages.settings.table import not_in_encoding
 from stages.tasks.classification import Classification

@@ -12,7 +12,7 @@ from stages.data.columns import Column, Described, Streamed
 from stages.data.decode import Decoder
 from stages.data.loading import Encoded, Files, FileSource, Invalid, feature_of, read_images, report_left_out
 from stages.data.split import Split
-from stages.data.splits import SPLITS, cut_all, dataset_of
+from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
 from stages.data.tables import digests
 from stages.errors import UserError
@@ -20,6 +20,7 @@ from stages.features.kinds import IMAGES, Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
+from stages.settings.data import SPLITS
 from stages.settings.table import TableSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.chosen import refuse_other_kind
@@ -30,6 +31,9 @@ from stages.tasks.task import Task
 
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 """Values of a column that is one of several labels, in any case."""
+
+MOST_ROUNDED = 1e-3
+"""Share of a target's std that float32 may round it by."""
 
 
 def table(
@@ -83,8 +87,7 @@ class PathSource(FileSource):
 
     def where(self, number: int) -> str:
         """See `FileSource`: the row and the column, then the path."""
-        row = self._table.numbers[number] + 1
-        return f"{self.name} row {row:,}, column {self._column}: {self._given(number)!r}"
+        return f"{self._table.where(number, self._column)}: {self._given(number)!r}"
 
 
 class Wide(NamedTuple):
@@ -150,7 +153,8 @@ def dataset_of_rows(
         "task": why,
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
-    return replace(dataset, record=Record(params, files=_write(source, reporter, folder)))
+    record = Record(params, files=_write(source, reporter, folder))
+    return replace(dataset, record=record, reading=settings.reading)
 
 
 def described_rows(source: TableSource, vectors: Sequence[np.ndarray] = ()) -> Described | None:
@@ -184,7 +188,7 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
             raise UserError(problem, "one column that says which, where they exclude each other", "task=multi_label")
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
-        targets = np.stack([np.asarray(source.arrays[name], np.float32) for name in names], axis=1)
+        targets = np.stack([_as_float32(source, name) for name in names], axis=1)
         if len(names) == 1 and names[0] not in settings.declared:
             _refuse_few(names[0], targets)
         return (
@@ -202,6 +206,17 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         codes = order[codes]
     why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
     return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
+
+
+def _as_float32(source: TableSource, name: str) -> np.ndarray:
+    """Returns a target, float32 [N], unless what that rounds away would tell."""
+    values = source.arrays[name]
+    rounded = np.asarray(values, np.float32)
+    by, std = float(np.abs(rounded - values).max()), float(np.std(values))
+    if by > MOST_ROUNDED * std:
+        problem = f"data.target={name} is rounded by up to {by:.2g} in float32, and its std is {std:.2g}"
+        raise UserError(problem, "numbers that are not so large beside their differences: subtract a constant")
+    return rounded
 
 
 def _refuse_few(name: str, targets: np.ndarray) -> None:
@@ -235,7 +250,7 @@ def _of_two_kinds(source: TableSource, names: Sequence[str]) -> UserError:
     values = list(map(str, source.of(other)))
     row = next((row for row, value in enumerate(values) if value.lower() not in LABELS), 0)
     return UserError(
-        f"data.target: {other} is {values[row]} in row {source.numbers[row] + 1:,}, and there are several targets",
+        f"data.target: {source.where(row, other)} is {values[row]}, and there are several targets",
         "one target, several numbers, or several columns of 0 and 1",
         f"'data.features={{{other}: number}}'",
     )
@@ -251,15 +266,12 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     train = rows["train"]
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     if settings.group is not None:
-        from sklearn.model_selection import GroupShuffleSplit  # a second, which no other table need wait for
-
         groups = source.arrays[settings.group]
         for name, fraction in missing.items():
-            shuffle = GroupShuffleSplit(1, test_size=fraction, random_state=derive(settings.split_seed, "split", name))
             if len(np.unique(groups[train])) < 2:
                 raise UserError(f"data.group={settings.group} has too few groups", "one at least for each split")
-            stay, part = next(shuffle.split(train, groups=groups[train]))
-            rows[name], train = train[part], train[stay]
+            is_part = _whole_groups(groups[train], fraction, derive(settings.split_seed, "split", name))
+            rows[name], train = train[is_part], train[~is_part]
         _refuse_shared(source, settings.group, rows | {"train": train})
     elif settings.time is not None:
         train = train[np.argsort(source.arrays[settings.time][train], kind="stable")]
@@ -281,6 +293,20 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     return rows
 
 
+def _whole_groups(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Returns which rows are in a part of about a fraction of them, bool [N]: of each group, drawn by chance, all.
+
+    A group that would bring the part farther from its fraction is passed over; where that leaves none, the smallest.
+    """
+    names, counts = np.unique(groups, return_counts=True)
+    missing, taken = fraction * len(groups), []
+    for place in np.random.RandomState(seed).permutation(len(names)):
+        if counts[place] < 2 * missing:
+            taken.append(place)
+            missing -= counts[place]
+    return np.isin(groups, names[taken or [counts.argmin()]])
+
+
 def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
     """Returns the rows of each named split, by file or by `data.split_column`; without either, all are for training."""
     if of_each := settings.split_of_each:
@@ -294,7 +320,7 @@ def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.
     for value in np.unique(names):
         if str(value).lower() not in SPLITS:
             row = int(np.argmax(names == value))
-            raise UserError(f"data.split_column={column}: row {source.numbers[row] + 1:,} is {value}", tuple(SPLITS))
+            raise UserError(f"data.split_column: {source.where(row, column)} is {value}", tuple(SPLITS))
     splits = np.array([SPLITS[str(text).lower()] for text in source.texts[column]], object)[source.arrays[column]]
     named = ["train", *(SPLITS[text.lower()] for text in source.texts[column] if text.lower() in SPLITS)]
     rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(named)}

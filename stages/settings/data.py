@@ -3,7 +3,7 @@
 import math
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ class FolderSettings(DataSettings):
 
 @option("data", "image_folder")
 @dataclass(kw_only=True)
-class ImageFolderSettings(FolderSettings, ImagesSettings):
+class ImageFolderSettings(ImagesSettings, FolderSettings):
     """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
 
     _target_: str = "stages.load.folders.image_folder"
@@ -224,8 +224,12 @@ class TextFolderSettings(FolderSettings):
     """Of all files, such as `latin1`."""
 
 
-USUAL = {"train": "_train", "val": "_val", "test": "_test"}
-"""Ends of the names of arrays, by splits: `x_train`, `y_train`, and `w_train` where examples have weights."""
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Names of splits, in any case, as folders, columns and arrays have them, and the splits that they mean."""
 
 
 @option("data", "arrays")
@@ -235,7 +239,8 @@ class ArraysSettings(DataSettings):
 
     _target_: str = "stages.load.arrays.arrays"
     files: str | None = None
-    """The file: `x_train`, `y_train`, and those of `val` and `test`, or `x` and `y`; or any names, with `target`."""
+    """The file: `x_train`, `y_train`, with weights `w_train`, and those of `val` and `test`; or `x`, `y`, `w`; or any
+    names, with `target`."""
     target: Any = None
     """The array to predict, or a list of arrays; all others are features."""
     weight: str | None = None
@@ -261,17 +266,15 @@ class ArraysSettings(DataSettings):
         known = list(names)
         if self.target is not None:
             targets = [self.target] if isinstance(self.target, str) else list(self.target)
-            for setting, name in [("target", target) for target in targets] + [("weight", self.weight)]:
-                if name is not None and name not in known:
-                    shown = ", ".join(known[:12])
-                    raise UserError(f"data.{setting}={name}: {self.files} has no such array", f"one of {shown}")
+            self._refuse_missing(known, [("target", target) for target in targets] + [("weight", self.weight)])
             return {"train": ([name for name in known if name not in (*targets, self.weight)], targets, self.weight)}
-        ends = USUAL if "x_train" in known else {"train": ""}
-        found = {
-            split: ([f"x{end}"], [f"y{end}"], f"w{end}" if f"w{end}" in known else None)
-            for split, end in ends.items()
-            if f"x{end}" in known and f"y{end}" in known
-        }
+        ends = {f"_{name}": split for name, split in SPLITS.items()} if "x_train" in known else {"": "train"}
+        found = {}
+        for end, split in ends.items():
+            if f"x{end}" in known and f"y{end}" in known:
+                weight = f"{self.weight or 'w'}{end}"
+                self._refuse_missing(known, [("weight", weight)] if self.weight else [])
+                found[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
         if "train" not in found:
             raise UserError(
                 f"data.files={self.files} has {', '.join(known[:12]) or 'no arrays'}",
@@ -279,6 +282,12 @@ class ArraysSettings(DataSettings):
                 "data.target=<one of them>",
             )
         return found
+
+    def _refuse_missing(self, known: list[str], named: Sequence[tuple[str, str | None]]) -> None:
+        for setting, name in named:
+            if name is not None and name not in known:
+                shown = ", ".join(known[:12])
+                raise UserError(f"data.{setting}={name}: {self.files} has no such array", f"one of {shown}")
 
     def check(self, path: str) -> None:
         if self._target_ != ArraysSettings._target_:

@@ -5,6 +5,7 @@ import csv
 import gzip
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,9 @@ DELIMITERS = (",", "\t", ";", "|")
 
 KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
+
+UNNAMED = "Unnamed: "
+"""Begins the name of a column without one, such as an index that pandas has written, whose name for it this is."""
 
 MOST_COLUMNS = 2000
 """Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
@@ -98,6 +102,11 @@ class TableSettings(ImagesSettings):
         return {**targets, **(dict(self.features) if isinstance(self.features, Mapping) else {})}
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """Settings by which other tables are read as this one is, for JSON."""
+        return {"delimiter": self.delimiter, "encoding": self.encoding, "missing": list(self.missing)}
+
+    @property
     def image(self) -> str | None:
         """The column that has the paths of images."""
         return next((column for column, kind in self.declared.items() if kind == "image"), None)
@@ -120,11 +129,7 @@ class TableSettings(ImagesSettings):
         ):
             expected = "columns with their kinds, or a list of columns"
             raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
-        for column, kind in self.declared.items():
-            if kind not in KINDS:
-                raise UserError(
-                    f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
-                )
+        check_kinds(path, self.declared)
         self._check_splits(path)
         self._check_format(path)
         self._check_images(path)
@@ -180,6 +185,15 @@ class TableSettings(ImagesSettings):
             )
 
 
+def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
+    """Raises UserError for a kind of a column that there is not."""
+    for column, kind in kinds.items():
+        if kind not in KINDS:
+            raise UserError(
+                f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
+            )
+
+
 def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
     """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
 
@@ -192,10 +206,14 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
         return [path for part in files.values() for path in files_of(part)]
     found: list[Path] = []
     for pattern in [files] if isinstance(files, str) else files:
-        path = Path(pattern).expanduser()
-        paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        paths: list[Path] = []
+        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`; the home of nobody
+            path = Path(pattern).expanduser()
+            paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not paths:
-            raise UserError(f"data.files={pattern}: {path.absolute()} is not there", "a table", "data.files=<it>")
+            raise UserError(
+                f"data.files={pattern}: {Path(pattern).absolute()} is not there", "a table", "data.files=<it>"
+            )
         found += paths
     for path in found:
         if not path.is_file():
@@ -228,7 +246,8 @@ class Header:
         """
         first: Header | None = None
         for path in files:
-            columns, used = _columns(path, delimiter, encoding)
+            found, used = _columns(path, delimiter, encoding)
+            columns = [column if column.strip() else f"{UNNAMED}{place}" for place, column in enumerate(found)]
             _refuse_names(path, columns)
             if first is None:
                 first = cls(tuple(files), tuple(columns), used)
@@ -272,7 +291,7 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
         is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
         with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
             line = file.readline()
-            line = line if is_wide else line.encode("latin1").decode("utf-8-sig" if encoding == "utf8" else encoding)
+            line = line if is_wide else line.encode("latin1").decode("utf-8-sig" if _is_utf8(encoding) else encoding)
             chosen = delimiter or max(DELIMITERS, key=line.count)
             return next(csv.reader([line], delimiter=chosen), []), chosen
     except UnicodeError as error:
@@ -283,21 +302,23 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
         raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
 
 
+def _is_utf8(encoding: str) -> bool:
+    return codecs.lookup(encoding).name == "utf-8"
+
+
 def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
     """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
     with path.open("rb") as file:
         is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    other = "utf16" if is_wide else "latin1" if encoding == "utf8" else "utf8"
+    other = "utf16" if is_wide else "latin1" if _is_utf8(encoding) else "utf8"
     return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:
-    if not any(column.strip() for column in columns):
+    if all(column.startswith(UNNAMED) for column in columns):
         raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
     seen: set[str] = set()
-    for place, column in enumerate(columns, start=1):
-        if not column.strip():
-            raise UserError(f"{path}: column {place} has no name", "a name for each column in the first row")
+    for column in columns:
         if column in seen:
             raise UserError(f"{path} has two columns named {column}", "a name of its own for each column")
         seen.add(column)

@@ -68,7 +68,13 @@ class Regression(Task):
             return None
         borders = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
         strata = np.searchsorted(borders, values, side="right")
-        return np.unique(strata, return_inverse=True)[1].astype(np.int32)
+        numbers, number, held = [], 0, 0
+        for rows in np.bincount(strata, minlength=len(borders) + 1):
+            numbers.append(number)
+            held += rows
+            if held >= ROWS_OF_STRATUM:  # where many values are equal, a stratum may have fewer: it goes with the next
+                number, held = number + 1, 0
+        return np.minimum(numbers, max(number - 1, 0))[strata].astype(np.int32)
 
     def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
         """Returns quantiles of the first target, by their ends."""

@@ -118,10 +118,10 @@ def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) ->
 def test_kinds(write: Write) -> None:
     rows = 200
     settings = write(
-        "id,code,zip,grade,size,sold,comment,name,empty,same,counter,price\n"
+        "id,code,zip,grade,size,sold,comment,name,empty,same,pool,counter,price\n"
         + "".join(
             f"{(row * 7919) % 99991},{row % 30},0{row % 40 + 1000},{row % 5},{row / 7},2024-01-{row % 28 + 1:02},"
-            f"word number {row} and more,n{row},,7,{row + 5},{row * 3}\n"
+            f"word number {row} and more,n{row},,7,{'yes' * (row % 2)},{row + 5},{row * 3}\n"
             for row in range(rows)
         )
     )
@@ -136,6 +136,7 @@ def test_kinds(write: Write) -> None:
         "name": "leave_out (an identifier, 200 different values)",
         "empty": "leave_out (no values)",
         "same": "leave_out (one value alone)",
+        "pool": "category",  # of yes and nothing
         "counter": "leave_out (an identifier, 200 different values)",
         "price": "number",
     }
@@ -147,7 +148,7 @@ def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, siz
     settings = write(
         "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
     )
-    with pytest.raises(UserError, match=r"size has '.*' in row 1\. Expected numbers such as"):
+    with pytest.raises(UserError, match=r"row 1, column size has '.*'\. Expected numbers such as"):
         read_rows(rows_of(settings), settings)
     for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
         settings.features = features
@@ -207,7 +208,7 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
     [
         ("", {}, "table.csv is empty"),
         ("a,b,a,price\n1,2,3,4\n", {}, "table.csv has two columns named a"),
-        ("a,,price\n1,2,3\n", {}, "column 2 has no name"),
+        (",,\n1,2,3\n", {}, "table.csv is empty"),
         ("a,b\n1,2\n", {}, "data.target=price: "),
         ("a:price\n1:2\n", {}, "Try: another data.delimiter"),
         ("a,price\n1,2\n", {"features": {"b": "number"}}, "data.features=b: "),
@@ -219,6 +220,8 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
         ("a,price\n1,2\n", {"delimiter": ";;"}, "data.delimiter=;;"),
         ("a,price\n1,2\n", {"target": None}, "data.target=None"),
         ("a,price\n1,2\n", {"files": True}, "data.files=True"),
+        ("a,price\n1,2\n", {"files": "a**b.csv"}, "a**b.csv is not there"),
+        ("a,price\n1,2\n", {"files": "~nobody/b.csv"}, "~nobody/b.csv is not there"),
         ("a,price\n1,2\n", {"features": "a"}, "data.features=a"),
         (b"caf\xe9,price\n1,2\n", {}, "its header is not in utf8"),
         (",".join(f"c{n}" for n in range(10_000)) + ",price\n", {}, "has 10,001 columns"),
@@ -252,6 +255,32 @@ def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: P
         header_of(TableSettings(files=str(tmp_path / "a.parquet"), target="price"))
     settings = write("a,price\n1.5,2\n".encode("utf16"), encoding="utf16")
     assert columns(settings, a="number")["a"].tolist() == [1.5]
+
+
+def test_an_index_a_mark_of_bytes_and_dates_beyond_nanoseconds(write: Write) -> None:
+    settings = write("\ufeff,day,price\n0,9999-12-31,1\n1,0001-01-01,2\n", encoding="UTF-8")
+    assert header_of(settings).columns == ("Unnamed: 0", "day", "price")
+    assert columns(settings, day="date")["day"].tolist() == [253402214400.0, -62135596800.0]
+
+
+def test_rows_are_found_in_their_file(tmp_path: Path) -> None:
+    for folder in ("jan", "feb"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "d.csv").write_text(PLAIN)
+    rows = rows_of(TableSettings(files=[str(tmp_path / name / "d.csv") for name in ("jan", "feb")], target="price"))
+    assert rows.where(4, "size") == f"{tmp_path}/feb/d.csv row 2, column size"
+
+
+def test_dictionaries_of_their_own_and_columns_of_any_type_that_are_left_out(tmp_path: Path) -> None:
+    def part(words: list[str]) -> pa.Table:
+        return pa.table({"a": pa.array(words * 4).dictionary_encode(), "v": [[1]] * 8, "price": [1.0, 2.0] * 4})
+
+    with pq.ParquetWriter(tmp_path / "table.parquet", part(["a", "b"]).schema) as file:
+        for words in (["a", "b"], ["c", "d"]):
+            file.write_table(part(words))
+    settings = TableSettings(files=str(tmp_path / "table.parquet"), target="price", features={"v": "leave_out"})
+    for folder in (None, tmp_path):
+        assert read_rows(rows_of(settings, folder), settings).of("a").tolist() == ["a", "b"] * 4 + ["c", "d"] * 4
 
 
 def test_a_list_is_no_feature(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from PIL import Image
 
-from pipeline.serve import Watch
+from pipeline.serve import Watch, answering
 from stages.data.split import Split
 from stages.evaluate import evaluate
 from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
@@ -119,7 +121,7 @@ def test_encoded_images_are_counted_by_their_brightness() -> None:
 
     random = np.random.default_rng(5)
     like, darker = Drift(KNOWN), Drift(KNOWN)
-    like.add_encoded([b"no image", *encoded(random.integers(0, 256, LEAST))])
+    like.add_encoded([b"no image", encoded(np.array([1]))[0][:60], *encoded(random.integers(0, 256, LEAST))])
     darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
     assert (like.rows, like.moved()) == (LEAST, {})
     assert list(darker.moved()) == ["photo"]
@@ -129,7 +131,8 @@ def loaded(folder: Path, seed: int, more: float) -> Dataset:
     """Returns a table whose first column is `more` than usual."""
     random = np.random.default_rng(seed)
     folder.mkdir()
-    frame = pd.DataFrame({"a b": random.normal(size=2000) + more, "idle": random.normal(size=2000)})
+    frame = pd.DataFrame({"a b": random.normal(size=2000) + more, "a-b": random.normal(size=2000)})
+    frame = frame[[*frame][:: -1 if more else 1]]  # columns in another order, by which their arguments are called
     return table_of(folder, frame.assign(target=2 * frame["a b"] + random.normal(size=2000)), target="target")
 
 
@@ -156,18 +159,20 @@ def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_server_tells_once_what_has_moved(capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(data: pd.DataFrame, params: None = None) -> int:
+    def answer(data: pd.DataFrame, params: None = None) -> pd.Series:
         if "wrong" in data:
             raise ValueError("no column of the model")
-        return len(data)
+        return pd.Series([len(data)])
 
-    predict = Watch(Drift(KNOWN)).counting(answer)
+    default = SimpleNamespace(structured_input_signature=((), {"size": tf.TensorSpec([None], tf.float64)}))
+    loaded = SimpleNamespace(signatures={"serving_default": default})
+    predict = answering(answer, loaded, Watch(Drift(KNOWN)))
     frame = pd.DataFrame({"size": columns(1, 50)["size"] * 10, "other": 0})
     for _ in range(20):
         with pytest.raises(ValueError, match="no column"):
             predict(frame.assign(wrong=0))
     assert capsys.readouterr().out == ""  # what is refused counts nowhere
-    answers = [predict(frame, params=None) for _ in range(20)]
+    answers = [predict(frame, params=None)[0] for _ in range(20)]
     assert answers == [50] * 20
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("the 200 examples asked about differ from those of the training in size (m) ")

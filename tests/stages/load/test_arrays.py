@@ -89,6 +89,15 @@ def test_features_keep_their_kinds_and_values() -> None:
     assert cut(changed, CLASSES % 3).fingerprint != cut(features, CLASSES % 3).fingerprint
 
 
+def test_masks_large_numbers_and_names_that_become_alike_lose_nothing() -> None:
+    masked, large = np.ma.masked_less(NUMBERS, 4), CLASSES.astype(np.uint64) + np.uint64(2**63)
+    dataset = cut({"a b": VECTORS, "a_b": masked, "large": large}, CLASSES % 3)
+    features, rows = dataset.test.features, dataset.test.numbers
+    np.testing.assert_array_equal(features["a_b"], masked.filled(np.nan)[rows])
+    np.testing.assert_array_equal(features["a_b_"], VECTORS[rows])
+    np.testing.assert_array_equal(features["large"], large[rows].astype(np.float64))
+
+
 def test_missing_elements_of_vectors_are_imputed() -> None:
     vectors = np.where(RANDOM.random(VECTORS.shape) < 0.1, np.nan, VECTORS)
     vectors[:, 3] = np.nan
@@ -142,6 +151,8 @@ def test_splits_that_are_given_stay_and_others_are_cut() -> None:
     [
         ({"x_train": PIXELS, "y_train": CLASSES, "x_test": PIXELS[:40], "y_test": CLASSES[:40]}, {}, [270, 30, 40]),
         ({"x": VECTORS, "y": NUMBERS, "w": NUMBERS**2}, {}, [216, 24, 60]),
+        ({"x": VECTORS, "y": NUMBERS, "size": NUMBERS**2}, {"weight": "size"}, [216, 24, 60]),
+        ({"x_train": VECTORS, "y_train": NUMBERS, "x_valid": VECTORS[:9], "y_valid": NUMBERS[:9]}, {}, [240, 9, 60]),
         ({"size": NUMBERS, "hot": CLASSES % 2, "note": TEXTS}, {"target": "hot", "weight": None}, [216, 24, 60]),
         ({"a": NUMBERS, "b": -NUMBERS, "c": VECTORS}, {"target": ["a", "b"]}, [216, 24, 60]),
     ],
@@ -152,7 +163,7 @@ def test_files(names: Mapping[str, np.ndarray], settings: dict[str, Any], sizes:
     given.check("data")
     dataset = arrays(given, folder=tmp_path)
     assert [len(split) for split in dataset.splits.values()] == sizes
-    assert (dataset.train.weights is not None) == ("w" in names)
+    assert (dataset.train.weights is not None) == ("w" in names or settings.get("weight") is not None)
 
 
 def words(**columns: Any) -> tuple[Any, Any]:
@@ -179,6 +190,7 @@ def words(**columns: Any) -> tuple[Any, Any]:
         (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
         (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
         (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
+        (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is infinite in row "),
         (lambda: words(image=PIXELS), "data has images beside other features"),
         (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
         (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
@@ -208,6 +220,9 @@ def load_file(settings: ArraysSettings) -> Dataset:
         ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has a, b"),
         ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
         ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
+        ({"x": NUMBERS, "y": CLASSES}, {"weight": "c"}, "data.weight=c: "),
+        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is no array"),
+        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "data.features: a is numbr"),
         ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
     ],
 )

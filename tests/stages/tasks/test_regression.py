@@ -57,6 +57,8 @@ def test_strata_are_quantiles_of_enough_rows() -> None:
     assert strata is not None
     assert np.bincount(strata).tolist() == [100] * 10
     assert task.strata(np.arange(30.0)[:, None]) is None
+    strata = task.strata(np.repeat([-1.0, 0.0, *range(1, 30)], [1, 190, *[1] * 29])[:, None])
+    assert np.bincount(np.asarray(strata)).min() >= 20
 
 
 @pytest.mark.parametrize(
