@@ -13,6 +13,7 @@ import pytest
 from sklearn import metrics as sk
 
 from pipeline import predict
+from stages.data.tables import argument_names
 from tests import commands
 from tests.conftest import outputs_in
 from tests.pipeline.experiments import killed_and_resumed, only_folder, only_run
@@ -22,6 +23,7 @@ from tests.stages.images import write
 pytestmark = pytest.mark.slow
 
 ROWS = 500
+FEATURES = ["size (m)", "size [m]", "numbers", "grade", "self"]
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,10 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = pd.DataFrame(
         {
             "size (m)": np.where(random.random(ROWS) < 0.1, np.nan, random.normal(10, 3, ROWS).round(3)),
-            "shop": [f"s{number}" for number in shop],
+            "size [m]": random.normal(10, 3, ROWS).round(3),  # becomes as the other size, one of a kind
+            "numbers": [f"s{number}" for number in shop],
             "grade": random.integers(1, 4, ROWS),
+            "self": np.where(random.random(ROWS) < 0.1, "?", shop % 2 == 0),
             "price": (1e5 + 100 * shop + random.normal(0, 500, ROWS)).round(2),
             "rent": (shop / 7 + random.normal(0, 1, ROWS)).round(3),
             "weight": random.random(ROWS).round(3),
@@ -47,8 +51,8 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outputs(csv: Path, module_outputs: Path) -> Path:
     """The outputs of a whole run with two replicas."""
-    done = run(csv, module_outputs, "data.target=color", "data.features=['size (m)',shop,grade]", "export=all",
-               "evaluate.slices=[shop]")  # fmt: skip
+    done = run(csv, module_outputs, "data.target=color", f"data.features={FEATURES}", "data.missing=['?']",
+               "export=all", "evaluate.slices=[numbers]")  # fmt: skip
     assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
     return module_outputs
 
@@ -62,14 +66,15 @@ def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[st
 def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
     folder = only_folder(outputs)
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["facts"]["data"]["category_features"] == 2
+    assert summary["facts"]["data"]["category_features"] == 3
     columns = pd.read_csv(folder / "data" / "columns.csv").set_index("name")
-    kinds = {"size (m)": "number", "shop": "category", "grade": "whole", "color": "target"}
+    kinds = dict(zip(FEATURES, ("number", "number", "category", "whole", "category"), strict=True))
+    kinds["color"] = "target"
     assert columns.kind.to_dict() == {**kinds, **dict.fromkeys(("price", "rent", "weight"), "leave_out")}
     assert summary["metrics"]["export/max_abs_diff"] <= 1e-6
     assert {"export/saved_model/agreement", "export/keras/agreement"} <= {*summary["metrics"]}
     assert pd.read_csv(folder / "test_slices.csv").examples.sum() == summary["facts"]["data"]["test_examples"]
-    assert len(pd.read_csv(folder / "test_importance.csv")) == 3
+    assert len(pd.read_csv(folder / "test_importance.csv")) == 5
 
 
 def predicted(outputs: Path, file: Path, folder: Path) -> np.ndarray:
@@ -87,6 +92,8 @@ def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
     np.testing.assert_allclose(answers[tested["example"].to_numpy()], expected, atol=1e-6)
     assert "differ" not in capsys.readouterr().err
     frame = pd.read_csv(csv)
+    frame[[*frame][::-1]].to_csv(tmp_path / "turned.csv", index=False)
+    np.testing.assert_array_equal(predicted(outputs, tmp_path / "turned.csv", tmp_path), answers)
     frame.assign(**{"size (m)": frame["size (m)"] * 2}).to_csv(tmp_path / "new.csv", index=False)
     predicted(outputs, tmp_path / "new.csv", tmp_path)
     said = "warning: these rows differ from those of the training in size (m) "
@@ -105,8 +112,8 @@ def loaded(outputs: Path) -> Any:
 def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
     model = loaded(outputs)
     names = [column.name for column in model.metadata.get_input_schema().inputs]
-    assert names == ["size__m_", "shop", "grade"]
-    frame = pd.read_csv(csv).rename(columns={"size (m)": "size__m_"})[names]
+    assert names == ["size__m_", "size__m__", "numbers_", "grade", "self_"]
+    frame = pd.read_csv(csv).rename(columns=argument_names(FEATURES))[names]
     answers = model.predict(frame)
     assert len(answers) == ROWS
     schema = model.metadata.get_output_schema()
@@ -184,17 +191,21 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
     expected = predicted(outputs, csv, tmp_path)
     with serving(only_folder(outputs), outputs) as (address, _):
         told = (outputs / "served.txt").read_text()
-        columns = pd.read_csv(csv)[["size (m)", "shop", "grade"]].rename(columns={"size (m)": "size__m_"})
+        columns = pd.read_csv(csv)[FEATURES].rename(columns=argument_names(FEATURES))
         records = {"dataframe_split": json.loads(columns.to_json(orient="split", index=False))}
         code, answer = post(address, json.dumps(records).encode(), JSON)
-        given = [{"size__m_": None, "shop": shop, "grade": 1} for shop in (None, "")]
-        _, of_missing = post(address, json.dumps({"dataframe_records": given}).encode(), JSON)
-        wrong, error = post(address, b'{"dataframe_split": {"columns": ["shop"], "data": [["s1"]]}}', JSON)
+        alike = []
+        for given in (True, "True"):
+            rest = {"size__m_": None, "size__m__": 3, "grade": 1, "self_": given}
+            body = json.dumps({"dataframe_records": [{**rest, "numbers_": missing} for missing in (None, "", "?")]})
+            alike += post(address, body.encode(), JSON)[1]["predictions"]
+        wrong, error = post(address, b'{"dataframe_split": {"columns": ["numbers_"], "data": [["s1"]]}}', JSON)
     assert code == 200
     assert {row["class_name"] for row in answer["predictions"]} <= {"blue", "green", "red"}
-    assert of_missing["predictions"][0] == of_missing["predictions"][1]
+    assert alike == alike[:1] * 6
     np.testing.assert_allclose([row["probabilities"] for row in answer["predictions"]], expected, rtol=0, atol=1e-6)
     assert "an example  curl" in told
+    assert "differ" not in (outputs / "served.txt").read_text()  # the rows of the training
     assert "/images" not in told
     assert wrong == 400
     assert "grade" in str(error)

@@ -2,24 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from fastapi.testclient import TestClient
 
 from pipeline import predict
-from pipeline.serve import build_app
-from pipeline.serving import mlflow_model
-from stages.data.tables import argument_names
-from tests import commands
-from tests.pipeline.experiments import only_folder, write_run
+from tests.pipeline.experiments import write_run
 
 
 @pytest.fixture(scope="module")
@@ -59,52 +51,6 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     assert answers["doubled"].to_pylist() == [3.0, -1.0, 6.0] * 2
     assert answers["name"].to_pylist() == ["red", "", "blüe"] * 2
     np.testing.assert_array_equal(answers["pair"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
-
-
-def odd_table(path: Path, columns: Sequence[str] = ("x+", "x-", "1st", "self", "numbers", "y")) -> Path:
-    """A table in Latin-1 of columns that no argument can be called, with texts that are missing values."""
-    rows = range(160)
-    values = {
-        "x+": ["" if row % 7 == 1 else row / 160 for row in rows],
-        "x-": [-row % 13 / 13 for row in rows],
-        "1st": ["?" if row % 11 == 2 else "grün" if row % 2 else "rot" for row in rows],
-        "self": [row % 3 == 0 for row in rows],
-        "numbers": [f"c{row % 40}" for row in rows],
-        "y": [row / 160 + (row % 40) / 40 for row in rows],
-    }
-    pd.DataFrame(values)[[*columns]].to_csv(path, index=False, encoding="latin1")
-    return path
-
-
-@pytest.mark.slow
-def test_a_table_is_answered_alike_by_run_address_and_server(
-    module_outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever the order of the columns, and their names; booleans, texts and what is missing as training saw them."""
-    data = (f"data.files={odd_table(tmp_path / 'odd.csv')}", "data.encoding=latin1", "data.missing=['?']")
-    short = ("data.target=y", "train.epochs=1", "pipeline.inspect=null", "pipeline.evaluate=null")
-    registered = ("export.register=odd", "export.alias=null", f"outputs={module_outputs}")
-    commands.succeed("data=table", *data, *short, *registered)
-    other = odd_table(tmp_path / "other.csv", ("numbers", "x-", "self", "x+", "1st"))
-    answers = []
-    for model, file in product((str(only_folder(module_outputs)), "models:/odd/1"), ("odd.csv", other.name)):
-        output = tmp_path / "answers.parquet"
-        arguments = (model, str(tmp_path / file), f"--output={output}", f"--outputs={module_outputs}")
-        commands.succeed(*arguments, module="pipeline.predict")
-        answers.append(np.ravel(pq.read_table(output)["prediction"].to_pylist()))
-    client = TestClient(build_app(mlflow_model("models:/odd/1", None, module_outputs)))
-    frame = pd.read_csv(other, encoding="latin1").rename(columns=argument_names(["x+", "x-", "1st", "self", "numbers"]))
-    records = json.dumps({"dataframe_records": json.loads(frame.to_json(orient="records", double_precision=15))})
-    for body, kind in ((records, "application/json"), (frame.to_csv(index=False), "text/csv")):
-        answer = client.post("/invocations", content=body, headers={"content-type": kind})
-        assert answer.status_code == 200, answer.text
-        answers.append(np.ravel([row["prediction"] for row in answer.json()["predictions"]]))
-    for found in answers:
-        np.testing.assert_allclose(found, answers[0], atol=1e-6)
-    assert capsys.readouterr().out == ""  # the rows of the training have not moved
-    endless = frame.assign(x__=np.inf).to_csv(index=False)
-    wrong = client.post("/invocations", content=endless, headers={"content-type": "text/csv"})
-    assert (wrong.status_code, "row 1, column x__: inf is infinite" in wrong.text) == (400, True)
 
 
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
