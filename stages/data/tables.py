@@ -152,7 +152,8 @@ def _batches(
         # Each batch may have a dictionary of its own, and a column of a file only one.
         plain = pa.schema([(field.name, _plain_type(field.type)) for field in data.schema])
         return plain, (batch.cast(plain) for batch in data.to_batches(batch_size=rows, batch_readahead=2))
-    names = Header.of([path], settings.delimiter, settings.encoding).columns
+    own = Header.of([path], settings.delimiter, settings.encoding)
+    names = own.columns
 
     def leave_out(row: pa.csv.InvalidRow) -> str:
         ragged.append(f"{row.actual_columns} values for {row.expected_columns} columns: {row.text[:60]}")
@@ -161,7 +162,7 @@ def _batches(
     reader = pa.csv.open_csv(
         pa.input_stream(str(path), compression="detect"),
         read_options=pa.csv.ReadOptions(
-            block_size=BLOCK, encoding=settings.encoding, column_names=list(names), skip_rows=1
+            block_size=BLOCK, encoding=settings.encoding, column_names=list(names), skip_rows=own.lines
         ),
         parse_options=pa.csv.ParseOptions(
             delimiter=header.delimiter,

@@ -230,11 +230,15 @@ def format_of(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Header:
-    """Columns that all files have, in the order of the first; delimiter: of text files, None: there is none."""
+    """Columns that all files have, in the order of the first; delimiter: of text files, None: there is none.
+
+    lines: of the header in the first file, in whose names there may be ends of lines, as spreadsheets write them.
+    """
 
     files: tuple[Path, ...]
     columns: tuple[str, ...]
     delimiter: str | None
+    lines: int = 1
 
     @classmethod
     def of(cls, files: Sequence[Path], delimiter: str | None, encoding: str) -> "Header":
@@ -246,11 +250,10 @@ class Header:
         """
         first: Header | None = None
         for path in files:
-            found, used = _columns(path, delimiter, encoding)
-            columns = [column if column.strip() else f"{UNNAMED}{place}" for place, column in enumerate(found)]
+            columns, used, lines = _columns(path, delimiter, encoding)
             _refuse_names(path, columns)
             if first is None:
-                first = cls(tuple(files), tuple(columns), used)
+                first = cls(tuple(files), tuple(columns), used, lines)
             missing = sorted(set(first.columns) - set(columns))
             if missing or used != first.delimiter:
                 problem = f"has no column {missing[0]}" if missing else f"is separated by {used!r}"
@@ -279,21 +282,27 @@ def text_of(path: Path, encoding: str) -> IO[str]:
     return path.open(encoding=encoding, newline="")
 
 
-def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None]:
+def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None, int]:
     try:
         if format_of(path) != "csv":
             import pyarrow.dataset
             import pyarrow.parquet  # most of a second, which other data need not wait for
 
             if format_of(path) == "parquet":
-                return pyarrow.parquet.read_schema(path).names, None  # a data set refuses names that are there twice
-            return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None
+                return pyarrow.parquet.read_schema(path).names, None, 0  # a data set refuses names that are there twice
+            return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None, 0
         is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
         with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
             line = file.readline()
+            while line.count('"') % 2 and (more := file.readline()):
+                line += more
             line = line if is_wide else line.encode("latin1").decode("utf-8-sig" if _is_utf8(encoding) else encoding)
             chosen = delimiter or max(DELIMITERS, key=line.count)
-            return next(csv.reader([line], delimiter=chosen), []), chosen
+            found = next(csv.reader([line], delimiter=chosen), [])
+            lines = 1 + sum(column.count("\n") for column in found)
+            named = enumerate(found if any(map(str.strip, found)) else [])
+            columns = [" ".join(one.splitlines()) if one.strip() else f"{UNNAMED}{place}" for place, one in named]
+            return columns, chosen, lines
     except UnicodeError as error:
         raise not_in_encoding(path, encoding, f"{path}: its header") from error
     except LookupError as error:
@@ -315,10 +324,12 @@ def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
 
 
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:
-    if all(column.startswith(UNNAMED) for column in columns):
+    if not any(column.strip() for column in columns):
         raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
     seen: set[str] = set()
-    for column in columns:
+    for place, column in enumerate(columns, start=1):
+        if not column.strip():
+            raise UserError(f"{path}: column {place} has no name", "a name for each column")
         if column in seen:
             raise UserError(f"{path} has two columns named {column}", "a name of its own for each column")
         seen.add(column)
