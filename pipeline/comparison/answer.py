@@ -94,6 +94,7 @@ def run_it(row: Row) -> str:
     run = row.runs[0]
     left_out = (*OF_THE_COMMAND, *(["seed"] if len({run.seed for run in row.runs}) > 1 else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
+    lines += [f"{name}={run.settings[name]}" for name in ("fork", "fork_weights") if name in run.settings]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may say itself what varies
     own = any(
