@@ -173,7 +173,7 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     known = [row for row in alike if row.by_seed(values)]
     if missing := [row.label for row in alike if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
-        warnings.append(f"no interval and no p, as predictions are missing: {labels}")
+        warnings.append(f"no interval and no p, as predictions are missing or a label is too rare: {labels}")
     if base not in known:
         return {}, warnings
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
@@ -192,7 +192,7 @@ def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.nd
     """
     runs = [*base.runs, *(run for row in rows if row is not base for run in row.runs)]
     found = {run.number: run.by_example() for run in runs if run.is_tested_as(base.runs[0])}
-    answers = {number: values for number, values in found.items() if values is not None and len(values)}
+    answers = {number: values for number, values in found.items() if values is not None and len(values) > 1}
     length = len(next(iter(answers.values()), ()))
     return lambda run: values if (values := answers.get(run.number)) is not None and len(values) == length else None
 

@@ -156,7 +156,8 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     for name, feature in dataset.features.items():
         permuted = np.mean([of_examples({name: tf.gather(columns[name], order)}) for order in orders], axis=0)
         worse = mean_difference(sign * base, sign * permuted, True, None, confidence)
-        found.append((str(feature.facts.get("column", name)), worse or Interval(0.0, 0.0, 0.0)))
+        rise = sign * float(np.mean(permuted) - np.mean(base))
+        found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
     found.sort(key=lambda part: -part[1].difference)
     note = (
         f"by how much {task.primary} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "

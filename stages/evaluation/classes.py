@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.evaluation.estimates import (
+    LEAST_OF_CLASS,
     Columns,
     Ends,
     Estimate,
@@ -36,9 +37,6 @@ TOP = 5
 
 LEAST = np.finfo(np.float32).eps
 """Smallest probability of a label in the log loss, 1.2e-07: scikit-learn clips smaller ones to it."""
-
-LEAST_OF_CLASS = 5
-"""Test examples of each class for an interval of a mean over classes: of fewer a class seems to have no variance."""
 
 LEAST_FOR_LOSS = 100
 """Test examples for an interval of the log loss, which rare mistakes make up: fewer examples may have none of them."""

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 Estimate = tuple[float, np.ndarray]
-"""A metric, and the influence of each example on it, float64 [n], up to a constant."""
+"""A metric, and the influence of each example on it, float64 [n], up to a constant; [1] where nobody can tell."""
 
 Columns = Mapping[str, np.ndarray]
 """Columns of a file of predictions, by name; `weight` where examples have weights."""
+
+LEAST_OF_CLASS = 5
+"""Examples of each class, or label, for an interval of a mean over them: of fewer one seems to have no variance."""
 
 Ends = tuple[float, float]
 """Of an interval: the lower and the upper one."""
@@ -41,7 +44,8 @@ def macro_f1(targets: np.ndarray, predicted: np.ndarray, parts: np.ndarray) -> E
     below = holds.mean(axis=0)
     scale = np.divide(1.0, below, out=np.zeros(len(below)), where=below > 0)
     f1 = 2 * hits.mean(axis=0) * scale
-    return float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1)
+    is_told = targets[parts > 0].sum(axis=0).min() >= LEAST_OF_CLASS
+    return float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1) if is_told else np.zeros(1)
 
 
 def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray) -> dict[str, Estimate]:
@@ -87,7 +91,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def by_example(metric: str, columns: Columns) -> np.ndarray:
-    """Returns a value of each example, [n], whose mean is the metric.
+    """Returns a value of each example, [n], whose mean is the metric; the metric alone, [1], where nobody can tell.
 
     bool for the accuracy of examples that count alike; else float64, the metric plus the example's influence on it.
     """

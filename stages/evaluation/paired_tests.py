@@ -29,8 +29,8 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval excludes 0."""
-        return not self.low <= 0 <= self.high
+        """Whether the interval excludes 0; one without ends, of nan, does not."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def metric_difference(
 
     Args:
         first: a value of each test example for each run of the first setting, [runs, n], the metric is their mean:
-            bool, whether it is correct, or as `by_example` of `stages.evaluation.estimates` returns it.
+            bool, whether it is correct, or as `by_example` of `stages.evaluation.estimates` returns it; of a single
+            float the interval has no ends.
         second: the same of the second setting.
         paired: whether the runs of both are of the same seeds, in the same order, so that what a seed does to both
             settings falls away.
@@ -97,7 +98,8 @@ def metric_difference(
         parts += _scaled(pooled_between_seeds([layout]) or (), 1 / len(layout))
     parts += _scaled(pooled or (), singles)
     difference = float(by_example.mean())
-    low, high = _ends(difference, parts, level)
+    is_told = is_counted or len(by_example) > 1
+    low, high = _ends(difference, parts, level) if is_told else (math.nan, math.nan)
     p = mcnemar_p(first, second) if is_counted else None
     if p is not None and max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -169,6 +169,7 @@ def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
     columns, others = (read_columns(file) for file in (path, folder / NAME))
     answer = COLUMNS[metric][-1]
     largest = _largest(columns[answer], others[answer])
+    found = replace(found, examples=len(largest))
     agreement = None
     if "predicted" in columns:
         is_same = columns["predicted"] == others["predicted"]

@@ -7,7 +7,8 @@ import pytest
 from sklearn import metrics as sk
 
 from stages.evaluation.by_task import report_labels, report_numbers
-from stages.evaluation.estimates import ESTIMATES, parts_of
+from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
+from stages.evaluation.paired_tests import metric_difference
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -37,14 +38,26 @@ def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) ->
         "test/micro_average_precision": sk.average_precision_score(*ranked, average="micro", **given),
     }
     assert dict(report.values) == pytest.approx(expected, rel=1e-12)
-    for name in ("test/macro_f1", "test/exact_match"):
-        low, high = report.intervals[name]
-        assert low < report.values[name] < high
+    low, high = report.intervals["test/exact_match"]
+    assert low < report.values["test/exact_match"] < high
     assert "never: ROC-AUC" in report.notes[1]
     report.write(tmp_path)
     lines = (tmp_path / "test_by_label.csv").read_text().splitlines()
     assert lines[0] == "label,f1,roc_auc,average_precision,examples,predicted"
     assert lines[3].startswith("never,0.0,,,0,")
+
+
+@pytest.mark.parametrize(("positives", "weight", "is_told"), [(4, 1, False), (5, 0, False), (5, 2, True)])
+def test_a_rare_label_allows_neither_interval_nor_verdict(positives: int, weight: float, is_told: bool) -> None:
+    targets: np.ndarray = (np.arange(400)[:, None] < [200, positives]).astype(np.int32)
+    weights = np.where(np.arange(400) == 0, weight, 1.0)
+    columns = {"target": targets, "probabilities": targets.astype(np.float32), "weight": weights}
+    first, second = ({**columns, "predicted": np.roll(targets, shift, axis=0)} for shift in (3, 40))
+    assert ("test/macro_f1" in report_labels(first, NAMES[:2], 0.95).intervals) == is_told
+    values = [by_example("macro_f1", one)[np.newaxis] for one in (first, second)]
+    found = metric_difference(values[0], values[1], True)
+    assert found.excludes_zero == is_told
+    assert found.difference == pytest.approx(values[1].mean() - values[0].mean()) != 0
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -72,7 +85,7 @@ def test_examples_without_a_weight_have_no_median_error() -> None:
 
 def test_influences_are_derivatives_by_the_weight() -> None:
     targets, predicted, _ = made(50)
-    columns = {"target": targets, "predicted": predicted}
+    columns = {"target": targets[:, :2], "predicted": predicted[:, :2]}
     for name in ("macro_f1", "exact_match"):
         value, influences = ESTIMATES[name](columns, np.ones(50))
         for row in range(5):

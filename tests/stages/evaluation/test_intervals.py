@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.coverage import coverage
-from stages.evaluation.classes import LEAST_OF_CLASS, intervals_of
-from stages.evaluation.estimates import fraction_interval
+from stages.evaluation.classes import intervals_of
+from stages.evaluation.estimates import LEAST_OF_CLASS, fraction_interval
 from tests.stages.evaluation import made
 
 
