@@ -158,6 +158,13 @@ class Gradients:
                 loss = tf.reduce_sum(losses * tf.cast(weighted, losses.dtype))
                 for penalty in network.losses:  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
+        for weight, value in zip(self._variables.trained, values.trained, strict=True):
+            if scope.get_current_value(weight) is not value:
+                raise UserError(
+                    f"a layer assigns the trained weight {weight.path} in call, which the training loop would drop",
+                    "layers that assign no trained weight",
+                    "train=fit",
+                )
         state = [scope.get_current_value(variable) for variable in self._variables.state]
         self._changed = [index for index, value in enumerate(state) if value is not values.state[index]]
         sums = {

@@ -226,6 +226,20 @@ def odd(input_shape: tuple[int, ...], num_classes: int, batch_norm: bool = False
     return Odd(inputs, keras.layers.Dense(num_classes)(outputs))
 
 
+def plain(input_shape: tuple[int, ...], num_classes: int, is_spectral: bool = False) -> keras.Model:
+    """Returns a network with a penalty before a synchronized BatchNorm, or with a weight that `call` assigns."""
+    last = keras.layers.Dense(num_classes)
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            keras.layers.Flatten(),
+            keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), kernel_regularizer="l2"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.SpectralNormalization(last) if is_spectral else last,
+        ]
+    )
+
+
 def test_a_loss_without_sample_weights_is_honoured() -> None:
     case = Case(network={"_target_": f"{__name__}.odd"}, train={"optimizer": SgdSettings()})
     one, _ = run(case, STRATEGIES["default"]())
@@ -237,6 +251,9 @@ def test_a_network_that_would_be_trained_wrong_is_refused() -> None:
     case = Case(network={"_target_": f"{__name__}.odd", "batch_norm": True}, train={"optimizer": SgdSettings()})
     with pytest.raises(UserError, match="a synchronized BatchNorm and a custom compute_loss"):
         run(case, STRATEGIES["mirrored 2"]())
+    case = Case(network={"_target_": f"{__name__}.plain", "is_spectral": True}, train={"optimizer": SgdSettings()})
+    with pytest.raises(UserError, match=r"assigns the trained weight \S*dense_\d*/kernel in call.*train=fit"):
+        run(case, STRATEGIES["default"]())
 
 
 @pytest.mark.smoke
