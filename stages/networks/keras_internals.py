@@ -67,6 +67,15 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     layer.__dict__[name] = value
 
 
+def penalties_in(scope: keras.StatelessScope, network: keras.Model) -> list[Any]:
+    """Returns what `network`, called in `scope`, adds to the loss: `Model.losses` are those of the last caller, which
+    may be another replica.
+
+    Keras 3.15: `StatelessScope.losses` and `Layer._get_regularization_losses`.
+    """
+    return [*scope.losses, *network._get_regularization_losses()]
+
+
 def expect_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     """Have `optimizer.apply` take gradients that are already summed over the replicas.
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from stages.data.batches import first_of_replica, rows_of_replica
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
-from stages.networks.keras_internals import all_layers
+from stages.networks.keras_internals import all_layers, penalties_in
 from stages.networks.random_layers import drawing_for_rows
 from stages.results import Model, Strategy
 from stages.seeds import derive
@@ -156,7 +156,7 @@ class Gradients:
                 losses = task.loss_of_each(targets, outputs)
                 weighted = weights if by_target is None else weights * by_target
                 loss = tf.reduce_sum(losses * tf.cast(weighted, losses.dtype))
-                for penalty in network.losses:  # counts once, however many replicas share the batch
+                for penalty in penalties_in(scope, network):  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
         for weight, value in zip(self._variables.trained, values.trained, strict=True):
             if scope.get_current_value(weight) is not value:

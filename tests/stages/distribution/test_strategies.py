@@ -240,8 +240,9 @@ def plain(input_shape: tuple[int, ...], num_classes: int, is_spectral: bool = Fa
     )
 
 
-def test_a_loss_without_sample_weights_is_honoured() -> None:
-    case = Case(network={"_target_": f"{__name__}.odd"}, train={"optimizer": SgdSettings()})
+@pytest.mark.parametrize("network", ["odd", "plain"])
+def test_losses_of_the_network_s_own_are_honoured(network: str) -> None:
+    case = Case(network={"_target_": f"{__name__}.{network}"}, train={"optimizer": SgdSettings()})
     one, _ = run(case, STRATEGIES["default"]())
     two, _ = run(case, STRATEGIES["mirrored 2"]())
     assert np.abs(one - two).max() <= 1e-6

@@ -53,6 +53,18 @@ def test_what_is_set_untracked_is_no_layer() -> None:
     assert len(internals.all_layers(network)) == before
 
 
+def test_penalties_in_a_scope_are_those_of_its_call_alone() -> None:
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, "tanh", kernel_regularizer="l2")])
+    network.add(keras.layers.ActivityRegularization(l1=1.0))
+    values = [(weight, weight.value) for weight in network.weights]
+    with keras.StatelessScope(values, collect_losses=True) as scope:
+        network(np.ones((1, 4), np.float32))
+        expected = [float(penalty) for penalty in network.losses]
+        with keras.StatelessScope(values, collect_losses=True):
+            network(np.zeros((1, 4), np.float32))  # as another replica does
+        assert [float(penalty) for penalty in internals.penalties_in(scope, network)] == expected
+
+
 def test_a_replaced_function_of_the_backend_is_the_one_that_layers_call(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = []
 
