@@ -55,9 +55,12 @@ class OwnMetric:
 
     @property
     def is_higher_better(self) -> bool:
-        """By Keras' own `_direction`, else by the name."""
+        """By Keras' own `_direction`, which its counts lack, else by the name."""
+        import keras
+
         direction = getattr(self.metric, "_direction", None)
-        return direction == "up" if direction else not self.name.endswith(LOWER_IS_BETTER)
+        is_of_mistakes = isinstance(self.metric, (keras.metrics.FalsePositives, keras.metrics.FalseNegatives))
+        return direction == "up" if direction else not (is_of_mistakes or self.name.endswith(LOWER_IS_BETTER))
 
     @property
     def sums(self) -> dict[str, tuple[int, ...]]:

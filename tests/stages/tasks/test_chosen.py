@@ -164,6 +164,13 @@ def test_two_classes_with_one_logit_answer_as_with_two() -> None:
     np.testing.assert_array_equal(confusion, sk.confusion_matrix(TARGETS["two"], outputs[:, 0] > 0))
 
 
+@pytest.mark.parametrize(("count", "is_higher_better"), [("FalseNegatives", False), ("TruePositives", True)])
+def test_of_counts_those_of_mistakes_are_to_be_low(count: str, is_higher_better: bool) -> None:
+    entries = [{"_target_": f"keras.metrics.{count}", "name": "cases"}]
+    task = chosen_task(TASKS["two"], AutoTaskSettings(metrics=entries), TARGETS["two"])
+    assert task.is_higher_better("val_cases") == is_higher_better
+
+
 def test_names_of_metrics_are_those_of_the_configuration_alone() -> None:
     """Keras numbers them among all of the process, where other runs may have been."""
     entries = [{"_target_": "keras.metrics.AUC"}, {"_target_": "keras.metrics.AUC", "curve": "PR"}]
