@@ -1,5 +1,6 @@
 """Steps that Keras takes, by the network's own `train_step`, for `train=fit`."""
 
+import inspect
 from typing import Any
 
 import keras
@@ -9,11 +10,12 @@ from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
+from stages.errors import UserError
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
 from stages.optimization.optimizers import exclude_from_decay
 from stages.results import Dataset, Model, Strategy
-from stages.settings.train import FitSettings
+from stages.settings.train import FitSettings, TrainSettings
 from stages.tasks.task import Task
 
 
@@ -23,10 +25,30 @@ class TaskLoss(keras.losses.Loss):
     def __init__(self, task: Task) -> None:
         super().__init__()
         self._task = task
+        self._is_used = False
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Return the loss of each example, [b]."""
+        self._is_used = True
         return self._task.loss_of_each(y_true, y_pred)
+
+    def check_use(self, model: Model, settings: TrainSettings) -> None:
+        """Refuse settings that a step or a loss of the network's own, once traced, has passed over."""
+        network = model.network.core
+        if not (model.has_own_loss or isinstance(settings, FitSettings)):
+            return
+        takes_weights = "sample_weight" in inspect.signature(network.compute_loss).parameters
+        used = {
+            "train.class_weights=null": not settings.class_weights or takes_weights,
+            "train.label_smoothing=0": not settings.label_smoothing or self._is_used,
+            "task.loss={}": self._task.own_loss is None or self._is_used,
+        }
+        for fix in (fix for fix, is_used in used.items() if not is_used):
+            raise UserError(
+                f"{type(network).__name__} has a loss of its own, which {fix.partition('=')[0]} does not change",
+                "the one or the other; or a compute_loss that takes sample_weight and calls super().compute_loss",
+                fix,
+            )
 
 
 class KerasStep:
@@ -47,9 +69,10 @@ class KerasStep:
             self.not_decayed = exclude_from_decay(optimizer, network, settings.optimizer)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
             metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
+            self.loss = TaskLoss(task)
             network.compile(
                 self.loss_scale or optimizer,
-                TaskLoss(task),
+                self.loss,
                 metrics=metrics,
                 jit_compile=settings.jit == "on",
                 auto_scale_loss=False,
@@ -76,6 +99,7 @@ class KerasLoop:
     ) -> None:
         self.step = step
         self.steps_per_call = settings.steps_per_call or 1
+        self._settings = settings
         self._columns = dataset.train.inputs.values()
 
         def example(batch: Batch) -> tuple[Any, ...]:
@@ -96,5 +120,6 @@ class KerasLoop:
         ):  # Keras makes its losses at the first step
             for _ in range(steps):
                 logs = network.train_function(self._batches)
+        self.step.loss.check_use(self.step.model, self._settings)
         results = network.get_metrics_result()
         return numbers(results if results.keys() == logs.keys() else logs)

@@ -119,6 +119,7 @@ class Phase:
             self.step = KerasStep(strategy, model, task, optimizer, settings)
         else:
             gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, self._is_compiled)
+            loss.check_use(model, settings)
             self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")

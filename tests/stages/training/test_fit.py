@@ -33,9 +33,22 @@ class Doubled(keras.Model):
         return {**self.get_metrics_result(), "doubled": loss}
 
 
+class Asking(keras.Model):
+    """A network with a loss of its own: that of the configuration where `asks`, without its weights."""
+
+    asks = True
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *weights: Any) -> Any:
+        return super().compute_loss(x, y, y_pred) if self.asks else keras.ops.mean(y_pred**2)
+
+
+class Deaf(Asking):
+    asks = False
+
+
 def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled") -> keras.Model:
     inputs = keras.Input(input_shape)
-    made = {"Doubled": Doubled, "plain": keras.Model}[kind]
+    made = {"Doubled": Doubled, "Asking": Asking, "Deaf": Deaf, "plain": keras.Model}[kind]
     return made(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
 
 
@@ -90,6 +103,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_
     assert (tmp_path / "checkpoints" / "best.weights.h5").exists()
     if "callbacks" in changes:
         assert [row["train/noted"] for row in told.rows.values()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("by", ["loop", "fit"])
+def test_what_a_loss_of_the_network_s_own_passes_over_is_refused(by: str) -> None:
+    assert (run(kind="Asking", by=by, label_smoothing=0.1)[0] != run(kind="Asking", by=by)[0]).any()
+    with pytest.raises(UserError, match=r"Deaf has a loss of its own, which train.label_smoothing does not change"):
+        run(kind="Deaf", by=by, label_smoothing=0.1)
+    with pytest.raises(UserError, match=r"train\.class_weights does not change\. .*Try: train\.class_weights=null"):
+        run(kind="Asking", by=by, class_weights="balanced")
 
 
 def test_an_ema_that_is_not_used_is_not_the_result() -> None:
