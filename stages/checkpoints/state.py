@@ -124,7 +124,8 @@ class State:
     """The variables and callbacks of a training. notes: the parts that a fork has not restored.
 
     Args:
-        callbacks: each with the attributes that it had at first: a checkpoint holds those that have changed since.
+        callbacks: each with the attributes that it had at first, and since `on_train_begin`, which sets them on
+            resumption, too: a checkpoint holds those that differ from the one or the other.
         step: of the training loop, or Keras'.
     """
 
@@ -134,7 +135,7 @@ class State:
         model: Model,
         dataset: Dataset,
         settings: TrainSettings,
-        callbacks: Sequence[tuple[keras.callbacks.Callback, Mapping[str, Any]]],
+        callbacks: Sequence[tuple[keras.callbacks.Callback, Sequence[Mapping[str, Any]]]],
         step: Any,
     ) -> None:
         self.notes: list[str] = []
@@ -188,12 +189,12 @@ class State:
         }
         arrays |= {f"sums.{index}": self._sum(variable) for index, variable in enumerate(self._sums)}
         callbacks = []
-        for index, (callback, initial) in enumerate(self._callbacks):
+        for index, (callback, before) in enumerate(self._callbacks):
             state = state_of(callback, f"callbacks.{index}", arrays)[0]
             changed = {
                 key: value
                 for key, value in state.items()
-                if not is_secret(key, value) and (key not in initial or value != initial[key])
+                if not is_secret(key, value) and any(key not in known or value != known[key] for known in before)
             }
             callbacks.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}

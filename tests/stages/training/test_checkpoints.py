@@ -123,10 +123,14 @@ class Counting(keras.callbacks.Callback):
         super().__init__()
         self.seen, self.best, self.window = 0, np.float32(0.5), [np.zeros(2), np.ones(3)]
         self.names: dict[Any, Any] = {1: ("a", None), "1": {2, 3}, np.int64(3): np.zeros(1), "3": np.ones(1)}
-        self.function, self.other = len, object()
+        self.function, self.other, self.left = len, object(), 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.left = 10
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.seen += 1
+        self.left -= 1
 
 
 @pytest.mark.smoke
@@ -147,8 +151,8 @@ def test_the_state_of_a_callback_comes_back() -> None:
 def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
     mine = Counting()
     stop(one_device(), tmp_path, 10, callbacks=[mine], steps_per_call=1)
-    assert mine.seen == 10
+    assert (mine.seen, mine.left) == (10, 0)  # which is what it has at first
     other = Counting()
     trained, told = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
     assert told.warnings == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
-    assert other.seen == trained.steps
+    assert (other.seen, other.left) == (trained.steps, 10 - trained.steps)
