@@ -16,7 +16,7 @@ from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
-from stages.networks.keras_internals import inputs_of, one_line, reset_names
+from stages.networks.keras_internals import all_layers, inputs_of, one_line, reset_names, untracked_variables
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
@@ -89,6 +89,7 @@ def model(
     if not network.trainable_variables:
         raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _refuse_own_loss(network, dataset)
+    _refuse_untracked(network)
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
@@ -267,6 +268,15 @@ def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
             "augment.mixup=0 and augment.cutmix=0, or a network without it",
             "augment.mixup=0 augment.cutmix=0",
         )
+
+
+def _refuse_untracked(network: keras.Model) -> None:
+    for layer in all_layers(network):
+        if untracked := untracked_variables(layer, network.variables):
+            raise UserError(
+                f"{layer.name} has variables that no checkpoint would have: {', '.join(untracked)}",
+                "variables made by add_weight, in build, and no optimizer",
+            )
 
 
 def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:

@@ -4,7 +4,7 @@ Checked with Keras 3.15, on TensorFlow's backend.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -122,21 +122,29 @@ def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *name
     return [getattr(optimizer, name)[index].value for name in names]
 
 
-def untracked_variables(optimizer: keras.optimizers.Optimizer) -> list[str]:
-    """Returns attributes with variables that are not in `optimizer.variables`, and so in no checkpoint either.
+def untracked_variables(owner: keras.optimizers.Optimizer | keras.layers.Layer, tracked: Sequence[Any]) -> list[str]:
+    """Returns attributes with variables, or optimizers, that are not in `tracked`, and so in no checkpoint either.
 
-    Keras 3.15: `Optimizer.add_variable` tracks the variables it makes; `_trainable_variables` are the network's.
+    Keras 3.15: `Optimizer.add_variable` and `Layer.add_weight` track the variables they make; `_trainable_variables` of
+    an optimizer are the network's, and `optimizer` of a network is the training's.
     """
-    tracked = {id(getattr(variable, "value", variable)) for variable in optimizer.variables}
+    ids = {id(getattr(variable, "value", variable)) for variable in tracked}
     names = []
-    for name, attribute in vars(optimizer).items():
-        if name in ("_trainable_variables", "_variables", "_tracker") or name.startswith("_self_"):  # of Trackable
-            continue
-        parts = tf.nest.flatten(list(attribute) if isinstance(attribute, (list, tuple)) else attribute)
-        values = [getattr(part, "value", part) for part in parts if isinstance(part, (keras.Variable, tf.Variable))]
-        if any(id(value) not in tracked for value in values):
+    for name, attribute in vars(owner).items():
+        if name in ("_trainable_variables", "_variables", "_tracker", "optimizer") or name.startswith("_self_"):
+            continue  # the last ones are of Trackable
+        if any(id(getattr(variable, "value", variable)) not in ids for variable in _variables_in(attribute)):
             names.append(name)
     return names
+
+
+def _variables_in(value: object) -> list[Any]:
+    if isinstance(value, (keras.Variable, tf.Variable)):
+        return [value]
+    if isinstance(value, keras.optimizers.Optimizer):
+        return list(value.variables)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple, set)) else ()
+    return [variable for part in parts for variable in _variables_in(part)]
 
 
 def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[..., Any]:

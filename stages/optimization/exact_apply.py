@@ -106,7 +106,7 @@ def prepare(
     """
     scale = LossScale(optimizer) if policy in ("mixed_float16", "float16") else None
     (scale or optimizer).build(list(variables))
-    if untracked := untracked_variables(optimizer):
+    if untracked := untracked_variables(optimizer, optimizer.variables):
         raise UserError(
             f"{type(optimizer).__name__} has variables that no checkpoint would have: {', '.join(untracked)}",
             "variables made by add_variable or add_variable_from_reference, in build",

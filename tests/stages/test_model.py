@@ -109,7 +109,9 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
         return keras.Model([inputs, keras.Input(input_shape)], outputs)
     outputs = [outputs, outputs] if kind == "two outputs" else outputs
     inputs = {"a list": [inputs], "a dict": {"images": inputs}}.get(kind, inputs)
-    return None if kind == "nothing" else keras.Model(inputs, outputs)
+    found = keras.Model(inputs, outputs)
+    found.mine = {"a variable": [tf.Variable(0.0)], "an optimizer": keras.optimizers.SGD()}.get(kind, {0: 1, "a": 2})
+    return None if kind == "nothing" else found
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,8 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
         "whole numbers": "takes uint8, .*Expected an input of float32",
         "two outputs": "returns a list of 2. Expected a single output",
         "nan": "not finite .* before it is trained",
+        "a variable": "has variables that no checkpoint would have: mine",
+        "an optimizer": "has variables that no checkpoint would have: mine",
         "nothing": "of_kind returns None. Expected a keras.Model",
     }.items(),
 )
