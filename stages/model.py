@@ -16,7 +16,7 @@ from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
-from stages.networks.keras_internals import all_layers, inputs_of, one_line, reset_names, untracked_variables
+from stages.networks.keras_internals import all_layers, inputs_of, is_built, one_line, reset_names, untracked_variables
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
@@ -276,6 +276,13 @@ def _refuse_untracked(network: keras.Model) -> None:
             raise UserError(
                 f"{layer.name} has variables that no checkpoint would have: {', '.join(untracked)}",
                 "variables made by add_weight, in build, and no optimizer",
+            )
+    for metric in network.core.metrics:
+        if not is_built(metric):
+            raise UserError(
+                f"the network's metric {metric.name} makes its variables at its first use, which no step would add to",
+                "a metric that has them",
+                f"{metric.name}.update_state(zeros, zeros) and reset_state() where it is made, or task.metrics",
             )
 
 

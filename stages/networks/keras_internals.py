@@ -138,6 +138,14 @@ def untracked_variables(owner: keras.optimizers.Optimizer | keras.layers.Layer, 
     return names
 
 
+def is_built(metric: keras.metrics.Metric) -> bool:
+    """Returns whether `metric` has its variables: some make them at their first use.
+
+    Keras 3.15: `_built` of F1Score, R2Score and AUC.
+    """
+    return bool(metric.variables) and getattr(metric, "_built", True)
+
+
 def _variables_in(value: object) -> list[Any]:
     if isinstance(value, (keras.Variable, tf.Variable)):
         return [value]

@@ -110,7 +110,11 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
     outputs = [outputs, outputs] if kind == "two outputs" else outputs
     inputs = {"a list": [inputs], "a dict": {"images": inputs}}.get(kind, inputs)
     found = keras.Model(inputs, outputs)
-    found.mine = {"a variable": [tf.Variable(0.0)], "an optimizer": keras.optimizers.SGD()}.get(kind, {0: 1, "a": 2})
+    found.mine = {
+        "a variable": [tf.Variable(0.0)],
+        "an optimizer": keras.optimizers.SGD(),
+        "a metric": keras.metrics.R2Score(),
+    }.get(kind, {0: 1, "a": 2})
     return None if kind == "nothing" else found
 
 
@@ -124,6 +128,7 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
         "nan": "not finite .* before it is trained",
         "a variable": "has variables that no checkpoint would have: mine",
         "an optimizer": "has variables that no checkpoint would have: mine",
+        "a metric": "metric r2_score makes its variables at its first use",
         "nothing": "of_kind returns None. Expected a keras.Model",
     }.items(),
 )
