@@ -37,7 +37,17 @@ class Probabilities(Task):
     answer: ClassVar[str] = "probabilities"
 
     def of_network(self, outputs: str) -> Self:
-        """See `Task`."""
+        """See `Task`.
+
+        Raises:
+            UserError: for probabilities where the loss of the configuration takes logits.
+        """
+        if outputs == "probabilities" and self.own_loss is not None and self.own_loss.takes_logits:
+            raise UserError(
+                "task.loss.from_logits=true with model.outputs=probabilities",
+                "the same of both",
+                "task.loss.from_logits=false",
+            )
         return replace(self, given=outputs)
 
     def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:

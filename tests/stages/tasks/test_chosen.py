@@ -209,6 +209,7 @@ def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
 
 LARGEST, NEAR = {"_target_": f"{HERE}.Largest"}, {"_target_": f"{HERE}.Within", "name": "near"}
 SPARSE, F1 = {"_target_": "keras.losses.SparseCategoricalCrossentropy"}, {"_target_": "keras.metrics.F1Score"}
+LOGITS = {"_target_": "keras.losses.BinaryCrossentropy", "from_logits": True}
 REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"}
 
 
@@ -220,6 +221,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
         ("numbers", AutoTaskSettings(loss=REDUCED), "returns () for 16 examples", "keras.ops.mean"),
         ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient for 16 examples", "keras.ops.mean"),
         ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
+        ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true with model.outputs=prob", "from_logits=false"),
         ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.losses.CategoricalCross"),
         ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "compute it of predictions.parquet"),
         ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
@@ -229,7 +231,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
 )
 def test_what_cannot_be_used_is_refused_in_a_line(name: str, settings: Any, problem: str, fix: str) -> None:
     with pytest.raises(UserError) as refused:
-        chosen_task(TASKS[name], settings, TARGETS[name])
+        chosen_task(TASKS[name], settings, TARGETS[name]).of_network("probabilities")
     text = str(refused.value)
     assert problem in text
     assert "Try: " in text
