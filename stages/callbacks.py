@@ -194,6 +194,10 @@ def build_callbacks(
     for place, callback in own.items():
         if isinstance(callback, Profiler):
             callback.folder = str(folder or "")
+        if isinstance(callback, _MONITORING) and callback.mode == "auto":  # Keras finds it in metrics that it computes
+            monitor = callback.monitor.removeprefix("val_")
+            if monitor in ("loss", *task.measured):
+                callback.mode = "max" if task.is_higher_better(monitor) else "min"
         if left_out := state_of(callback, "", {})[1]:
             reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
     _refuse_useless(own, settings, measured)
@@ -241,7 +245,8 @@ def _refuse_useless(
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
-        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs.
+        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs, or may be
+            better in either direction.
     """
     known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
@@ -254,3 +259,7 @@ def _refuse_useless(
             raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
         if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
             raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
+        if isinstance(callback, _MONITORING) and callback.mode == "auto":
+            raise UserError(
+                f"{name} monitors {callback.monitor}, of which more or less may be better", ("mode: max", "mode: min")
+            )

@@ -8,6 +8,7 @@ from stages.callbacks import build_callbacks, save_weights
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.saved import restore_trained, save_trained
 from stages.collectives import is_chief
+from stages.data.batches import steps_per_epoch
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizes_by_batch
@@ -50,6 +51,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     reporter = reporter or Reporter()
     _refuse_or_warn(model, dataset, strategy, settings, reporter)
     best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
+    steps = steps_per_epoch(dataset.train, settings.batch_size)
+    callbacks.set_params({"verbose": 0, "epochs": settings.all_epochs, "steps": steps})
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
     session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)

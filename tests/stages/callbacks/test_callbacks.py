@@ -163,7 +163,7 @@ def forgiving(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
 
 class Stopping(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.model.stop_training = True
+        self.model.stop_training = (self.params["epochs"], self.params["steps"]) == (2, 8)
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
@@ -198,6 +198,7 @@ def test_a_callback_stops_training_within_an_epoch(by: str) -> None:
         (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
         (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
         (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
+        (keras.callbacks.EarlyStopping("learning_rate"), {}, "of which more or less may be.*one of: mode: max"),
     ],
 )
 def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str, Any], said: str) -> None:
@@ -208,6 +209,10 @@ def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str
 def test_a_callback_may_monitor_what_training_or_another_callback_logs() -> None:
     metric = keras.metrics.Mean("f1")
     for monitor in ("loss", "val_accuracy", "learning_rate", "f1", "val_f1"):
-        build_callbacks(settings(callbacks=[keras.callbacks.EarlyStopping(monitor)]), TASK, Stopper(), metrics=[metric])
-    build_callbacks(settings(callbacks=[Adding(), keras.callbacks.EarlyStopping("calls")]), TASK, Stopper())
+        mode = "min" if monitor == "learning_rate" else "max" if "f1" in monitor else "auto"
+        own = keras.callbacks.EarlyStopping(monitor, mode=mode)
+        build_callbacks(settings(callbacks=[own]), TASK, Stopper(), metrics=[metric])
+        assert own.mode == ("min" if monitor in ("loss", "learning_rate") else "max")
+    own = keras.callbacks.EarlyStopping("calls", mode="max")
+    build_callbacks(settings(callbacks=[Adding(), own]), TASK, Stopper())
     build_callbacks(settings(callbacks=[keras.callbacks.ReduceLROnPlateau()]), TASK, Stopper())
