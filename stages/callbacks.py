@@ -14,7 +14,7 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.reporter import Reporter
 from stages.results import as_number
-from stages.settings.train import PlateauSettings, TrainSettings
+from stages.settings.train import FitSettings, PlateauSettings, TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import made
 from stages.tasks.task import Task
@@ -166,11 +166,14 @@ def build_callbacks(
     Raises:
         UserError: for a callback that cannot be made, or that cannot work with these settings.
     """
-    measured = ["loss", *task.measured, *(metric.name for metric in metrics)]
-    if settings.monitor.removeprefix("val_") not in measured:
+    by_fit = [metric.__name__ for metric in task.metric_functions()]
+    trained = by_fit if isinstance(settings, FitSettings) else task.measured
+    logs = [f"val_{name}" for name in ("loss", *task.measured)]
+    logs += ["loss", *trained, *(metric.name for metric in metrics)]
+    if settings.monitor not in logs:
         raise UserError(
             f"train.monitor={settings.monitor}: the task has no such metric",
-            [f"val_{name}" for name in measured],
+            logs,
             f"train.monitor=val_{task.primary}",
         )
     is_higher_better = task.is_higher_better(settings.monitor)
@@ -200,7 +203,7 @@ def build_callbacks(
                 callback.mode = "max" if task.is_higher_better(monitor) else "min"
         if left_out := state_of(callback, "", {})[1]:
             reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
-    _refuse_useless(own, settings, measured)
+    _refuse_useless(own, settings, logs)
     return best, Callbacks([*callbacks, *own.values()])
 
 
@@ -248,7 +251,7 @@ def _refuse_useless(
         UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs, or may be
             better in either direction.
     """
-    known = [*logs, *(f"val_{name}" for name in logs), "learning_rate"]
+    known = [*logs, "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
     adding += [c for c in callbacks.values() if isinstance(c, keras.callbacks.LambdaCallback)]
     schedule = settings.schedule

@@ -121,5 +121,6 @@ class KerasLoop:
             for _ in range(steps):
                 logs = network.train_function(self._batches)
         self.step.loss.check_use(self.step.model, self._settings)
-        results = network.get_metrics_result()
+        is_built = all(getattr(metric, "built", True) for metric in network.metrics)  # by the network's own step, too
+        results = network.get_metrics_result() if is_built else {}
         return numbers(results if results.keys() == logs.keys() else logs)

@@ -197,6 +197,7 @@ def test_a_callback_stops_training_within_an_epoch(by: str) -> None:
         (keras.callbacks.ReduceLROnPlateau(), {"schedule": CosineSettings()}, "so does schedule=cos"),
         (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
         (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
+        (keras.callbacks.EarlyStopping("val_f1"), {}, "EarlyStopping monitors val_f1, which is in no logs"),
         (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
         (keras.callbacks.EarlyStopping("learning_rate"), {}, "of which more or less may be.*one of: mode: max"),
     ],
@@ -208,8 +209,8 @@ def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str
 
 def test_a_callback_may_monitor_what_training_or_another_callback_logs() -> None:
     metric = keras.metrics.Mean("f1")
-    for monitor in ("loss", "val_accuracy", "learning_rate", "f1", "val_f1"):
-        mode = "min" if monitor == "learning_rate" else "max" if "f1" in monitor else "auto"
+    for monitor in ("loss", "val_accuracy", "learning_rate", "f1"):
+        mode = "min" if monitor == "learning_rate" else "max" if monitor == "f1" else "auto"
         own = keras.callbacks.EarlyStopping(monitor, mode=mode)
         build_callbacks(settings(callbacks=[own]), TASK, Stopper(), metrics=[metric])
         assert own.mode == ("min" if monitor in ("loss", "learning_rate") else "max")
