@@ -70,12 +70,16 @@ class Step:
         examples = result.sums["examples"]
         state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
         sums = _sum(replica, [examples, *result.gradients, *state])
-        count = sums[0]
+        count = tf.where(sums[0] > 0, sums[0], 1)  # of examples that all weigh 0, what is summed is 0
         gradients = sums[1 : 1 + len(result.gradients)]
         state = sums[1 + len(result.gradients) :]
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
+            state = [
+                tf.where(sums[0] > 0, new, old) if new.dtype.is_floating else new
+                for new, old in zip(state, self._state, strict=True)
+            ]
         # Not narrower than float32, in which Keras finds their norm.
         means = [tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)) for g in gradients]
         finite = tf.constant(True)
@@ -95,6 +99,7 @@ class Step:
     def means(self) -> dict[str, float]:
         """Returns the mean `loss` of the examples in `totals`, the task's metrics and the network's own."""
         sums = self.totals.read()
+        sums["examples"] = np.where(sums["examples"] > 0, sums["examples"], 1.0)  # the first ones may all weigh 0
         with np.errstate(invalid="ignore"):
             results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
             return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {

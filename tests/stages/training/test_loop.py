@@ -24,6 +24,7 @@ from stages.train import train
 from tests.stages.experiments import (
     adam,
     after_steps,
+    assert_replicas_equal_one_device,
     flat,
     mirrored,
     one_device,
@@ -46,6 +47,12 @@ def test_constraints_of_layers_hold_in_every_replica() -> None:
     start(where, model, dataset, settings(batch_size=32, epochs=5)).run(0, 10)
     for copy in where.distribution.experimental_local_results(bounded.kernel.value):
         assert np.linalg.norm(copy.numpy(), axis=0).max() <= 0.1 + 1e-6
+
+
+def test_batches_whose_examples_all_weigh_nothing_train_nothing() -> None:
+    dataset = real_digits(64)
+    dataset = replace(dataset, train=replace(dataset.train, weights=np.eye(64)[5]))
+    assert_replicas_equal_one_device(dataset, settings(batch_size=8, optimizer=SgdSettings()), 12, small_cnn)
 
 
 def test_parts_of_a_batch_drop_what_the_whole_one_does() -> None:
