@@ -55,7 +55,10 @@ def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray
     mse, squares = mean_estimate(np.square(error), parts)
     rmse = math.sqrt(mse)
     spread, apart = mean_estimate(np.square(targets - np.average(targets, weights=parts)), parts)
-    r2 = 1 - mse / spread if spread else math.nan
+    if np.ptp(targets[parts != 0]) == 0:  # as scikit-learn has it
+        r2, spread = float(mse == 0), math.inf
+    else:
+        r2 = 1 - mse / spread
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "rmse": (rmse, squares / (2 * rmse)),

@@ -131,11 +131,12 @@ class Regression(Task):
         """Returns RMSE and MAE in the targets' units, and R², each the mean over the targets."""
         count, std = sums["examples"], np.array(self.std)
         spread = sums["target_squared"] - np.square(sums["target"]) / count
+        is_constant = spread <= 1e-6 * sums["target_squared"]  # sums of batches are of float32; as scikit-learn has it
         with np.errstate(divide="ignore", invalid="ignore"):
             return {
                 "rmse": float(np.mean(std * np.sqrt(sums["squared"] / count))),
                 "mae": float(np.mean(std * sums["absolute"] / count)),
-                "r2": float(np.mean(1 - sums["squared"] / spread)),
+                "r2": float(np.mean(np.where(is_constant, sums["squared"] == 0, 1 - sums["squared"] / spread))),
             }
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:

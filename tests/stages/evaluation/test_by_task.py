@@ -64,6 +64,7 @@ def test_a_rare_label_allows_neither_interval_nor_verdict(positives: int, weight
 def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
     weights = RANDOM.integers(0, 4, 200).astype(np.float64) if is_weighted else None
     pair = RANDOM.normal(size=(200, 2)), RANDOM.normal(size=(200, 2))
+    pair[0][:, 1] = 0.5  # a constant target
     columns = dict(zip(("target", "prediction"), pair, strict=True)) | ({} if weights is None else {"weight": weights})
     report = report_numbers(columns, ("a", "b"), 0.95)
     scores = {

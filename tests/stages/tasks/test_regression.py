@@ -47,8 +47,13 @@ def test_answers_are_in_the_units_of_the_targets() -> None:
     assert TASK.differ(answers, answers + np.array(TASK.std), 0.5) == (pytest.approx(1, rel=1e-3), 0.0)
 
 
-def test_a_constant_target_is_not_divided_by_nothing() -> None:
+@pytest.mark.parametrize("error", [0.0, 0.1])
+def test_a_constant_target_is_not_divided_by_nothing(error: float) -> None:
     assert Regression.of(("a",), np.ones((5, 1))).std == (1.0,)
+    targets, task = np.full((9, 1), 0.3, np.float32), Regression(("a",), (0.0,), (1.0,))
+    outputs = task.standardized(targets, tf.float32) + error
+    found = scores_by_parts(task, targets, outputs, np.linspace(0.1, 1, 9), 2)["r2"]
+    assert found == sk.r2_score(targets, targets + error)
 
 
 def test_strata_are_quantiles_of_enough_rows() -> None:
