@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,15 +55,20 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
 
     targets, predicted, probabilities = (columns[name] for name in ("target", "predicted", "probabilities"))
     weights = columns.get("weight")
-    f1 = sk.f1_score(targets, predicted, average=None, zero_division=0, sample_weight=weights)
-    of_labels = {"f1": np.asarray(f1, np.float64)}
-    ranked = np.flatnonzero(targets.any(axis=0) & ~targets.all(axis=0))
+    counted = targets if weights is None else targets[weights > 0]
+    ranked = np.flatnonzero(counted.any(axis=0) & ~counted.all(axis=0)).tolist()
+
+    # scikit-learn takes a single column for two classes, so it gets labels one by one, or all as one.
+    def joint(score: Callable[..., float], answers: np.ndarray, places: Sequence[int], **more: Any) -> float:
+        wide = None if weights is None else np.repeat(weights, len(places))
+        return float(score(targets[:, places].ravel(), answers[:, places].ravel(), sample_weight=wide, **more))
+
+    every = range(len(names))
+    of_labels = {"f1": np.array([joint(sk.f1_score, predicted, [place], zero_division=0) for place in every])}
     parts = parts_of(len(targets), weights)
     estimates = {name: ESTIMATES[name](columns, parts) for name in ("macro_f1", "exact_match")}
     values = {f"test/{name}": value for name, (value, _) in estimates.items()}
-    values["test/micro_f1"] = float(
-        sk.f1_score(targets, predicted, average="micro", zero_division=0, sample_weight=weights)
-    )
+    values["test/micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
     scores: dict[str, Callable[..., float]] = {
         "roc_auc": sk.roc_auc_score,
         "average_precision": sk.average_precision_score,
@@ -70,11 +76,9 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
     for name, score in scores.items() if np.isfinite(probabilities).all() and len(ranked) else ():
         of_labels[name] = np.full(len(names), math.nan)
         for place in ranked:
-            of_labels[name][place] = score(targets[:, place], probabilities[:, place], sample_weight=weights)
+            of_labels[name][place] = joint(score, probabilities, [place])
         values[f"test/macro_{name}"] = float(of_labels[name][ranked].mean())
-        values[f"test/micro_{name}"] = float(
-            score(targets[:, ranked], probabilities[:, ranked], average="micro", sample_weight=weights)
-        )
+        values[f"test/micro_{name}"] = joint(score, probabilities, ranked)
     found = {f"test/{name}": interval(*estimate, confidence) for name, estimate in estimates.items()}
     intervals: dict[str, Ends] = {
         name: ends for name, ends in found.items() if ends is not None and len(targets) >= Task.least

@@ -60,6 +60,19 @@ def test_a_rare_label_allows_neither_interval_nor_verdict(positives: int, weight
     assert found.difference == pytest.approx(values[1].mean() - values[0].mean()) != 0
 
 
+def test_a_single_label_is_a_label_and_one_without_weighed_positives_is_not_ranked() -> None:
+    targets, predicted, probabilities = made(100)
+    weights = 1.0 - targets[:, 1]
+    columns = {"target": targets[:, :2], "predicted": predicted[:, :2], "probabilities": probabilities[:, :2]}
+    values = report_labels({**columns, "weight": weights}, NAMES[:2], 0.95).values
+    one = targets[:, 0], probabilities[:, 0]
+    assert values["test/macro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one, sample_weight=weights))
+    values = report_labels({name: part[:, :1] for name, part in columns.items()}, NAMES[:1], 0.95).values
+    f1 = sk.f1_score(targets[:, 0], predicted[:, 0])
+    assert [values[f"test/{kind}_f1"] for kind in ("macro", "micro")] == pytest.approx([f1, f1])
+    assert values["test/micro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one))
+
+
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
     weights = RANDOM.integers(0, 4, 200).astype(np.float64) if is_weighted else None
