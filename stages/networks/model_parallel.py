@@ -23,15 +23,14 @@ class OnDevice(keras.layers.Wrapper):
         self.device = device
 
     def build(self, input_shape: Any = None) -> None:
+        self.built = True  # the layer is built by its first call, as some take more than one input
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with tf.device(self.device):
-            super().build(input_shape)
+            return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with tf.device(self.device):
-            return self.layer(inputs, *args, **kwargs)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return self.layer.compute_output_shape(input_shape)
+        return self.layer(inputs, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "device": self.device}

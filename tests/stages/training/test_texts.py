@@ -19,6 +19,8 @@ from tests.stages.experiments import (
     after_steps,
     assert_replicas_equal_one_device,
     built_of,
+    flat,
+    model_parallel,
     one_device,
     settings,
     table_of,
@@ -75,6 +77,13 @@ def test_a_text_of_a_table_is_numbers_of_words(data: Dataset) -> None:
     assert isinstance(words, np.ndarray)
     assert (words.dtype, words.shape[1]) == (np.int32, 8)
     assert (words == 0).all(axis=1).any()  # an empty text
+
+
+def test_layers_of_several_inputs_are_on_several_devices(data: Dataset) -> None:
+    make = partial(build, network=TRANSFORMER)
+    (one, _), (placed, _) = (after_steps(where(), data, settings(), 6, make) for where in (one_device, model_parallel))
+    assert {weight.value.device[-1] for weight in placed.network.weights} == {"0", "1"}
+    np.testing.assert_allclose(flat(placed.network), flat(one.network), atol=1e-6)
 
 
 CNN, TRANSFORMER = TextCnnSettings(filters=16, dropout=0.2), TransformerSettings(width=16, dropout=0.2)
