@@ -242,10 +242,13 @@ class State:
         return [name for name in names if is_same or name not in ("optimizer", "steps")]
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
+        is_within = facts["progress"]["done"] and facts["order"] == self._facts["order"]  # an epoch, whose sums go on
+        of_fork = ("model", "sums") if is_within else ("model",)
+
         def compared(facts: Mapping[str, Any]) -> dict[str, object]:
             kinds = [callback["kind"] for callback in facts["callbacks"]]
             own = {} if fork else {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds}
-            parts = ("model", "sums") if fork else facts["parts"]
+            parts = of_fork if fork else facts["parts"]
             forms = [(f"{part} variable {i}", form) for part in parts for i, form in enumerate(facts["parts"][part])]
             return {**{f"data {name}": value for name, value in facts["data"].items()}, **own, **dict(forms)}
 

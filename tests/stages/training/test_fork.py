@@ -12,8 +12,9 @@ import pytest
 from stages.checkpoints.forks import at_epoch, start_from
 from stages.errors import UserError
 from stages.results import Trained
-from stages.settings.train import CosineSettings, SgdSettings
-from tests.stages.experiments import adam, flat, one_device, real_digits
+from stages.settings.model import CnnSettings
+from stages.settings.train import AutoTaskSettings, CosineSettings, SgdSettings
+from tests.stages.experiments import adam, built_of, flat, one_device, real_digits
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper, Whole
 
@@ -141,7 +142,9 @@ def within_the_third(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp_path: Path) -> None:
     start_from(within_the_third, tmp_path / "checkpoints")
+    measured = AutoTaskSettings(metrics=[{"_target_": "keras.metrics.AUC"}])
     changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5}
+    changes["build"] = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=measured)
     trained, told = stopped.run(one_device(), tmp_path, **changes)
     assert "the optimizer starts again, and its learning-rate schedule with it" in told.warnings
     assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
