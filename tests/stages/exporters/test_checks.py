@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ from stages.exporters.keras_file import KerasFile
 from stages.exporters.onnx_file import OnnxFile
 from stages.exporters.reload import load
 from stages.results import Model
-from stages.settings.model import ResnetSettings
+from stages.settings.model import MlpSettings, ResnetSettings
 from stages.settings.results import (
     ExportSettings,
     KerasSettings,
+    LiteRTFloat16Settings,
     LiteRTSettings,
     OnnxSettings,
 )
+from stages.tasks.regression import Regression
 from tests.pipeline.experiments import experiment
 from tests.stages.experiments import built_of, one_device, real_digits
 
@@ -169,6 +172,13 @@ def test_operations_that_onnx_lacks_are_named() -> None:
 
 def test_operations_that_litert_lacks_are_named() -> None:
     assert refusal(network("by_rows"), litert=LiteRTSettings()).startswith("LiteRT cannot compute TensorList")
+
+
+@pytest.mark.parametrize("settings", [LiteRTSettings(), LiteRTFloat16Settings()])
+def test_targets_that_float16_cannot_hold_are_refused(settings: LiteRTSettings) -> None:
+    built = built_of(MlpSettings(), real_digits(), one_device())
+    built = replace(built, task=Regression(built.task.names, (7e4,) * 10, (1.0,) * 10))
+    assert ("float16 cannot hold the mean" in refusal(built, litert=settings)) == (settings.weights == "float16")
 
 
 def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:
