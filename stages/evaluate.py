@@ -13,7 +13,7 @@ from stages.evaluation.by_column import importance_of, is_quick, slices_of
 from stages.evaluation.by_task import report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
-from stages.evaluation.eval_step import BATCH, Scorer, Scores
+from stages.evaluation.eval_step import BATCH, Scorer
 from stages.evaluation.predictions import (
     NAME,
     check_comparable,
@@ -51,7 +51,7 @@ def evaluate(
 ) -> Evaluation:
     """Returns the metrics of the test split, every example counted once.
 
-    All but loss and confusion matrix are computed from the file of predictions. Of several workers only the chief does
+    All but the loss are computed from the file of predictions. Of several workers only the chief does
     it: the others have no predictions, and record nothing.
 
     Args:
@@ -64,7 +64,7 @@ def evaluate(
     scores = scorer.score(test, batch_size, predicts=True)
     assert scores.predictions is not None
     if not is_chief(strategy):  # has computed its part of them
-        return Evaluation(scores.loss, scores.metrics, scores.tables)
+        return Evaluation(scores.loss, scores.metrics)
     other = None if settings.against is None else check_comparable(settings.against, test, task)
     files: dict[str, Any] = {}
     with TemporaryDirectory() as scratch:
@@ -86,7 +86,7 @@ def evaluate(
     report = replace(report, values={**values, **report.values}, notes=notes, sections=sections)
     if folder is not None:
         files["report"] = report.write(folder)
-        plots = _draw(columns, task, scores, dataset, settings, folder)
+        plots = _draw(columns, task, dataset, settings, folder)
         files["plots"] = plots + _draw_importance(sections, folder)
     _tell(report, reporter)
     first = f"test/{task.primary}"  # the intervals of all others would flood MLflow's charts
@@ -104,7 +104,7 @@ def evaluate(
         facts = asdict(against)
         summary["against"] = {**facts, against.metric: facts.pop("difference")}
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
-    return Evaluation(scores.loss, scores.metrics, scores.tables, record)
+    return Evaluation(scores.loss, scores.metrics, record)
 
 
 def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
@@ -138,11 +138,9 @@ def _beside(
     return baseline, sections
 
 
-def _draw(
-    columns: Columns, task: Task, scores: Scores, dataset: Dataset, settings: EvaluateSettings, folder: Path
-) -> list[Path]:
+def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
     if isinstance(task, Classification):
-        return draw_classes(Predicted.of(columns), scores.tables["confusion"], dataset, settings, folder)
+        return draw_classes(Predicted.of(columns), dataset, settings, folder)
     if isinstance(task, Regression):
         parts = zip(task.names[:DRAWN_TARGETS], columns[task.target].T, columns[task.answer].T, strict=False)
         return [plot_numbers(list(parts), folder / "plots" / "predicted.png")]

@@ -314,11 +314,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """metrics: of the task, by name; tables: float64 each, such as `confusion`, [classes, classes]."""
+    """metrics: of the task, by name."""
 
     loss: float
     metrics: Mapping[str, float]
-    tables: Mapping[str, np.ndarray]
     record: Record = Record()
 
 

@@ -70,6 +70,12 @@ class Predicted:
         """Examples of each class, int64 [classes]."""
         return np.bincount(self.labels, minlength=self.num_classes)
 
+    @property
+    def confusion(self) -> np.ndarray:
+        """Sums of weights, [classes, classes]: rows are true classes, columns predicted ones."""
+        places = self.labels.astype(np.int64) * self.num_classes + self.predicted
+        return np.bincount(places, self.weights, self.num_classes**2).reshape(self.num_classes, -1)
+
     @cached_property
     def ranked(self) -> np.ndarray:
         """Whether a class can be ranked against the rest, bool [classes]: some examples have it, others not."""
@@ -312,16 +318,14 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) 
     return np.array([value, mean]), parts * np.stack([area, average * (count / positives)])
 
 
-def draw_classes(
-    predicted: Predicted, confusion: np.ndarray, dataset: Dataset, settings: EvaluateSettings, folder: Path
-) -> list[Path]:
+def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
     """Draws the confusion matrix, the reliability diagram and the hardest mistakes, as far as there are any.
 
     Args:
-        confusion: sums of weights, [classes, classes]. folder: the run's; a plot of earlier mistakes is removed.
+        folder: the run's; a plot of earlier mistakes is removed.
     """
     place = folder / "plots"
-    drawn = [plot_confusion(confusion, dataset.task.names, place / "confusion.png")]
+    drawn = [plot_confusion(predicted.confusion, dataset.task.names, place / "confusion.png")]
     if predicted.is_finite:
         drawn.append(_draw_reliability(predicted, settings.calibration_bins, place / "reliability.png"))
     path = place / "mistakes.png"

@@ -26,14 +26,13 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Scores:
-    """loss: mean over the examples; metrics: of the task, by name; tables: its tables, such as `confusion`.
+    """loss: mean over the examples; metrics: of the task, by name.
 
     predictions: what `Task.predict` returns for each example, float32 [n, width], in the split's order; None: unasked.
     """
 
     loss: float
     metrics: Mapping[str, float]
-    tables: Mapping[str, np.ndarray]
     predictions: np.ndarray | None = None
 
 
@@ -52,7 +51,7 @@ class Scorer:
         self._task = task = model.task
         distribution = self._here.distribution
         with distribution.scope():
-            self._totals = Totals(loss=(), examples=(), **task.all_sums, **task.tables)
+            self._totals = Totals(loss=(), examples=(), **task.all_sums)
         self._compiled, self._predicting = (
             _compiled(distribution, model, self._totals, predicts) for predicts in (False, True)
         )
@@ -80,9 +79,8 @@ class Scorer:
                     raise
             batch_size = batch_size // 2
         sums = self._totals.read()
-        tables = {name: sums[name] for name in self._task.tables}
         predictions = self._in_order(parts, len(split), batch_size) if predicts else None
-        return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), tables, predictions)
+        return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), predictions)
 
     def _input(self, split: Split, batch_size: int) -> tf.data.Iterator:
         """Returns the batches of a pass; the last one is kept, since a training scores one split after every epoch."""
@@ -150,8 +148,7 @@ def _compiled(
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
         for penalty in network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
-        given = targets, outputs, weights
-        totals.add(loss=loss, examples=examples, **task.add_all(*given), **task.tabulate(*given))
+        totals.add(loss=loss, examples=examples, **task.add_all(targets, outputs, weights))
         return task.predict(outputs) if predicts else outputs
 
     @tf.function(reduce_retracing=True, autograph=False)

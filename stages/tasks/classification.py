@@ -241,19 +241,6 @@ class Classification(Probabilities):
         classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else tf.cast(targets, tf.int64)
         return self.classes(outputs) == classes
 
-    @property
-    def tables(self) -> Mapping[str, tuple[int, ...]]:
-        """See `Task`."""
-        return {"confusion": (len(self.names), len(self.names))}
-
-    def tabulate(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the confusion matrix, [classes, classes]: rows are true classes, columns predicted ones."""
-        classes = len(self.names)
-        predicted = self.classes(outputs, targets.dtype)
-        # tf.math.confusion_matrix is the same with a dozen checks, of labels that the data set has checked.
-        confusion = tf.math.unsorted_segment_sum(weights, targets * classes + predicted, classes**2)
-        return {"confusion": tf.reshape(confusion, [classes, classes])}
-
     def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """See `Task`."""
         return {"accuracy": float(sums["correct"] / sums["examples"])}

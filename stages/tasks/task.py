@@ -276,15 +276,6 @@ class Task(ABC):
         """Returns all metrics of an epoch; see `scores`."""
         return self.scores(sums) | {metric.name: metric.score(sums) for metric in self.own_metrics}
 
-    @property
-    def tables(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of what `tabulate` returns, by name."""
-        return {}
-
-    def tabulate(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what an evaluation adds up in addition; see `add`."""
-        return {}
-
     @abstractmethod
     def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Returns the metrics of an epoch. sums: those of `add`, and `examples`, the sum of the weights."""

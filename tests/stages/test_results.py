@@ -95,7 +95,6 @@ def test_evaluate_writes_its_report(tmp_path: Path) -> None:
     names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
     dataset, where = replace(real_digits(), task=Classification(names)), one_device()
     result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
-    assert result.tables["confusion"].sum() == len(dataset.test)
     with (tmp_path / "test_by_class.csv").open(encoding="utf-8", newline="") as file:
         assert tuple(row["class"] for row in csv.DictReader(file)) == names
     for plot in ("confusion", "reliability", "mistakes"):

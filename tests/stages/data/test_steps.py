@@ -78,13 +78,12 @@ def test_a_pass_begins_at_the_first_example_and_builds_nothing_anew(
     scored = split if is_held else streamed(dataset).val
     for _ in range(3):
         scores = scorer.score(scored, 32)
-        assert scores.tables["confusion"].sum() == 97
         assert scores.loss == pytest.approx(expected.loss, abs=1e-6)
-        np.testing.assert_array_equal(scores.tables["confusion"], expected.tables["confusion"])
+        assert scores.metrics == expected.metrics
     assert len(built) == 1
     with monkeypatch.context() as patched:
         patched.setattr("stages.evaluation.eval_step.safe_place", stop)
         with pytest.raises(_StoppedError):
             scorer.score(scored, 32)
-    np.testing.assert_array_equal(scorer.score(scored, 32).tables["confusion"], expected.tables["confusion"])
+    assert scorer.score(scored, 32).metrics == expected.metrics
     assert len(built) == 2
