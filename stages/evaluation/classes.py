@@ -67,8 +67,8 @@ class Predicted:
 
     @cached_property
     def support(self) -> np.ndarray:
-        """Examples of each class, int64 [classes]."""
-        return np.bincount(self.labels, minlength=self.num_classes)
+        """Examples of each class that weigh something, int64 [classes]."""
+        return np.bincount(self.labels[self.parts > 0], minlength=self.num_classes)
 
     @property
     def confusion(self) -> np.ndarray:
@@ -79,7 +79,7 @@ class Predicted:
     @cached_property
     def ranked(self) -> np.ndarray:
         """Whether a class can be ranked against the rest, bool [classes]: some examples have it, others not."""
-        return (self.support > 0) & (self.support < len(self))
+        return (self.support > 0) & (self.support < self.support.sum())
 
     @cached_property
     def parts(self) -> np.ndarray:
@@ -275,7 +275,7 @@ def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
 def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
     """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
     chosen = np.flatnonzero(_averaged(predicted.ranked)) + (1 if predicted.num_classes == 2 else 0)
-    fewest = np.minimum(predicted.support, len(predicted) - predicted.support)[chosen]
+    fewest = np.minimum(predicted.support, predicted.support.sum() - predicted.support)[chosen]
     if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
         return {}
     values, influences = np.zeros(2), np.zeros((2, len(predicted)))

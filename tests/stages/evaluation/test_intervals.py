@@ -1,5 +1,6 @@
 """Intervals hold the truth as often as they say. That influences are derivatives: test_weights.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +49,5 @@ def test_means_over_classes_need_some_examples_of_each(tmp_path: Path) -> None:
         means = {"macro_precision", "macro_recall", "macro_f1", "roc_auc", "average_precision"}
         assert found.keys() & means == (means if kept == slice(None) else set())
         assert {"accuracy", "log_loss"} <= found.keys()
+    weightless = replace(made.read(tmp_path, labels, made.probabilities(labels, 3)), weights=np.arange(125.0)[::-1])
+    assert intervals_of(weightless, 0.95).keys() & means == set()  # its last example weighs nothing
