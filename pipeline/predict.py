@@ -68,7 +68,7 @@ def _classify(options: argparse.Namespace) -> int:
     loaded = load(saved)
     drift = drift_of(loaded)
     if takes_columns(loaded):
-        code = _answer_tables(loaded, as_trained(loaded, files), options, drift)
+        code = _answer_tables(loaded, as_trained(loaded, saved, files), options, drift)
     elif options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
     else:

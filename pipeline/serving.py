@@ -1,7 +1,7 @@
 """Exported models: found by their run or their address in MLflow, and asked about images and the rows of tables."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.pending import settings_for
-from pipeline.run_folder.runs import Runs
+from pipeline.run_folder.runs import CONFIG, Runs, read_config
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -151,9 +151,16 @@ def takes_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
-def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
-    """Return how to read tables: as that of the training was, if an earlier version has not exported the model."""
+def as_trained(loaded: Any, saved: Path | None = None, paths: Sequence[Path] = ()) -> TableSettings:
+    """Return how to read tables: as that of the training was.
+
+    Args:
+        saved: the folder of the SavedModel: where an earlier version has exported it, its run says so.
+    """
     known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
+    if not known and saved is not None and (saved.parents[1] / CONFIG).is_file():
+        data = read_config(saved.parents[1]).get("data") or {}
+        known = {name: data[name] for name in ("delimiter", "encoding", "missing") if "missing" in data}
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
@@ -192,41 +199,33 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
             begin += count
 
 
-def as_taken(loaded: Any, settings: TableSettings, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return columns of a data frame, by arguments of the model, as it takes them: read as those of a file are.
+def as_taken(loaded: Any, settings: TableSettings, columns: Any) -> dict[str, np.ndarray]:
+    """Return columns of a data frame, by arguments of the model, as it takes them: read as those of a CSV are.
 
     Raises:
         UserError: for a value that the model cannot take.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    from stages.data.tables import converted, plain
+    from stages.data.tables import MISSING, converted
 
+    missing = {*MISSING, *settings.missing}
     taken: dict[str, np.ndarray] = {}
     for name, spec in _arguments(loaded).items():
         if name not in columns:
             continue
-        try:
-            if spec.shape.rank > 1:
+        if spec.shape.rank > 1:
+            try:
                 taken[name] = np.stack(columns[name]).astype(spec.dtype.as_numpy_dtype)
-                continue
-            array = plain(pa.chunked_array([pa.array(columns[name], from_pandas=True)]))
-        except (ValueError, TypeError) as error:  # pyarrow's are among them
-            raise UserError(f"the column {name}: {error}", "values of one kind, vectors of one length") from error
-        if array is None:
-            raise UserError(f"the column {name} has values of a kind that no feature has", "numbers, texts, booleans")
-        if pa.types.is_string(array.type) and settings.missing:
-            is_missing = pc.is_in(array, pa.array(settings.missing, pa.string()))
-            array = pc.if_else(is_missing, pa.scalar(None, pa.string()), array)
-        values, texts, wrong = converted(array, _typed(name, spec))
-        for rows, why in wrong:
-            if rows.any():
-                row = int(np.argmax(rows))
-                raise UserError(
-                    f"row {row + 1:,}, column {name}: {array[row].as_py()!r} {why}", "what it was trained on"
-                )
-        taken[name] = _values(values, None if texts is None else np.array(texts, object))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"the column {name}: {error}", "vectors of one length") from error
+            continue
+        values = zip(columns[name].tolist(), columns[name].isna(), strict=True)
+        texts = [None if is_missing or str(value) in missing else str(value) for value, is_missing in values]
+        numbers, words, wrong = converted(pa.chunked_array([pa.array(texts, pa.string())]), _typed(name, spec))
+        for row, why in ((int(np.argmax(rows)), why) for rows, why in wrong if rows.any()):
+            raise UserError(f"row {row + 1:,}, column {name}: {texts[row]} {why}", "values as the model was trained on")
+        taken[name] = _values(numbers, None if words is None else np.array(words, object))
     return taken
 
 

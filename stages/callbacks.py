@@ -262,7 +262,8 @@ def _refuse_useless(
             raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
         if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
             raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
-        if isinstance(callback, _MONITORING) and callback.mode == "auto":
+        finds_none = getattr(type(callback), "_set_monitor_op", None) is keras.callbacks.EarlyStopping._set_monitor_op
+        if finds_none and callback.mode == "auto":
             raise UserError(
                 f"{name} monitors {callback.monitor}, of which more or less may be better", ("mode: max", "mode: min")
             )

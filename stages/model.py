@@ -271,7 +271,10 @@ def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
 
 
 def _refuse_untracked(network: keras.Model) -> None:
+    network.core.compiled = False  # training compiles it again: metrics of an earlier time are none of its own
     for layer in all_layers(network):
+        if type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.Model):
+            continue  # such as the tables of a StringLookup
         if untracked := untracked_variables(layer, network.variables):
             raise UserError(
                 f"{layer.name} has variables that no checkpoint would have: {', '.join(untracked)}",

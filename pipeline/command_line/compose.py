@@ -162,9 +162,11 @@ class Composer:
     def of_jobs(self) -> list[Override]:
         """The overrides of a sweep's jobs: those of its file, unless the command line has the same, then its own."""
         lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
-        own = [override for override in self._overrides if not is_of_sweep(override)]
-        replaced = {override.key_or_group for override in own}
         from_file = checked(parsed(lines), self.options, sweep=True)
+        varied = {override.key_or_group for override in from_file} & self._inherited  # by what is typed now
+        given = [override for override in self._overrides if not is_of_sweep(override)]
+        own = [override for override in given if override.key_or_group not in varied]
+        replaced = {override.key_or_group for override in own}
         return [*(override for override in from_file if override.key_or_group not in replaced), *own]
 
     @functools.cached_property

@@ -125,7 +125,7 @@ class Grid:
         """Take the overrides of all jobs, in their order.
 
         Raises:
-            UserError: where `settings` zip or exclude what does not vary or no value, or zip unequal numbers of values.
+            UserError: where `settings` zip or exclude what does not vary, or zip unequal numbers of values.
         """
         self._overrides = overrides
         for override in overrides:
@@ -142,10 +142,6 @@ class Grid:
             if name not in values:
                 expected = [*values] or "a setting with several values"
                 raise UserError(f"sweep.zip or sweep.exclude names {name}, which does not vary", expected)
-        for name, excluded in itertools.chain(*(entry.items() for entry in self._exclude)):
-            known = [str(one.value()) for one in OverridesParser.create().parse_overrides(values[name])]
-            if unknown := {*map(str, excluded)}.difference(known):
-                raise UserError(f"sweep.exclude: {name} is never {unknown.pop()}", known, "sweep.exclude=[]")
         self._axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for key in values:
             names = zips.get(key, (key,))

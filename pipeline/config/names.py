@@ -1,5 +1,6 @@
 """Names of settings and options: those there are, what other projects call them, and texts that are refused."""
 
+import filecmp
 import functools
 import importlib.util
 import re
@@ -76,15 +77,17 @@ def read_options(folders: Sequence[Path]) -> Options:
     """Returns the options below `folders`, of which the first one has the primary configuration.
 
     Raises:
-        UserError: for a file that would be ignored, as the primary configuration has one of its name.
+        UserError: for a file that would be ignored, as a folder before has another one of its name.
     """
     defaults = _defaults(folders[0] / "config.yaml")
     options: dict[str, set[str]] = {group: set() for group in defaults}
+    taken: dict[Path, Path] = {}
     for folder in folders:
         for path in folder.rglob("*.yaml"):
             name = path.relative_to(folder)
-            if (own := folders[0] / name).exists() and not path.samefile(own):
-                raise UserError(f"{path} has the name of the project's own {name}", "another name", f"mv {path} <file>")
+            first = taken.setdefault(name, path)
+            if path.exists() and not filecmp.cmp(first, path, shallow=False):
+                raise UserError(f"{path} has the name of {first}, which is read", "another name", f"mv {path} <file>")
             group, *path_in_group = name.with_suffix("").parts
             if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):
                 options.setdefault(group, set()).add("/".join(path_in_group))

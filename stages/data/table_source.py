@@ -19,7 +19,7 @@ from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_na
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
-from stages.settings.table import Header, TableSettings, files_of, format_of
+from stages.settings.table import UNNAMED, Header, TableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
 
 FEW = 10
@@ -38,7 +38,7 @@ MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£
 """Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
 
 DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
-_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$|^Unnamed: \d+$", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
 
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
@@ -137,8 +137,8 @@ class Profile:
         different, name = self.different, self.name
         shown = f"{different:,}" if different <= MOST_VALUES else f"more than {MOST_VALUES:,}"
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
-        if not self.present:
-            return "leave_out", "no values"
+        if not self.present or name.startswith(UNNAMED):
+            return "leave_out", "no values" if not self.present else "no name"
         if different == 1 and not self.missing and (self.is_whole or not self.is_number):
             return "leave_out", "one value alone"
         if self.is_number and not (self.is_whole and different <= FEW):

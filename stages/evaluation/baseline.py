@@ -72,9 +72,10 @@ class Baseline:
     def metrics(self) -> dict[str, float]:
         """Metrics to record, by their full names."""
         ends = {"": self.difference.difference, "_low": self.difference.low, "_high": self.difference.high}
+        told = {end: value for end, value in ends.items() if not math.isnan(value)}
         return {
             **{f"baseline/{name}": value for name, value in self.values.items()},
-            **{f"baseline/{self.metric}_difference{end}": value for end, value in ends.items()},
+            **{f"baseline/{self.metric}_difference{end}": value for end, value in told.items()},
         }
 
     @property
@@ -91,10 +92,12 @@ class Baseline:
         said = f"the network is {self.verdict} the baseline"
         if self.examples < LEAST:
             said = f"{self.examples} test examples are too few to tell the network from the baseline"
+        ends = f"{100 * self.confidence:g} %: {part.low:+.4g} to {part.high:+.4g}"
+        if math.isnan(part.low):
+            said, ends = "a label is too rare to tell the network from the baseline", "no interval"
         return (
             f"{said} ({self.model} on {self.rows:,} training rows: {self.metric} "
-            f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({100 * self.confidence:g} %: {part.low:+.4g} to "
-            f"{part.high:+.4g}, {self.examples:,} test examples)"
+            f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({ends}, {self.examples:,} test examples)"
         )
 
 

@@ -138,7 +138,8 @@ class Against:
         found = self.difference
         value, low, high = (changed(self.metric, part) for part in (found.difference, found.low, found.high))
         better = "; lower is better" if self.metric.endswith(LOWER_IS_BETTER) else ""
-        return f"{value}{unit_of(self.metric)} ({100 * self.confidence:g} %: {low} to {high}{better})"
+        ends = f"{100 * self.confidence:g} %: {low} to {high}" if found.low == found.low else "no interval"
+        return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -152,7 +153,7 @@ class Against:
             f"{self.metric}_difference_high": self.difference.high,
             "mcnemar_p": self.difference.p,
         }
-        return {f"against/{name}": value for name, value in values.items() if value is not None}
+        return {f"against/{name}": value for name, value in values.items() if value is not None and value == value}
 
 
 def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:

@@ -177,17 +177,17 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
     """
     named = _named(split, features, FEATURES)
     wanted = _named(split, targets, TARGET)
-    kinds = chosen if isinstance(chosen, Mapping) else {}
-    check_kinds("data", kinds)
-    if absent := [name for name in chosen or () if name not in {*named, *(wanted if kinds else ())}]:
-        raise UserError(f"data.features: {absent[0]} is no array of {split}", f"of {', '.join(named)}")
-    named = {name: named[name] for name in (named if chosen is None or kinds else chosen)}
-    named = {name: array for name, array in named.items() if kinds.get(name) != "leave_out"}
     [matrix] = wanted.values() if len(wanted) == 1 else [np.empty(0)]
     if matrix.ndim == 2:
         [name] = wanted
         several = [name] if matrix.shape[1] == 1 else [f"{name}_{place}" for place in range(matrix.shape[1])]
         wanted = dict(zip(several, matrix.T, strict=True))
+    kinds = chosen if isinstance(chosen, Mapping) else {}
+    check_kinds("data", kinds)
+    if absent := [name for name in chosen or () if name not in {*named, *(wanted if kinds else ())}]:
+        raise UserError(f"data.features: {absent[0]} is no array of {split}", f"of {', '.join(named)}")
+    named = {name: named[name] for name in (chosen if isinstance(chosen, (list, tuple)) else named)}
+    named = {name: array for name, array in named.items() if kinds.get(name) != "leave_out"}
     if not wanted:
         raise UserError(f"{split} has no target that differs", "a target, or several")
     both = [name for name in wanted if name in named]
@@ -206,7 +206,7 @@ def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
     found = {}
     for key, column in values.items() if is_mapping else [(name, values)]:
         try:
-            found[str(key)] = _filled(column) if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
+            found[str(key)] = _filled(column) if np.ma.is_masked(column) else np.asarray(column)
         except ValueError as error:
             raise UserError(f"{split}: {key} is no array ({error})", "values of one shape for each example") from error
     return found

@@ -296,15 +296,18 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
 def _whole_groups(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Returns which rows are in a part of about a fraction of them, bool [N]: of each group, drawn by chance, all.
 
-    A group that would bring the part farther from its fraction is passed over; where that leaves none, the smallest.
+    A group that would bring the part farther from its fraction is passed over; where that leaves none, one of the
+    smallest. One group at least is left.
     """
     names, counts = np.unique(groups, return_counts=True)
-    missing, taken = fraction * len(groups), []
-    for place in np.random.RandomState(seed).permutation(len(names)):
-        if counts[place] < 2 * missing:
+    order = np.random.RandomState(seed).permutation(len(names))
+    missing: float = fraction * len(groups)
+    taken: list[int] = []
+    for place in order:
+        if counts[place] < 2 * missing and len(taken) < len(names) - 1:
             taken.append(place)
             missing -= counts[place]
-    return np.isin(groups, names[taken or [counts.argmin()]])
+    return np.isin(groups, names[taken or [order[counts[order].argmin()]]])
 
 
 def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:

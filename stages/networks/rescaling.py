@@ -48,7 +48,9 @@ class Scaled(keras.Model):
             "training": training,
         }
         parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
-        return self.core.compute_loss(**{name: value for name, value in arguments.items() if name in parameters})
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        taken = {name: value for name, value in arguments.items() if takes_all or name in parameters}
+        return self.core.compute_loss(**taken)
 
 
 def with_scaling(

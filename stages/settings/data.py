@@ -269,10 +269,10 @@ class ArraysSettings(DataSettings):
             self._refuse_missing(known, [("target", target) for target in targets] + [("weight", self.weight)])
             return {"train": ([name for name in known if name not in (*targets, self.weight)], targets, self.weight)}
         ends = {f"_{name}": split for name, split in SPLITS.items()} if "x_train" in known else {"": "train"}
-        found = {}
+        found: dict[str, tuple[list[str], list[str], str | None]] = {}
         for end, split in ends.items():
-            if f"x{end}" in known and f"y{end}" in known:
-                weight = f"{self.weight or 'w'}{end}"
+            if f"x{end}" in known and f"y{end}" in known and split not in found:
+                weight = f"{(self.weight or 'w').removesuffix('_train')}{end}" if end else self.weight or "w"
                 self._refuse_missing(known, [("weight", weight)] if self.weight else [])
                 found[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
         if "train" not in found:

@@ -3,10 +3,12 @@
 import codecs
 import csv
 import gzip
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -293,16 +295,15 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
             return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None, 0
         is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
         with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
-            line = file.readline()
-            while line.count('"') % 2 and (more := file.readline()):
-                line += more
-            line = line if is_wide else line.encode("latin1").decode("utf-8-sig" if _is_utf8(encoding) else encoding)
-            chosen = delimiter or max(DELIMITERS, key=line.count)
-            found = next(csv.reader([line], delimiter=chosen), [])
-            lines = 1 + sum(column.count("\n") for column in found)
+            own = "utf-8-sig" if _is_utf8(encoding) else encoding
+            texts = (line if is_wide else line.encode("latin1").decode(own) for line in file)
+            first = next(texts, "")
+            chosen = delimiter or max(DELIMITERS, key=first.count)
+            reader = csv.reader(chain([first], texts), delimiter=chosen)
+            found = next(reader, [])
             named = enumerate(found if any(map(str.strip, found)) else [])
-            columns = [" ".join(one.splitlines()) if one.strip() else f"{UNNAMED}{place}" for place, one in named]
-            return columns, chosen, lines
+            columns = [re.sub(r"\r?\n|\r", " ", one) if one.strip() else f"{UNNAMED}{place}" for place, one in named]
+            return columns, chosen, reader.line_num
     except UnicodeError as error:
         raise not_in_encoding(path, encoding, f"{path}: its header") from error
     except LookupError as error:

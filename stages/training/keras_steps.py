@@ -37,7 +37,8 @@ class TaskLoss(keras.losses.Loss):
         network = model.network.core
         if not (model.has_own_loss or isinstance(settings, FitSettings)):
             return
-        takes_weights = "sample_weight" in inspect.signature(network.compute_loss).parameters
+        parameters = inspect.signature(network.compute_loss).parameters
+        takes_weights = any(one.name == "sample_weight" or one.kind is one.VAR_KEYWORD for one in parameters.values())
         used = {
             "train.class_weights=null": not settings.class_weights or takes_weights,
             "train.label_smoothing=0": not settings.label_smoothing or self._is_used,

@@ -110,6 +110,7 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
     outputs = [outputs, outputs] if kind == "two outputs" else outputs
     inputs = {"a list": [inputs], "a dict": {"images": inputs}}.get(kind, inputs)
     found = keras.Model(inputs, outputs)
+    found.compile("sgd", "mse", metrics=["accuracy"])  # training compiles it again
     found.mine = {
         "a variable": [tf.Variable(0.0)],
         "an optimizer": keras.optimizers.SGD(),

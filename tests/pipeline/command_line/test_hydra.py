@@ -62,7 +62,6 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
         (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which does not vary"),
         (["-m", "seed=1,2", "sweep.zip=[seed]"], "does not say what advances together"),
         (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
-        (["-m", "seed=1,2", "sweep.exclude=[{seed: [2,3]}]"], "seed is never 3"),
         (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
         (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
     ],
@@ -134,7 +133,7 @@ def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["model/cnn.yaml", "config.yaml"])
 def test_a_users_file_that_would_be_ignored_is_refused(name: str, tmp_path: Path) -> None:
     write_files(tmp_path, {name: "seed: 1\n"})
-    with pytest.raises(UserError, match=f"{name}. Expected another name"):
+    with pytest.raises(UserError, match=f"{name}, which is read. Expected another name"):
         composer("--config-dir", str(tmp_path))
 
 

@@ -197,7 +197,7 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
         alike = []
         for given in (True, "True"):
             rest = {"size__m_": None, "size__m__": 3, "grade": 1, "self_": given}
-            body = json.dumps({"dataframe_records": [{**rest, "numbers_": missing} for missing in (None, "", "?")]})
+            body = json.dumps({"dataframe_records": [{**rest, "numbers_": missing} for missing in (None, "NA", "?")]})
             alike += post(address, body.encode(), JSON)[1]["predictions"]
         wrong, error = post(address, b'{"dataframe_split": {"columns": ["numbers_"], "data": [["s1"]]}}', JSON)
     assert code == 200

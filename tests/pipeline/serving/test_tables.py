@@ -53,6 +53,17 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     np.testing.assert_array_equal(answers["pair"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
 
 
+def test_of_earlier_models_the_run_says_how_tables_are_read(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copytree(run, tmp_path / "runs" / "day" / "own")
+    (own / "config.yaml").write_text("data: {delimiter: null, encoding: latin1, missing: ['?']}\n")
+    (tmp_path / "new.csv").write_bytes("color,size (m),grade\ngrün,?,1\n?,2,2\n".encode("latin1"))
+    assert predict.main([str(own), str(tmp_path / "new.csv"), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["name"], row["doubled"]) for row in rows] == [("grün", -1.0), ("", 4.0)]
+
+
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

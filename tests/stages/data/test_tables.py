@@ -258,9 +258,10 @@ def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: P
 
 
 def test_an_index_a_mark_of_bytes_and_dates_beyond_nanoseconds(write: Write) -> None:
-    settings = write('\ufeff,day,"price\n(€)"\n0,9999-12-31,1\n1,0001-01-01,2\n', encoding="UTF-8")
-    assert header_of(settings).columns == ("Unnamed: 0", "day", "price (€)")
-    assert columns(settings, day="date")["day"].tolist() == [253402214400.0, -62135596800.0]
+    settings = write('\ufeff,day 5","price\n(€)"\n0,9999-12-31,1\n1,0001-01-01,2\n', encoding="UTF-8")
+    assert header_of(settings).columns == ("Unnamed: 0", 'day 5"', "price (€)")
+    assert kinds(settings)["Unnamed: 0"] == "leave_out (no name)"
+    assert columns(settings, **{'day 5"': "date"})['day 5"'].tolist() == [253402214400.0, -62135596800.0]
 
 
 def test_rows_are_found_in_their_file(tmp_path: Path) -> None:

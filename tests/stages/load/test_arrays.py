@@ -96,6 +96,7 @@ def test_masks_large_numbers_and_names_that_become_alike_lose_nothing() -> None:
     np.testing.assert_array_equal(features["a_b"], masked.filled(np.nan)[rows])
     np.testing.assert_array_equal(features["a_b_"], VECTORS[rows])
     np.testing.assert_array_equal(features["large"], large[rows].astype(np.float64))
+    assert isinstance(cut(NUMBERS, np.ma.array(CLASSES % 3)).task, Classification)
 
 
 def test_missing_elements_of_vectors_are_imputed() -> None:
@@ -152,6 +153,7 @@ def test_splits_that_are_given_stay_and_others_are_cut() -> None:
         ({"x_train": PIXELS, "y_train": CLASSES, "x_test": PIXELS[:40], "y_test": CLASSES[:40]}, {}, [270, 30, 40]),
         ({"x": VECTORS, "y": NUMBERS, "w": NUMBERS**2}, {}, [216, 24, 60]),
         ({"x": VECTORS, "y": NUMBERS, "size": NUMBERS**2}, {"weight": "size"}, [216, 24, 60]),
+        ({"x_train": NUMBERS, "y_train": CLASSES, "s_train": NUMBERS**2}, {"weight": "s_train"}, [216, 24, 60]),
         ({"x_train": VECTORS, "y_train": NUMBERS, "x_valid": VECTORS[:9], "y_valid": NUMBERS[:9]}, {}, [240, 9, 60]),
         ({"size": NUMBERS, "hot": CLASSES % 2, "note": TEXTS}, {"target": "hot", "weight": None}, [216, 24, 60]),
         ({"a": NUMBERS, "b": -NUMBERS, "c": VECTORS}, {"target": ["a", "b"]}, [216, 24, 60]),

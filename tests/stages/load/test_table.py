@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stages.errors import UserError
-from stages.load.table import table
+from stages.load.table import _whole_groups, table
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
@@ -180,6 +180,9 @@ def test_rows_of_a_group_stay_together(load: Load) -> None:
     groups = [{*column(dataset, "patient", split)} for split in dataset.splits]
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
     assert [len(split) for split in dataset.splits.values()] == pytest.approx([288, 32, 80], abs=12)
+    few = np.repeat(range(5), 4)
+    assert {few[_whole_groups(few, 0.1, seed)].mean() for seed in range(40)} == {0, 1, 2, 3, 4}
+    assert not _whole_groups(few, 0.99, 0).all()
 
 
 def test_the_last_rows_by_time_are_the_test(load: Load) -> None:

@@ -54,9 +54,23 @@ class Deaf(Asking):
     asks = False
 
 
+class Passing(keras.Model):
+    """One that passes on all that it is given."""
+
+    def compute_loss(self, *arguments: Any, **others: Any) -> Any:
+        return super().compute_loss(*arguments, **others)
+
+
 def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled") -> keras.Model:
     inputs = keras.Input(input_shape)
-    made = {"Doubled": Doubled, "Terse": Terse, "Asking": Asking, "Deaf": Deaf, "plain": keras.Model}[kind]
+    made = {
+        "Doubled": Doubled,
+        "Terse": Terse,
+        "Asking": Asking,
+        "Deaf": Deaf,
+        "Passing": Passing,
+        "plain": keras.Model,
+    }[kind]
     return made(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
 
 
@@ -119,6 +133,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_
 @pytest.mark.parametrize("by", ["loop", "fit"])
 def test_what_a_loss_of_the_network_s_own_passes_over_is_refused(by: str) -> None:
     assert (run(kind="Asking", by=by, label_smoothing=0.1)[0] != run(kind="Asking", by=by)[0]).any()
+    passing, plain = (run(kind=kind, by=by, class_weights="balanced")[0] for kind in ("Passing", "plain"))
+    np.testing.assert_allclose(passing, plain, atol=1e-6)
     with pytest.raises(UserError, match=r"Deaf has a loss of its own, which train.label_smoothing does not change"):
         run(kind="Deaf", by=by, label_smoothing=0.1)
     with pytest.raises(UserError, match=r"train\.class_weights does not change\. .*Try: train\.class_weights=null"):
