@@ -197,7 +197,7 @@ def build_callbacks(
     for place, callback in own.items():
         if isinstance(callback, Profiler):
             callback.folder = str(folder or "")
-        if isinstance(callback, _MONITORING) and callback.mode == "auto":  # Keras finds it in metrics that it computes
+        if isinstance(callback, _MONITORING) and callback.mode == "auto":  # Keras knows its own metrics' alone
             monitor = callback.monitor.removeprefix("val_")
             if monitor in ("loss", *task.measured):
                 callback.mode = "max" if task.is_higher_better(monitor) else "min"
@@ -262,8 +262,8 @@ def _refuse_useless(
             raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
         if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
             raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
-        finds_none = getattr(type(callback), "_set_monitor_op", None) is keras.callbacks.EarlyStopping._set_monitor_op
-        if finds_none and callback.mode == "auto":
+        by_keras = getattr(type(callback), "_set_monitor_op", None) is keras.callbacks.EarlyStopping._set_monitor_op
+        if by_keras and callback.mode == "auto":  # a class of the user's may find the direction itself
             raise UserError(
                 f"{name} monitors {callback.monitor}, of which more or less may be better", ("mode: max", "mode: min")
             )

@@ -51,8 +51,8 @@ def evaluate(
 ) -> Evaluation:
     """Returns the metrics of the test split, every example counted once.
 
-    All but the loss are computed from the file of predictions. Of several workers only the chief does
-    it: the others have no predictions, and record nothing.
+    All but the loss are computed from the file of predictions. Of several workers only the chief does it: the others
+    have no predictions, and record nothing.
 
     Args:
         folder: the run's; takes `predictions.parquet`, tables and plots. None: no files.

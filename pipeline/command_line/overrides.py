@@ -114,8 +114,8 @@ def as_typed(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in quotes, as Hydra's grammar for overrides has it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Return a text in quotes, as Hydra's grammar has it: backslashes are doubled before a quote alone."""
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), text) + "'"
 
 
 class Grid:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.command_line.overrides import quoted
 from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import ComparedRun, Row, pair
@@ -112,8 +113,7 @@ def _typed(line: str) -> str:
     is_whole = value[:1] + value[-1:] in ("[]", "{}", "''", '""') and len(value) > 1
     if is_whole or "${" in value or not set(value) & set("()[]{},'\"\\"):
         return line
-    escaped = value.replace("'", "\\'")
-    return f"{name}{equals}'{escaped}'"
+    return f"{name}{equals}{quoted(value)}"
 
 
 def _pruned(runs: Sequence[ComparedRun]) -> list[str]:

@@ -86,7 +86,7 @@ def read_options(folders: Sequence[Path]) -> Options:
         for path in folder.rglob("*.yaml"):
             name = path.relative_to(folder)
             first = taken.setdefault(name, path)
-            if path.exists() and not filecmp.cmp(first, path, shallow=False):
+            if first is not path and path.exists() and not filecmp.cmp(first, path, shallow=False):
                 raise UserError(f"{path} has the name of {first}, which is read", "another name", f"mv {path} <file>")
             group, *path_in_group = name.with_suffix("").parts
             if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):

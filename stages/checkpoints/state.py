@@ -242,7 +242,9 @@ class State:
         return [name for name in names if is_same or name not in ("optimizer", "steps")]
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
-        is_within = facts["progress"]["done"] and facts["order"] == self._facts["order"]  # an epoch, whose sums go on
+        is_within = (
+            facts["progress"]["done"] and facts["order"] == self._facts["order"]
+        )  # an epoch, whose sums continue
         of_fork = ("model", "sums") if is_within else ("model",)
 
         def compared(facts: Mapping[str, Any]) -> dict[str, object]:

@@ -62,38 +62,30 @@ class Rows:
         return list(self.table.column_names)
 
     def column(self, name: str) -> Values:
-        """Returns a column as `plain` does.
+        """Returns a column as int64, float64 or string; NaN is missing.
 
         Raises:
             UserError: for values of a type that no feature has.
         """
         array = self.table.column(name)
-        found = plain(array)
-        if found is None:
-            fix = f"'data.features={{{name}: leave_out}}'"
-            problem = f"{self.parts[0][0]}: the column {name} holds {array.type}"
-            raise UserError(problem, "numbers, texts or dates", fix)
-        return found
+        kind = array.type
+        if pa.types.is_integer(kind):
+            whole = cast(array, pa.int64())
+            return whole if whole is not None else array.cast(pa.float64(), safe=False)  # of uint64, beyond 2**63
+        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            array = array.cast(pa.float64())
+            return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
+        if pa.types.is_boolean(kind):
+            return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
+        are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+        if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
+            return array.cast(pa.string())
+        problem, fix = f"{self.parts[0][0]}: the column {name} holds {kind}", f"'data.features={{{name}: leave_out}}'"
+        raise UserError(problem, "numbers, texts or dates", fix)
 
     def where(self, row: int, column: str) -> str:
         """See `place_of`."""
         return place_of(self.parts, row, column)
-
-
-def plain(array: Values) -> Values | None:
-    """Returns a column as int64, float64 or string, NaN as missing; None for a type that no feature has."""
-    kind = array.type
-    if pa.types.is_integer(kind):
-        whole = cast(array, pa.int64())
-        return whole if whole is not None else array.cast(pa.float64(), safe=False)  # of uint64, beyond 2**63
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        array = array.cast(pa.float64())
-        return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-    if pa.types.is_boolean(kind):
-        return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
-    are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    is_text = any(is_kind(kind) for is_kind in (*are_texts, pa.types.is_temporal))
-    return array.cast(pa.string()) if is_text else None
 
 
 def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:

@@ -1,6 +1,7 @@
 """`predictions.parquet`: what a model predicts for each test example, written, read, and compared with another's."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,7 +139,7 @@ class Against:
         found = self.difference
         value, low, high = (changed(self.metric, part) for part in (found.difference, found.low, found.high))
         better = "; lower is better" if self.metric.endswith(LOWER_IS_BETTER) else ""
-        ends = f"{100 * self.confidence:g} %: {low} to {high}" if found.low == found.low else "no interval"
+        ends = f"{100 * self.confidence:g} %: {low} to {high}" if not math.isnan(found.low) else "no interval"
         return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
     @property
@@ -153,7 +154,9 @@ class Against:
             f"{self.metric}_difference_high": self.difference.high,
             "mcnemar_p": self.difference.p,
         }
-        return {f"against/{name}": value for name, value in values.items() if value is not None and value == value}
+        return {
+            f"against/{name}": value for name, value in values.items() if value is not None and not math.isnan(value)
+        }
 
 
 def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:

@@ -29,7 +29,7 @@ KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
 
 UNNAMED = "Unnamed: "
-"""Begins the name of a column without one, such as an index that pandas has written, whose name for it this is."""
+"""Start of the name that pandas gives a column without one, such as an index."""
 
 MOST_COLUMNS = 2000
 """Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
@@ -234,7 +234,7 @@ def format_of(path: Path) -> str | None:
 class Header:
     """Columns that all files have, in the order of the first; delimiter: of text files, None: there is none.
 
-    lines: of the header in the first file, in whose names there may be ends of lines, as spreadsheets write them.
+    lines: that the header of the first file takes: names may have line breaks, as spreadsheets write them.
     """
 
     files: tuple[Path, ...]
@@ -295,8 +295,8 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
             return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None, 0
         is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
         with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
-            own = "utf-8-sig" if _is_utf8(encoding) else encoding
-            texts = (line if is_wide else line.encode("latin1").decode(own) for line in file)
+            codec = "utf-8-sig" if _is_utf8(encoding) else encoding
+            texts = (line if is_wide else line.encode("latin1").decode(codec) for line in file)
             first = next(texts, "")
             chosen = delimiter or max(DELIMITERS, key=first.count)
             reader = csv.reader(chain([first], texts), delimiter=chosen)

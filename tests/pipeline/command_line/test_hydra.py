@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.command_line.overrides import checked, parsed
+from pipeline.command_line.overrides import checked, parsed, quoted
 from pipeline.config.experiment import read
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS
@@ -128,6 +128,11 @@ def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -
     write_files(tmp_path, {"experiment/mine.yaml": mine, "noted/mine.yaml": "said: yes of it\n"})
     document = composer("--config-dir", str(tmp_path), "experiment=mine").one().document
     assert (document.name, document.notes.said) == ("mlp_of_mine", "yes of it")
+
+
+@pytest.mark.parametrize("text", ["C:\\a", "o'b\\x", "end\\", "a\\'b", ""])
+def test_a_text_in_quotes_is_read_as_it_is(text: str) -> None:
+    assert parsed([f"name={quoted(text)}"])[0].value() == text
 
 
 @pytest.mark.parametrize("name", ["model/cnn.yaml", "config.yaml"])
