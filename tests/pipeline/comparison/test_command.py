@@ -1,5 +1,6 @@
 """`python -m pipeline.compare`: what it takes, what it refuses, what it writes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,8 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     assert ran(tmp_path, *names[::3]) == 0
     assert "fork=1a2b3c4d" in (printed := " ".join(capsys.readouterr().out.split()))
     assert "seeds)" not in printed
+    assert ran(tmp_path, folder.name) == 0
+    assert re.search(r"run it.* fork=1a2b3c4d fork_weights=last", " ".join(capsys.readouterr().out.split()))
 
 
 def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

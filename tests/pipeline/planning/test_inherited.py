@@ -49,12 +49,14 @@ def test_typed_settings_come_last_and_outputs_may_refer(
 ) -> None:
     """And a run that inherits is one run, whatever its experiment's file says that varies."""
     monkeypatch.setenv("PLACE", str(place := tmp_path / "it's"))
-    foreign(place / "runs" / "e", "train={batch_size: 128}", "experiment=mine")
+    foreign(place / "runs" / "e", "train.batch_size=128", "seed=3", "experiment=mine")
     write_files(tmp_path, {"experiment/mine.yaml": "# @package _global_\nsweep: {over: {seed: [1, 2]}}\n"})
     words = [f"fork={run.format(place)}", "outputs=${oc.env:PLACE}", "train={batch_size: 32}"]
     composer = Composer(inherit_overrides(read_arguments([*words, f"--config-dir={tmp_path}"])))
     assert not composer.is_sweep
     assert composer.one().document.train.batch_size == 32
+    composer = Composer(inherit_overrides(read_arguments([*words, f"--config-dir={tmp_path}", "sweep=seeds"])))
+    assert len({job.document.seed for job in composer.jobs()}) > 1
 
 
 @pytest.mark.parametrize("override", ASKED)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from stages.errors import UserError
 from stages.load.folders import image_folder
+from stages.settings.data import ImageFolderSettings, TfdsSettings
 from tests.stages.images import Telling, folder_of, image, settings, write
 
 
@@ -78,6 +79,10 @@ def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind
         assert any(str(path) in line for line in reporter.lines)
         with pytest.raises(UserError, match=str(path)):  # also where another run has prepared it without
             image_folder(settings(root), cache=cache)
+
+
+def test_a_tenth_is_for_the_test_as_of_other_images() -> None:
+    assert ImageFolderSettings().test_fraction == TfdsSettings().test_fraction == 0.1
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stages.data.columns import describe
 from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.features.kinds import NO_NUMBER, Feature
@@ -84,3 +85,9 @@ def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
     row = dict(zip(HEADER, statistics(data).rows[0], strict=True))
     assert (row["missing"], row["different"]) == (0.5, 2)
     assert row["most frequent"] in (f"{values[0]} (20), missing (20)", f"missing (20), {values[0]} (20)")
+
+
+def test_texts_of_two_columns_are_told_apart_wherever_the_border_is() -> None:
+    columns = {name: np.array(values, object) for name, values in {"a": ["ab", "a"], "b": ["c", "bc"]}.items()}
+    first, second = describe(columns).digests
+    assert first != second

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.data.table_source import read_rows, scan
-from stages.data.tables import NUMBERS, Rows, Typed, read, read_files
+from stages.data.tables import NUMBERS, Rows, Typed, argument_names, read, read_files
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 
@@ -262,6 +262,12 @@ def test_an_index_a_mark_of_bytes_and_dates_beyond_nanoseconds(write: Write) -> 
     assert header_of(settings).columns == ("Unnamed: 0", 'day 5"', "price (€)")
     assert kinds(settings)["Unnamed: 0"] == "leave_out (no name)"
     assert columns(settings, **{'day 5"': "date"})['day 5"'].tolist() == [253402214400.0, -62135596800.0]
+
+
+def test_names_of_arguments_are_tensorflows_and_differ_in_more_than_case() -> None:
+    names = argument_names(["Size", "size", "1st", "_a", "ё", "self", "images", "numbers", "class"])
+    assert all(re.fullmatch("[a-zA-Z][a-zA-Z0-9_]*", name) for name in names.values())
+    assert len({name.lower() for name in names.values()} | {"self", "images", "numbers"}) == len(names) + 3
 
 
 def test_rows_are_found_in_their_file(tmp_path: Path) -> None:

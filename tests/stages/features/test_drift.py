@@ -121,7 +121,10 @@ def test_encoded_images_are_counted_by_their_brightness() -> None:
 
     random = np.random.default_rng(5)
     like, darker = Drift(KNOWN), Drift(KNOWN)
-    like.add_encoded([b"no image", encoded(np.array([1]))[0][:60], *encoded(random.integers(0, 256, LEAST))])
+    noise = png(Image.fromarray(random.integers(0, 256, (200, 200, 3)).astype(np.uint8)), "PNG")
+    parts = noise.split(b"IDAT")  # of a second part that is none Pillow says so by a SyntaxError
+    broken = b"IDAT".join(parts[:2]) + b"\1\2\3\4" + parts[2]
+    like.add_encoded([b"no image", broken, *encoded(random.integers(0, 256, LEAST))])
     darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
     assert (like.rows, like.moved()) == (LEAST, {})
     assert list(darker.moved()) == ["photo"]
