@@ -30,7 +30,6 @@ SUFFIXES = (".py", ".pyx", ".so", ".pyd", ".yaml", ".yml", ".json", ".toml", ".c
 NUMERIC = ("tensorflow", "keras", "numpy")
 """Packages that decide the numbers of every run, and count by their version."""
 
-_HERE = Path(__file__).resolve().parent.parent
 _PROJECT = ("pipeline", "stages")
 
 
@@ -68,15 +67,13 @@ class Sources:
 def sources(experiment: Experiment) -> Sources:
     """Return the sources of `experiment`; imports none of them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
-    files = {name: digest for package in _PROJECT for name, digest in _contents(_HERE / package, results, "")}
-    files |= _contents(CONF, results, "")
+    files = dict(_contents(CONF, results, ""))
     for number, folder in enumerate(experiment.config_dirs):
         files |= _contents(folder, results, f"--config-dir {number}: ")
     files |= {name: versions()[name] for name in NUMERIC}
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
-    for name in sorted(
-        {target.partition(".")[0] for target in targets} - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}
-    ):
+    packages = {target.partition(".")[0] for target in targets} - {*NUMERIC, *sys.stdlib_module_names}
+    for name in sorted({*_PROJECT, *packages}):
         files |= {path: digest for place in _places(name) for path, digest in _contents(place, results, "")}
     return Sources(files)
 
