@@ -139,14 +139,15 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     _refuse_more_devices(experiment)
+    runs = Runs(experiment.outputs)
+    named = runs.find(experiment.resume) if experiment.resume not in ("auto", "never") else None
     typed, sys.argv = sys.argv, ["pipeline", *words]  # which the run records, and its processes take over
     try:
         code = run_job(Job(experiment, composed.overrides), Console())
     finally:
         sys.argv = typed
-    runs, named = Runs(experiment.outputs), experiment.resume not in ("auto", "never")
-    # Resumed with another strategy, the run keeps the identity that it has begun with.
-    summary = runs.find(experiment.resume) if named else runs.latest(experiment.name, identity(experiment))
+    # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
+    summary = read_run(Path(named.folder)) if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
     return Run(Path(summary.folder))

@@ -42,8 +42,13 @@ _NO_VALUE = re.compile(
     r"(?i)\W*(\*\*\*|\$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)\b)|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
 )
 """Placeholders, types, calls in code and numbers."""
-_OWN_WORDS = frozenset(["number", "category", "text", "image", "vector", "leave_out", "yes", "no", "true", "false"])
-"""Values that are no secrets, as a table's column `cookies_enabled` is a `category`."""
+_OWN_WORDS = frozenset(
+    [
+        "number", "category", "text", "image", "vector", "leave_out", "yes", "no", "true", "false",
+        "mlflow", "tensorflow", "python", "pipeline", "digits",
+    ]
+)  # fmt: skip
+"""Values that are no secrets: a column `cookies_enabled` is a `category`, and the words of every record."""
 
 _USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
 """User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""

@@ -201,7 +201,10 @@ class Composer:
         """
         document = self.one().document
         if resolve:
-            OmegaConf.resolve(document)
+            try:
+                OmegaConf.resolve(document)
+            except OmegaConfBaseException as error:
+                raise explain(error) from error
         node: Any = document if package is None else OmegaConf.select(document, package)
         if node is None:
             raise UserError(f"--package {package} is not in the configuration", [*map(str, document)], "--cfg job")
@@ -264,12 +267,15 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
     for place, part in enumerate(parts):
         if not isinstance(node, DictConfig) or part not in node:
             return
-        if OmegaConf.is_interpolation(node, part) and isinstance(node[part], DictConfig):
-            group = str(node._get_node(part)._value())[2:-1]  # type: ignore[union-attr]
+        named: Any = node._get_node(part)
+        if OmegaConf.is_interpolation(node, part):
+            if not isinstance(named._maybe_dereference_node(), DictConfig):  # a value, or of nothing that there is
+                return
+            group = str(named._value())[2:-1]
             rest = ".".join(parts[place + 1 :])
             fix = f"{group}.{rest}=<value>" if rest else f"{group}=<option>"
             raise UserError(f"{override.input_line}: it refers to {group}", f"the settings of {group}", fix)
-        node = node[part]
+        node = named
 
 
 def _apply(document: DictConfig, override: Override) -> None:

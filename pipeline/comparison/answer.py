@@ -15,13 +15,11 @@ from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import ComparedRun, Row, pair
 from pipeline.config.names import split_override
 from pipeline.paths import CONF
+from pipeline.provenance.identity import OF_A_COMMAND
 from stages.evaluation.paired_tests import MetricDifference, changed, unit_of
 
 MOST_NAMED = 4
 """Rows that one sentence names."""
-
-OF_THE_COMMAND = ("sweep", "resume", "max_jobs", "dry_run", "trust")
-"""Settings of the command that ran a row, and not of its experiment."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,8 @@ def _on_shared_seeds(rows: Sequence[Row]) -> str:
 def run_it(row: Row) -> str:
     """Return the command that runs a row, once."""
     run = row.runs[0]
-    left_out = (*OF_THE_COMMAND, *(["seed"] if len({run.seed for run in row.runs}) > 1 else []))
+    left_out = (*OF_A_COMMAND, *(["seed"] if len({run.seed for run in row.runs}) > 1 else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
-    lines += [f"{name}={run.settings[name]}" for name in ("fork", "fork_weights") if name in run.settings]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may say itself what varies
     own = any(

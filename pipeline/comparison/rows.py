@@ -134,14 +134,11 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
-    """Return a run that stands by itself, with the options that it had, and the run that it was forked from."""
+    """Return a run that stands by itself, with the options that it had."""
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
     settings = {**choices, **_settings(summary), **code}
-    run = ComparedRun(number, status, settings, summary, summary.error)
-    if run.setting("fork") not in (None, "null"):  # the overrides that a run keeps do not have it
-        settings |= {name: str(run.setting(name)) for name in ("fork", "fork_weights")}
-    return run
+    return ComparedRun(number, status, settings, summary, summary.error)
 
 
 def _settings(summary: Summary) -> dict[str, str]:

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ MOST_JOBS = 100_000
 
 LONGEST_NAME = 200
 """Bytes of a folder's name, leaving room for a suffix."""
+
+SQLITE = "sqlite:///"
 
 MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
 
@@ -44,8 +47,13 @@ class TrackingSettings:
     system_metrics: bool = True
     """Whether the use of processors, memory, disk, network and GPUs is recorded every ten seconds."""
 
+    def __post_init__(self) -> None:
+        """Complete a relative path of SQLite, as other commands on the run may be typed in another folder."""
+        if self.kind == "server" and (self.uri or "").startswith(SQLITE):
+            self.uri = f"{SQLITE}{Path.cwd() / str(self.uri).removeprefix(SQLITE)}"
+
     def check(self, path: str) -> None:
-        schemes = ("http://", "https://", "sqlite:///", "postgresql", "mysql", "mssql")
+        schemes = ("http://", "https://", SQLITE, "postgresql", "mysql", "mssql")
         if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
             raise UserError(
                 f"{path}.uri={self.uri} is no address of an MLflow store",
@@ -141,9 +149,8 @@ class TopSettings:
     """From each stage, in order, to the name of its result; null leaves a stage out."""
 
     def check(self, path: str) -> None:
-        resumes = self.resume not in ("auto", "never")
-        if self.fork is not None and (resumes or self.run is not None):
-            problem = f"fork={self.fork} with {f'resume={self.resume}' if resumes else f'run={self.run}'}"
+        if self.fork is not None and self.run is not None:
+            problem = f"fork={self.fork} with run={self.run}"
             raise UserError(problem, "one of them: fork starts a new run, and trains on", "fork=null")
         if (self.from_ is None) != (self.run is None):
             raise UserError(

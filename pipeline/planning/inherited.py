@@ -29,6 +29,9 @@ from stages.settings.places import regular_file
 
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
+_OF_ONE_RUN = ("from", "run", "fork", "fork_weights", "outputs")
+"""Settings that a new run does not take over: what the other began with, and where it is."""
+
 _KEY = re.compile(r"(\+\+|[+~])?(?!hydra)[\w/@:-][\w./@:-]*")
 
 
@@ -46,11 +49,13 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
         several = is_sweep and "," in name
-        if name in ("auto", "never", "null") or (several and option != "run"):
+        if name in ("auto", "never", "null") or (several and option == "resume"):
             continue
         if several:
-            first = name.partition(",")[0]
-            raise UserError(f"run={name} names several runs", "one, whose settings all jobs have", f"run={first}")
+            first = name.partition(",")[0].strip("'\"")
+            raise UserError(
+                f"{option}={name} names several runs", "one, whose settings all jobs have", f"{option}={first}"
+            )
         outputs = outputs_folder(_setting(arguments, "outputs"))
         if option == "run" and name.startswith(ADDRESSES):
             name = run_of_model(name, Store(_setting(arguments, "tracking"), outputs))
@@ -59,10 +64,11 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
         run = Runs(outputs).find(name, option)
-        replaced = {*typed, "trust"} if option == "resume" else {*typed, "trust", "from", "run"}
-        overrides = [text for text in run.overrides if _key(text) not in replaced]
-        if option == "run":  # settings of an option that this command replaces
-            overrides = [text for text in overrides if _key(text).partition(".")[0] not in typed]
+        left_out = {*typed, "trust", *(_OF_ONE_RUN if option != "resume" else ())}
+        options = {key: value for key, value in typed.items() if not value.startswith("{")}
+        others = {group for group, option in run.choices.items() if options.get(group, option) != option}
+        overrides = [text for text in run.overrides if _key(text) not in left_out]
+        overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = tuple(text for text in overrides if MASK not in text)
         _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, arguments.folders[1:])

@@ -2,7 +2,6 @@
 
 import getpass
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline import __version__
-from pipeline.command_line.arguments import command_name
+from pipeline.command_line.arguments import command_name, read_arguments
+from pipeline.config.names import split_override
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import redact, redact_overrides
 from pipeline.system import machine
@@ -68,14 +68,33 @@ def source_tags(state: CodeState | None) -> dict[str, str]:
     return tags
 
 
-def command() -> str:
-    """Return the command line of this process as typed, quoted for a shell, without secrets."""
-    return _shown(sys.argv[1:])
+def command(overrides: Sequence[str] = ()) -> str:
+    """Return the command line of this process as typed, quoted for a shell, without secrets.
+
+    Args:
+        overrides: those of the run, which stand for `resume=<run>`: that would not repeat it.
+    """
+    words = sys.argv[1:]
+    if any(_resumed(word) not in (None, "auto", "never") for word in words):
+        typed = read_arguments(words).overrides
+        words = [*(word for word in words if word not in typed), *overrides]
+    return _shown(words)
 
 
-def resuming_command() -> str:
-    """Return the command line that resumes what this process has begun: as typed, but without `resume=never`."""
-    return _shown([word for word in sys.argv[1:] if not re.fullmatch(r"\+{0,2}resume=['\"]?never['\"]?", word)])
+def resuming_command(run: str | None = None) -> str:
+    """Return the command line that resumes what this process has begun: as typed, but without `resume=never`.
+
+    Args:
+        run: what to name instead of an id, which another store may have replaced.
+    """
+    words = [word for word in sys.argv[1:] if _resumed(word) != "never"]
+    return _shown([f"resume={run}" if run and _resumed(word) not in (None, "auto") else word for word in words])
+
+
+def _resumed(word: str) -> str | None:
+    """Return the value of a word that sets `resume`; None for any other."""
+    name, value = split_override(word)
+    return value.strip("'\"") if name == "resume" else None
 
 
 def _shown(words: Sequence[str]) -> str:

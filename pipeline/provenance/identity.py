@@ -22,6 +22,9 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 """Settings that do not change the results of a run."""
 
+OF_A_COMMAND = ("sweep", "resume", "max_jobs", "dry_run", "trust")
+"""Settings of a command that are none of its run."""
+
 
 def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
     """Return the settings of `experiment` by their dotted names, without secrets."""

@@ -29,11 +29,11 @@ from pipeline.provenance.code_state import (
     unknown_to_git,
     versions,
 )
-from pipeline.provenance.identity import identity, is_among
+from pipeline.provenance.identity import OF_A_COMMAND, identity, is_among
 from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
-from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, run_description, run_name, show_summary, show_times
+from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_summary, show_times
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
@@ -211,7 +211,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
             else:
                 (folder / NAME).unlink(missing_ok=True)  # no run; a new folder goes with its claim
         raise
-    if summary.run_id != tracker.run_id:
+    if tracker.run_id not in (None, summary.run_id):
         summary.run_id = tracker.run_id
         summary.write(folder)
     run = Run(job, folder, summary, tracker, state)
@@ -222,14 +222,13 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
 
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
     experiment, resumed = job.experiment, job.resumed
-    overrides = [text for text in job.overrides if not is_among(split_override(text)[0], CHOOSES_A_RUN)]
     return Summary(
         run_id=resumed.run_id if resumed else None,
         status="RUNNING",
         name=experiment.name,
         folder=str(folder),
         choices=experiment.choices,
-        overrides=redact_overrides(overrides),
+        overrides=_overrides(job),
         versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
@@ -237,13 +236,17 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
     )
 
 
+def _overrides(job: Job) -> list[str]:
+    return redact_overrides([text for text in job.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)])
+
+
 def _name(job: Job, folder: Path) -> str:
-    return job.run_name or run_name(redact_overrides(list(job.overrides)), job.experiment.choices, folder)
+    return job.run_name or run_name(_overrides(job), job.experiment.choices, folder)
 
 
 def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
     experiment = job.experiment
-    tags = begun_tags(experiment.tracking, code) | dict(job.tags)
+    tags = begun_tags(experiment.tracking, code, _overrides(job)) | dict(job.tags)
     if (reused := reused_run(experiment)) is not None:
         tags["reused_run"] = reused.run_id or reused.folder
     if experiment.debug is not None:
@@ -339,7 +342,7 @@ def end(run: Run, code: int, console: Console) -> int:
     if summary.error:
         console.error(f"{summary.failed_stage}: {summary.error}")
     model = model_name(run.job.sweep.experiment if run.job.sweep else summary.name, _name(run.job, run.folder))
-    tracker.tags({NOTE: run_description(summary, command(), run.job.experiment.tracking.note, model)})
+    tracker.tags({NOTE: run_description(summary, command(summary.overrides), run.job.experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})

@@ -60,7 +60,7 @@ def show_summary(summary: Summary, open_with: str | None, console: Console) -> N
         console.wrapped(text, label)
     may_resume = debug_kind(summary.choices) is None
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
-        console.log(f"{'resume':11} {resuming_command()}  (from its last checkpoint)")
+        console.log(f"{'resume':11} {resuming_command(Path(summary.folder).name)}  (from its last checkpoint)")
 
 
 def show_times(summary: Summary, console: Console) -> None:
@@ -91,9 +91,9 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     return facts
 
 
-def begun_tags(tracking: TrackingSettings, state: CodeState | None) -> dict[str, str]:
+def begun_tags(tracking: TrackingSettings, state: CodeState | None, overrides: Sequence[str] = ()) -> dict[str, str]:
     """Return the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
-    typed = command()
+    typed = command(overrides)
     description = _joined([tracking.note or "", f"Command: {code(typed)}"])
     return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
 
@@ -227,9 +227,6 @@ DEFAULTS = "defaults"
 LONGEST_NAME = 100
 """Characters of a name."""
 
-CHOOSES_A_RUN = ("resume", "fork", "fork_weights", "trust", "sweep")
-"""Settings that choose a run or make a sweep, rather than set up a run."""
-
 
 def label(overrides: Iterable[str], groups: Mapping[str, str]) -> str:
     """Returns overrides as a table shows them.
@@ -250,9 +247,9 @@ def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) 
     """Returns the name of a run that is no job of a sweep: its own settings, and the end of its folder's name.
 
     Args:
-        overrides: without secrets; those that change no result are left out.
+        overrides: of the run; those that change no result are left out.
     """
-    chosen = [text for text in overrides if not is_among(split_override(text)[0], (*WITHOUT_EFFECT, *CHOOSES_A_RUN))]
+    chosen = [text for text in overrides if not is_among(split_override(text)[0], WITHOUT_EFFECT)]
     return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
 
 
@@ -321,7 +318,7 @@ def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = Non
         scores=scores,
         facts=dict(run_facts(summary)),
         date=datetime.now(UTC).date(),
-        command=command(),
+        command=command(summary.overrides),
         code=code,
     )
 

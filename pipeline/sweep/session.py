@@ -24,7 +24,7 @@ from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run.engine import LOOK_SECONDS
-from pipeline.run.facts import CHOOSES_A_RUN, NOTE, begun_tags, label, sweep_description
+from pipeline.run.facts import NOTE, begun_tags, label, sweep_description
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
@@ -222,7 +222,7 @@ class Session(ABC):
             document = copy.deepcopy(made.experiment.document)
             document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
             experiment = read(document, made.experiment.choices, made.experiment.config_dirs)
-            own = [line for line in made.overrides if split_override(line)[0] not in CHOOSES_A_RUN]
+            own = [line for line in made.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
             overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
             final = SweepJob(made.number, made.label, experiment, overrides, finishes=True)
             made.finished_by = final.folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pipeline.config.experiment import Experiment
-from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
+from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
@@ -30,7 +30,6 @@ WORKFLOW = "workflowType=machine_learning"
 """Without it MLflow 3.17 opens its pages on generative models."""
 
 HTTP = ("http://", "https://")
-SQLITE = "sqlite:///"
 
 _opened: set[str] = set()
 """Addresses of the SQLite stores that this process has opened."""

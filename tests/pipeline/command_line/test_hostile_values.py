@@ -15,7 +15,7 @@ from pipeline.checks.registry import check_rules
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.names import check_texts
-from pipeline.config.schemas import TopSettings, is_address, top_level_key
+from pipeline.config.schemas import TopSettings, TrackingSettings, is_address, top_level_key
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
@@ -143,6 +143,8 @@ def test_command_lines_that_nothing_could_hold(line: str) -> None:
 def test_an_address_is_told_from_what_is_none() -> None:
     for uri in ("http://[::1]:5000", "https://u:p@h.example/x", "sqlite:////a b.db"):
         assert is_address(uri)
+    assert TrackingSettings("server", "sqlite:///a/b.db").uri == f"sqlite:///{Path.cwd()}/a/b.db"
+    assert TrackingSettings("server", "sqlite:////a/b.db?timeout=9").uri == "sqlite:////a/b.db?timeout=9"
     for uri in ("http://[::1", "http://h:99999", "http://h:port", "http://:80"):
         assert not is_address(uri)
 

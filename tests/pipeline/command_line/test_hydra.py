@@ -166,6 +166,15 @@ def test_a_name_that_refers_to_a_group_is_not_set() -> None:
             composer(given).one()
 
 
+@pytest.mark.parametrize("value", ["${oc.env:NONE_SUCH}", "${none.such}"])
+def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp_path: Path) -> None:
+    write_files(tmp_path, {"experiment/mine.yaml": f"# @package _global_\ntrain: {{epochs: '{value}'}}\n"})
+    words = [f"--config-dir={tmp_path}", "experiment=mine"]
+    assert Composer(read_arguments([*words, "train.epochs=9"])).one().document.train.epochs == 9
+    with pytest.raises(UserError, match=r"NONE_SUCH|none\.such"):
+        Composer(read_arguments(words)).show(None, resolve=True)
+
+
 @pytest.mark.parametrize("plus", ["", "+", "++"])
 def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
     one = composer(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()

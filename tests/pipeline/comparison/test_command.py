@@ -1,6 +1,7 @@
 """`python -m pipeline.compare`: what it takes, what it refuses, what it writes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.compare import main
+from pipeline.run_folder.summary import Summary
 
 RANDOM = np.random.default_rng(0)
 
@@ -95,13 +97,13 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     assert ["(2 seeds)" in line for line in said] == [False, False, True, False]
     assert all("one setting: nothing to choose between" in line for line in said)
     assert "1 run" in said[-1]
-    with (folder / "config.yaml").open("a") as config:
-        config.write("fork: 1a2b3c4d\nfork_weights: last\n")
+    run = Summary.read(folder)
+    replace(run, overrides=[*run.overrides, "fork='04e12345'", "fork_weights=last"]).write(folder)
     assert ran(tmp_path, *names[::3]) == 0
-    assert "fork=1a2b3c4d" in (printed := " ".join(capsys.readouterr().out.split()))
-    assert "seeds)" not in printed
+    assert "seeds)" not in (printed := " ".join(capsys.readouterr().out.split()))
+    assert "fork_weights=last" in printed
     assert ran(tmp_path, folder.name) == 0
-    assert re.search(r"run it.* fork=1a2b3c4d fork_weights=last", " ".join(capsys.readouterr().out.split()))
+    assert re.search(r"fork=\S*04e12345\S* fork_weights=last$", capsys.readouterr().out, re.M)
 
 
 def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.planning.inherited import inherit_overrides
+from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from tests.pipeline.experiments import write_files, write_run
@@ -57,6 +58,24 @@ def test_typed_settings_come_last_and_outputs_may_refer(
     assert composer.one().document.train.batch_size == 32
     composer = Composer(inherit_overrides(read_arguments([*words, f"--config-dir={tmp_path}", "sweep=seeds"])))
     assert len({job.document.seed for job in composer.jobs()}) > 1
+
+
+def test_an_option_that_is_replaced_takes_its_settings_with_it(tmp_path: Path) -> None:
+    """And what the other run began with, and where it is, is its own."""
+    own = ["optimizer=sgd", "optimizer.momentum=0.8", "strategy.cpu_replicas=2", "train={epochs: 5}"]
+    of_one = ["fork=1a", "fork_weights=last", "outputs=there"]
+    choices = {"optimizer": "sgd", "strategy": "mirrored", "train": "loop"}
+    place = tmp_path / "made"
+    place.mkdir()
+    Summary("1b", "KILLED", "made", str(place), choices, overrides=[*own, *of_one]).write(place)
+    for option, more in (("resume", of_one), ("fork", []), ("run", [])):
+        assert taken_over([f"{option}={place}", "optimizer=sgd"])[2:] == [*own[1:], *more]
+        assert taken_over([f"{option}={place}", "strategy='one_device'"])[2:] == [*own[:2], own[3], *more]
+        assert taken_over([f"{option}={place}", "optimizer={momentum: 0.5}"])[2:] == [*own[1:], *more]
+        assert taken_over([f"{option}={place}", "optimizer=adam"])[2:] == [*own[2:], *more]
+    for option in ("fork", "run"):
+        with pytest.raises(UserError, match=f"names several runs.*Try: {option}={place}$"):
+            taken_over(["-m", f"{option}='{place}','{place}'"])
 
 
 @pytest.mark.parametrize("override", ASKED)

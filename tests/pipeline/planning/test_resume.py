@@ -125,7 +125,7 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
     assert resolve(job(killed, asked, "strategy=one_device"), Console()).folder == Path(run.folder)
     with pytest.raises(UserError, match=r"train.batch_size was 64 and is 32\. .*Try: train.batch_size=64$"):
         resolve(job(killed, asked, "train.batch_size=32"), Console())
-    with pytest.raises(UserError, match=r"fork=0badc0de with resume="):
+    with pytest.raises(UserError, match=r"fork was None and is 0badc0de.*Try: fork=null"):
         resolve(job(killed, asked, "fork=0badc0de"), Console())
 
 
@@ -179,7 +179,7 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
     fork = ran(finished, *asked)
     assert fork.run_id != source.run_id
     assert fork.resumed_from_step is None
-    assert fork.overrides == list(asked[:-1])
+    assert fork.overrides == list(asked)
     client, _ = tracked(finished)
     assert client.get_run(str(fork.run_id)).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(str(fork.run_id), "val/loss")] == [3, 4]
@@ -191,6 +191,11 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
     replace(fork, status="KILLED").write(Path(fork.folder))
     found = resolve(Job(experiment(*asked, outputs=finished), asked), Console())
     assert (str(found.folder), found.forked) == (fork.folder, None)
+    named = taken_over([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
+    found = resolve(Job(experiment(*named), tuple(named)), Console())
+    assert (str(found.folder), found.forked) == (fork.folder, None)
+    with claimed(found) as claim:
+        assert begin(claim, Console()).summary.run_id == fork.run_id
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:

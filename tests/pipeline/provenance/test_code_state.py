@@ -38,6 +38,21 @@ def test_changes_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
     assert (repository / "net.py").read_text() == "layers = 2\n"
 
 
+def test_the_command_of_a_run_that_is_resumed_by_its_name_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, flags = ["model=mlp", "seed=3"], ["--config-dir", str(tmp_path)]
+    shown = f"python -m pipeline --config-dir {tmp_path}"
+    for typed in (["resume='4e123456'", "seed=3"], ["seed=3", "resume=outputs/runs/a/b"]):
+        monkeypatch.setattr("sys.argv", ["pipeline", *flags, *typed])
+        assert code_state.command(own) == f"{shown} model=mlp seed=3"
+        assert "resume=made" in code_state.resuming_command("made")
+    for typed in (own, [*own, "resume=auto"], [*own, "resume=never"]):
+        monkeypatch.setattr("sys.argv", ["pipeline", *flags, *typed])
+        assert code_state.command(["left=out"]) == f"{shown} {' '.join(typed)}"
+        assert code_state.resuming_command("made") == f"{shown} {' '.join(typed)}".removesuffix(" resume=never")
+
+
 def test_a_large_diff_is_cut_and_says_so(repository: Path) -> None:
     (repository / "net.py").write_text("x = 1\n" * 400_000)
     state = code_state.code_state(repository)

@@ -59,6 +59,7 @@ IN_TEXT = {
 
 ORDINARY_TEXTS = """
 data.features={cookies_enabled: category} "cookies": "category"
+MLFLOW_TRACKING_PASSWORD=mlflow
 seed=42 tokenizer=bpe num_tokens=512 passes=3 keep_token=0.1 noise_sig=[1,2.5]
 epoch 3/30  loss 0.0425  accuracy 0.9907  val_loss 0.0120
 model pass 3: loss 0.5
