@@ -1,6 +1,7 @@
 """A LiteRT file, formerly TensorFlow Lite: for phones and small devices."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,8 @@ class LiteRT(Exporter):
         if self.weights == "int8":
             converter.representative_dataset = lambda: self._representative(dataset)
         try:
-            return bytes(converter.convert())
+            with warnings.catch_warnings(action="ignore"):  # of the converter's own interpreter, which is deprecated
+                return bytes(converter.convert())
         except Exception as error:  # of a class that TensorFlow does not export; a line of it names the operation
             missing = re.search(r"'tf\.(\w+)'", str(error))
             if missing is None:
