@@ -194,7 +194,7 @@ def step_of(
     """Returns a step by the loss that `settings` asks for."""
     task = model.task.for_training(settings, dataset.train.targets)
     gradients = Gradients(model, task, settings, spec_of(dataset), where.in_sync, jit)
-    return Step(where, gradients, optimizer, settings, len(dataset.train))
+    return Step(where, gradients, optimizer, settings, dataset.train)
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:

@@ -100,7 +100,7 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     """
     losses = [row["train/loss"] for row in trained.history]
     steps, last = len(losses) * settings.steps_per_epoch, losses[-1]
-    if last > settings.loss:
+    if not last <= settings.loss:  # it may be nan
         raise UserError(
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
             f"{min(losses):.4f}): the network does not memorize it",

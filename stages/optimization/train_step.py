@@ -9,6 +9,7 @@ import tensorflow as tf
 from stages.collectives import Totals
 from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
 from stages.data.examples import Batch
+from stages.data.split import Split
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
 from stages.optimization.optimizers import exclude_from_decay
@@ -36,14 +37,15 @@ class Step:
         gradients: Gradients,
         optimizer: keras.optimizers.Optimizer,
         settings: TrainSettings,
-        examples: int,
+        split: Split,
     ) -> None:
-        """Prepares steps over a training split of `examples`."""
+        """Prepares steps over the training `split`."""
         self.optimizer = optimizer
         self.gradients = gradients
         self._model = model = gradients.model
-        self._examples = examples
+        self._examples = len(split)
         self._batch_size = settings.batch_size
+        self._usual_count = settings.batch_size * (1.0 if split.weights is None else float(np.mean(split.weights)))
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), examples=(), **model.task.all_sums)
@@ -63,26 +65,24 @@ class Step:
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype)
         if self.loss_scale is not None:  # that of the mean
-            scale = self.loss_scale.dynamic_scale / float(self._batch_size)
+            scale = self.loss_scale.dynamic_scale / self._usual_count
         place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
         first_row = first_row_of_step(step, self._examples, self._batch_size, place, self._fixed_rows)
         result = self.gradients(batch, step, first_row, scale)
         examples = result.sums["examples"]
         state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
-        sums = _sum(replica, [examples, *result.gradients, *state])
-        count = tf.where(sums[0] > 0, sums[0], 1)  # of examples that all weigh 0, what is summed is 0
-        gradients = sums[1 : 1 + len(result.gradients)]
-        state = sums[1 + len(result.gradients) :]
+        total, loss, *sums = _sum(replica, [examples, result.sums["loss"], *result.gradients, *state])
+        count = tf.where(total > 0, total, 1)  # of examples that all weigh 0, what is summed is 0
+        gradients, state = sums[: len(result.gradients)], sums[len(result.gradients) :]
         if replica.num_replicas_in_sync > 1:
             state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
             state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
             state = [
-                tf.where(sums[0] > 0, new, old) if new.dtype.is_floating else new
+                tf.where(total > 0, new, old) if new.dtype.is_floating else new
                 for new, old in zip(state, self._state, strict=True)
             ]
         # Not narrower than float32, in which Keras finds their norm.
         means = [tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)) for g in gradients]
-        finite = tf.constant(True)
         if self.loss_scale is not None:
             means = [mean * tf.cast(self.loss_scale.dynamic_scale, mean.dtype) for mean in means]  # a power of two
             finite = self.loss_scale.check_finite(means)
@@ -90,7 +90,7 @@ class Step:
         if state:
             replica.merge_call(self._assign_state, args=(state,))
         (self.loss_scale or self.optimizer).apply(means)
-        self._add(result.sums, result.metrics, finite)
+        self._add(result.sums, result.metrics, tf.math.is_finite(loss))
 
     def _assign_state(self, distribution: tf.distribute.Strategy, values: Sequence[tf.Tensor]) -> None:
         for variable, value in zip(self._state, values, strict=True):
@@ -99,7 +99,8 @@ class Step:
     def means(self) -> dict[str, float]:
         """Returns the mean `loss` of the examples in `totals`, the task's metrics and the network's own."""
         sums = self.totals.read()
-        sums["examples"] = np.where(sums["examples"] > 0, sums["examples"], 1.0)  # the first ones may all weigh 0
+        nothing = 1.0 if self.loss_scale is None else np.nan  # the first examples may weigh 0; or no loss was finite
+        sums["examples"] = np.where(sums["examples"] > 0, sums["examples"], nothing)
         with np.errstate(invalid="ignore"):
             results = {metric.name: keras.ops.convert_to_numpy(metric.result()) for metric in self._model.metrics}
             return {name: float(value) for name, value in results.items() if np.size(value) == 1} | {
@@ -122,7 +123,7 @@ class Step:
         return batch._replace(inputs=inputs, uniforms=())
 
     def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
-        if self.loss_scale is not None:  # a skipped step does not count; without scaling, NaN must be seen
+        if self.loss_scale is not None:  # its step is skipped; without scaling, NaN must be seen
             sums = {name: tf.where(finite, value, tf.zeros_like(value)) for name, value in sums.items()}
             metrics = [tf.where(finite, value, tf.zeros_like(value)) for value in metrics]
         self.totals.add(**sums)

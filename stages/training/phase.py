@@ -120,7 +120,7 @@ class Phase:
         else:
             gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, self._is_compiled)
             loss.check_use(model, settings)
-            self.step = Step(strategy, gradients, optimizer, settings, len(dataset.train))
+            self.step = Step(strategy, gradients, optimizer, settings, dataset.train)
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
             self._params["weight_decay_excludes"] = self.step.not_decayed

@@ -19,12 +19,14 @@ from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.results import Dataset, Model
+from stages.settings.model import MlpSettings
 from stages.settings.train import SgdSettings
 from stages.train import train
 from tests.stages.experiments import (
     adam,
     after_steps,
     assert_replicas_equal_one_device,
+    built_of,
     flat,
     mirrored,
     one_device,
@@ -94,6 +96,35 @@ def test_nan_stops_the_run_with_a_clear_error() -> None:
         UserError, match=r"diverged by step \d+ \(epoch \d\): the loss is (nan|inf).*optimizer.learning_rate="
     ):
         train(small_cnn(dataset, where), dataset, where, settings(epochs=20, optimizer=SgdSettings(learning_rate=1e30)))
+
+
+def test_with_float16_the_scale_of_weights_changes_nothing_and_the_finite_loss_of_a_skipped_step_counts() -> None:
+    digits, where = real_digits(64), mirrored(2)
+    given, results = settings(batch_size=16, optimizer=SgdSettings(ema_momentum=0.9)), []
+    for weight in (1.0, 2.0**17):
+        dataset = replace(digits, train=replace(digits.train, weights=weight * (1 + np.arange(64.0) % 3)))
+        model = built_of(MlpSettings(hidden=[4]), dataset, where, "mixed_float16")
+        loop = start(where, model, dataset, given)
+        scale = loop.step.loss_scale
+        assert scale is not None
+        before = flat(model.network)
+        scale.dynamic_scale.assign(2.0**100)
+        skipped = loop.run(0, 4)["loss"]
+        np.testing.assert_array_equal(flat(model.network), before)
+        for variable, average in zip(model.network.trainable_variables, loop.step.ema.values, strict=True):
+            np.testing.assert_array_equal(variable, average)
+        scale.dynamic_scale.assign(2.0**10)
+        assert skipped > 1
+        results.append((skipped, loop.run(4, 4)["loss"], int(scale.skipped_steps.numpy()), *flat(model.network)))
+    assert results[0][2] == 4
+    assert results[0] == results[1]
+
+
+def test_means_of_no_finite_loss_are_none() -> None:
+    digits, where = real_digits(64), one_device()
+    dataset = with_bright_images(digits, np.full_like(digits.train.images, 1e30, dtype=np.float32))
+    means = start(where, small_cnn(digits, where, policy="mixed_float16"), dataset, settings()).run(0, 1)
+    assert np.isnan([means["loss"], means["accuracy"]]).all()
 
 
 def test_hopeless_float16_stops_the_run() -> None:
