@@ -81,7 +81,7 @@ class Progress:
     epoch: counted from 0; done: its steps taken; step: those of all epochs.
     rows: the metrics of each epoch; logs: the last ones that callbacks have received.
     stopping: whether a callback stops training; finished: whether the phase has no more steps.
-    phase: counted from 0; began: its first epoch.
+    phase: counted from 0; began: its first epoch; planned: the same, had the one before not stopped early.
     shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
     start: the scores of a fork's weights on validation before its first step.
     """
@@ -96,6 +96,7 @@ class Progress:
     finished: bool = False
     phase: int = 0
     began: int = 0
+    planned: int = 0
     shift: int = 0
     start: dict[str, float] = field(default_factory=dict)
 
@@ -104,10 +105,11 @@ class Progress:
         """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
         return self.epoch - len(self.rows) + 1
 
-    def begin_phase(self, index: int, steps_per_epoch: int) -> None:
+    def begin_phase(self, index: int, steps_per_epoch: int, planned: int) -> None:
         """Continues with the phase `index`, at the start of an epoch even if a callback has cut the last one short."""
         self.phase = index
         self.began = self.epoch
+        self.planned = planned
         self.step = self.epoch * steps_per_epoch
         self.shift = 0
         self.clock = Clock()  # its steps have their own duration
@@ -121,7 +123,7 @@ class Progress:
 
 
 class State:
-    """The variables and callbacks of a training. notes: the parts that a fork has not restored.
+    """The variables and callbacks of a training. optimizer: what a fork makes of the other run's, in words.
 
     Args:
         callbacks: each with the attributes that it had at first, and since `on_train_begin`, which sets them on
@@ -138,7 +140,7 @@ class State:
         callbacks: Sequence[tuple[keras.callbacks.Callback, Sequence[Mapping[str, Any]]]],
         step: Any,
     ) -> None:
-        self.notes: list[str] = []
+        self.optimizer = ""
         self._strategy = strategy
         self._callbacks = callbacks
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
@@ -204,7 +206,7 @@ class State:
         """Restores a checkpoint of this training, and returns its progress.
 
         A fork restores the weights, the parts of the state that fit, and the number of epochs; history, callbacks and
-        the learning rate are those of the new settings. `notes` lists the parts that are not restored.
+        the learning rate are those of the new settings.
 
         Raises:
             UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
@@ -215,7 +217,9 @@ class State:
         for name in parts:
             for index, variable in enumerate(self._parts[name]):
                 variable.assign(checkpoint.arrays[f"{name}.{index}"])
-        progress = progress_of(checkpoint, facts["order"] == self._facts["order"])
+        current = self._facts
+        is_same = facts["order"] == current["order"] and facts["parts"]["sums"] == current["parts"]["sums"]
+        progress = progress_of(checkpoint, is_same)
         if progress.done:
             for index, variable in enumerate(self._sums):
                 self._restore_sum(variable, checkpoint.arrays[f"sums.{index}"])
@@ -228,8 +232,6 @@ class State:
             of_phase = progress.step - progress.began * self._per_epoch
             if "steps" in parts:
                 self._iterations.assign(of_phase)
-        if EMA not in parts:
-            self._ema.reset()
         return progress
 
     def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
@@ -237,20 +239,15 @@ class State:
         current = self._facts
         names = [name for name in self._parts if facts["parts"][name] == current["parts"][name] and name != "rate"]
         is_same = facts["optimizer"] == current["optimizer"] and "optimizer" in names
-        if not is_same and not facts["forked"]["fresh"]:
-            self.notes.append("the optimizer starts again, and its learning-rate schedule with it")
+        schedule = "its schedule continues" if facts["forked"]["fresh"] else "and its learning-rate schedule with it"
+        self.optimizer = "with their optimizer" if is_same else f"the optimizer starts again, {schedule}"
         return [name for name in names if is_same or name not in ("optimizer", "steps")]
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
-        is_within = (
-            facts["progress"]["done"] and facts["order"] == self._facts["order"]
-        )  # an epoch, whose sums continue
-        of_fork = ("model", "sums") if is_within else ("model",)
-
         def compared(facts: Mapping[str, Any]) -> dict[str, object]:
             kinds = [callback["kind"] for callback in facts["callbacks"]]
             own = {} if fork else {**facts["order"], "optimizer": facts["optimizer"], "callbacks": kinds}
-            parts = of_fork if fork else facts["parts"]
+            parts = ("model",) if fork else facts["parts"]
             forms = [(f"{part} variable {i}", form) for part in parts for i, form in enumerate(facts["parts"][part])]
             return {**{f"data {name}": value for name, value in facts["data"].items()}, **own, **dict(forms)}
 
@@ -282,16 +279,16 @@ class State:
             part.assign(own_sum)
 
 
-def progress_of(checkpoint: Checkpoint, same_order: bool = True) -> Progress:
+def progress_of(checkpoint: Checkpoint, same_epochs: bool = True) -> Progress:
     """Returns the progress of a checkpoint, or that of a fork of it at its start.
 
     Args:
-        same_order: whether the fork has the same batches; if not, it starts its epoch again.
+        same_epochs: whether the fork's have the same batches and sums; if not, it starts its epoch again.
     """
     progress = Progress.of(checkpoint.facts["progress"])
     if not checkpoint.is_fork:
         return progress
-    done = progress.done if same_order else 0
+    done = progress.done if same_epochs else 0
     return replace(progress, done=done, rows=[], clock=Clock(), stopping=False, finished=False, start={})
 
 

@@ -1,6 +1,6 @@
 """Reports of a training: the metrics and the log line of an epoch, and its result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +14,19 @@ from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
 
 
-def report_completed(progress: Progress, notes: Sequence[str], epochs: int, reporter: Reporter) -> None:
-    """Report the epochs completed before training resumes or a fork begins.
+def report_completed(progress: Progress, epochs: int, reporter: Reporter) -> None:
+    """Report the epochs completed before training resumes or a fork begins. epochs: of the phase.
 
     Raises:
         UserError: where a fork has no epoch left to train.
     """
-    if progress.epoch >= epochs and not progress.finished:
+    name, done = "train.fine_tune_epochs" if progress.phase else "train.epochs", progress.epoch - progress.began
+    if done >= epochs and not progress.finished:
         raise UserError(
-            f"train.epochs={epochs}, and {progress.epoch} are over where this run starts from",
-            f"more than {progress.epoch}",
-            f"train.epochs={2 * progress.epoch}",
+            f"{name}={epochs}, and {done} are over where this run starts from",
+            f"more than {done}",
+            f"{name}={2 * done}",
         )
-    for note in notes:
-        reporter.warn(note)
     for epoch, row in enumerate(progress.rows, progress.first_epoch):
         reporter.metrics(row, step=epoch)
 

@@ -136,7 +136,7 @@ class Phase:
             callbacks.on_train_begin()
         if previous is not None:
             self.progress = previous.progress
-            self.progress.begin_phase(self.plan.index, self._per_epoch)
+            self.progress.begin_phase(self.plan.index, self._per_epoch, previous.last_epoch)
             if self.step.loss_scale is not None and previous.step.loss_scale is not None:
                 self.step.loss_scale.continue_from(previous.step.loss_scale)
         if checkpoint is not None:
@@ -144,13 +144,12 @@ class Phase:
             self._network.stop_training = progress.stopping
             if not checkpoint.is_fork:
                 session.reporter.resumed(progress.step)
-            epochs = progress.began + self.settings.epochs
-            report_completed(progress, self.state.notes, epochs, session.reporter)
+            report_completed(progress, self.settings.epochs, session.reporter)
             if checkpoint.is_fork:
                 session.wait_for_turn()
                 with session.timing.of("validation"), self.result.as_weights():
                     scores = self.validation.score()
-                report_fork(checkpoint.facts, progress, scores, session.reporter)
+                report_fork(checkpoint.facts, self.state.optimizer, progress, scores, session.reporter)
         self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
 
     def run(self) -> None:

@@ -161,7 +161,8 @@ def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None)
 def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Checkpoint, int]:
     """Return a checkpoint in terms of this training's phases, and the index of the phase in which it resumes.
 
-    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second.
+    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second; there,
+    too, where the first one has stopped early and is to have no more epochs than it was.
 
     Raises:
         UserError: where the checkpoint is in a phase that this training does not have.
@@ -176,7 +177,8 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
                 "resume=never",
             )
         return checkpoint, index
-    if index >= len(plans) or (index and epoch < plans[0].settings.epochs):
+    planned = max(epoch, progress.get("planned", 0))  # checkpoints of earlier code have none
+    if index >= len(plans) or (index and planned < plans[0].settings.epochs):
         return checkpoint.with_progress(phase=0, began=0), 0
     if index == 0 and len(plans) > 1 and epoch >= plans[0].settings.epochs:
         return checkpoint.with_progress(phase=1, began=epoch), 1

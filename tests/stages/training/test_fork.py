@@ -132,6 +132,9 @@ def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
     assert at_epoch(of_both, 6) == {"epoch": 6, "done": 0, "phase": 0, "began": 0}
 
 
+MEASURED = AutoTaskSettings(metrics=[{"_target_": "keras.metrics.AUC"}])
+
+
 @pytest.fixture(scope="module")
 def within_the_third(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a training that was stopped after 20 steps of eight an epoch, within the third."""
@@ -142,11 +145,10 @@ def within_the_third(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp_path: Path) -> None:
     start_from(within_the_third, tmp_path / "checkpoints")
-    measured = AutoTaskSettings(metrics=[{"_target_": "keras.metrics.AUC"}])
     changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5}
-    changes["build"] = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=measured)
+    changes["build"] = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=MEASURED)
     trained, told = stopped.run(one_device(), tmp_path, **changes)
-    assert "the optimizer starts again, and its learning-rate schedule with it" in told.warnings
+    assert any("the optimizer starts again, and its learning-rate schedule with it;" in line for line in told.lines)
     assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
     assert list(told.rows) == [3, 4, 5]
     assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)
@@ -165,6 +167,12 @@ def test_a_fork_with_the_same_order_goes_on_within_the_epoch(within_the_third: P
     start_from(within_the_third, tmp_path / "checkpoints")
     told = stopped.stop(one_device(), tmp_path, 21)
     assert (told.first, told.resumed_from) == (20 + 1, None)
+
+
+def test_a_fork_with_other_sums_begins_the_epoch_again(within_the_third: Path, tmp_path: Path) -> None:
+    start_from(within_the_third, tmp_path / "checkpoints")
+    measured = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=MEASURED)
+    assert stopped.stop(one_device(), tmp_path, 17, build=measured).first == 2 * 8 + 1
 
 
 def test_a_fork_with_nothing_left_to_do_is_refused(whole: Whole, tmp_path: Path) -> None:

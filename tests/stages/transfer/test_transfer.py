@@ -147,6 +147,16 @@ def test_a_fork_of_a_fine_tuned_training_has_the_epochs_that_it_asks_for(tmp_pat
     assert [row["train/phase"] for row in trained.history] == [1.0, 1.0, 2.0]
 
 
+def test_a_fork_of_a_second_phase_whose_first_one_stopped_early_stays_in_it(tmp_path: Path) -> None:
+    early: dict[str, Any] = {"optimizer": adam(learning_rate=1e-9), "monitor": "val_accuracy", "epochs": 9}
+    run(one_device(), tmp_path / "a", **early, early_stopping_patience=1, fine_tune_epochs=1)
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
+    with pytest.raises(UserError, match=r"fine_tune_epochs=1, and 1 are over.*Try: train\.fine_tune_epochs=2"):
+        run(one_device(), tmp_path / "b", **early, fine_tune_epochs=1)
+    trained, told = run(one_device(), tmp_path / "b", **early, fine_tune_epochs=2)
+    assert (list(told.rows), [row["train/phase"] for row in trained.history]) == ([4], [2.0])
+
+
 def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path) -> None:
     stopped.stop(one_device(), tmp_path, 8, **two_phases())
     with pytest.raises(UserError, match=r"it fine-tunes, and train\.fine_tune_epochs=0"):
