@@ -35,10 +35,18 @@ def build_optimizer(settings: OptimizerSettings, rate: Rate, policy: str = "floa
     with keras_floats(policy):  # the dtype of the rate's variable
         optimizer = _built(settings, _exact(rate, policy), policy)
     if settings.clip_norm:
+        if name := clipping_of(optimizer):
+            problem = f"optimizer.clip_norm={settings.clip_norm:g} with {name} of the optimizer: one would do nothing"
+            raise UserError(problem, "one of them", "optimizer.clip_norm=0")
         optimizer.global_clipnorm = _exact(settings.clip_norm, policy)
     if settings.ema_momentum:
         optimizer.use_ema, optimizer.ema_momentum = True, _exact(settings.ema_momentum, policy)
     return optimizer
+
+
+def clipping_of(optimizer: keras.optimizers.Optimizer) -> str:
+    """Returns the name of the setting by which `optimizer` clips gradients; empty without one."""
+    return next((name for name in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(optimizer, name, None)), "")
 
 
 _KERAS = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW}
@@ -60,7 +68,7 @@ _OF_TRAINING = ("global_clipnorm", "use_ema", "gradient_accumulation_steps", "lo
 def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
     """Return the optimizer that `settings` name."""
     arguments = dict(settings.arguments)
-    if settings.weight_decay:
+    if settings.weight_decay is not None:
         arguments["weight_decay"] = settings.weight_decay
     arguments = {name: _exact(value, policy) for name, value in arguments.items()}
     place = f"optimizer._target_={settings._target_}"
@@ -68,6 +76,8 @@ def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras
     fix = "optimizer._target_=keras.optimizers.Lion"
     kind = keras.optimizers.Optimizer
     optimizer = made(kind, settings._target_, place, needed, fix, learning_rate=rate, **arguments)
+    if settings.weight_decay is not None and "adam_weight_decay" in vars(optimizer).keys() - arguments.keys():
+        optimizer.adam_weight_decay = arguments["weight_decay"]  # Muon's, of the weights that it leaves to Adam
     if refused := [name for name in _OF_TRAINING if getattr(optimizer, name, None)]:
         settings_instead = "optimizer.clip_norm, ema_momentum, accumulation, or precision instead of it"
         raise UserError(f"{place} sets {refused[0]}, which training does by itself", settings_instead)

@@ -136,7 +136,16 @@ class CustomOptimizerSettings(OptimizerSettings):
 
     _target_: str = text("", ".+", "the import path of an optimizer", "keras.optimizers.Lion")
     name: str = choice("custom", "custom")
+    weight_decay: float | None = number(  # type: ignore[assignment]
+        None, at_least=0, unit="fraction of a weight subtracted per step, times the rate; null: the optimizer's own"
+    )
     arguments: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, path: str) -> None:
+        super().check(path)
+        for name in ("learning_rate", "weight_decay"):
+            if name in self.arguments and getattr(self, name) is not None:
+                raise UserError(f"{path}.arguments.{name} with {path}.{name}: one would do nothing", "the latter alone")
 
     def call(self) -> dict[str, Any]:
         """Returns `_target_` and the arguments that it is always called with."""

@@ -11,9 +11,10 @@ from stages.data.batches import distributed, training_input
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
+from stages.networks.keras_internals import one_line
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
-from stages.optimization.optimizers import exclude_from_decay
+from stages.optimization.optimizers import clipping_of, exclude_from_decay
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import FitSettings, TrainSettings
 from stages.tasks.task import Task
@@ -66,6 +67,9 @@ class KerasStep:
         self.model = model
         self.task = task
         self.network = network = model.network.core
+        if strategy.in_sync > 1 and (name := clipping_of(optimizer)):
+            problem = f"train=fit with {name} of the optimizer with several replicas: Keras clips before the sum"
+            raise UserError(problem, "", "train=loop")
         with strategy.distribution.scope(), keras_floats(model.policy):
             self.not_decayed = exclude_from_decay(optimizer, network, settings.optimizer)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
@@ -119,8 +123,14 @@ class KerasLoop:
             own_errors(self._columns),
             keras_floats(self.step.model.policy),
         ):  # Keras makes its losses at the first step
-            for _ in range(steps):
-                logs = network.train_function(self._batches)
+            try:
+                for _ in range(steps):
+                    logs = network.train_function(self._batches)
+            except TypeError as error:  # such as an activity regularizer's, in half precision
+                if "Cannot convert a list containing a tensor of dtype" not in str(error):
+                    raise
+                problem = f"train=fit: Keras cannot add losses of different dtypes ({one_line(error)})"
+                raise UserError(problem, "losses of one dtype", "train=loop") from error
         self.step.loss.check_use(self.step.model, self._settings)
         is_built = all(getattr(metric, "built", True) for metric in network.metrics)  # by the network's own step, too
         results = network.get_metrics_result() if is_built else {}

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.optimization.optimizers import decay_excluded
+from stages.optimization.optimizers import build_optimizer, decay_excluded
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import AdamWSettings, CustomOptimizerSettings, SgdSettings
 from tests.stages.experiments import PLACES, after_steps, built_of, one_device, real_digits, settings
@@ -86,6 +86,17 @@ def test_decay_leaves_out_biases_and_vectors_unless_it_is_told_otherwise() -> No
     assert {short(v.path) for v in decay_excluded(network, ["bias"])} == {p for p in every if p.endswith("/bias")}
     with pytest.raises(UserError, match=r"decay_exclude: \*embedings is the path of no weight"):
         decay_excluded(network, [*default, "*embedings"])
+
+
+def test_a_custom_optimizer_decays_by_what_is_typed_0_too_and_else_by_its_own_default() -> None:
+    def decays(name: str, **typed: Any) -> set[float | None]:
+        custom = build_optimizer(CustomOptimizerSettings(_target_=f"keras.optimizers.{name}", **typed), 0.1)
+        return {custom.weight_decay, getattr(custom, "adam_weight_decay", custom.weight_decay)}
+
+    for name, own in {"AdamW": 0.004, "Muon": 0.004, "Lion": None, "Lamb": None}.items():
+        assert decays(name) == {own}
+        assert decays(name, weight_decay=0.0) == {0.0}
+        assert decays(name, weight_decay=0.1) == {0.1}
 
 
 WITHOUT_LOSS = {"class_weights": [0.0] * 10, "batch_size": 25}

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.settings.train import CosineSettings, SgdSettings
+from stages.settings.train import CosineSettings, CustomOptimizerSettings, SgdSettings
 from stages.train import train
 from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings
 from tests.stages.training import stopped
@@ -85,6 +85,31 @@ def given(kind: str | None = None, replicas: int = 1, **changes: Any) -> dict[st
 def run(folder: Path | None = None, **changes: Any) -> tuple[np.ndarray, Stopper]:
     trained, told = stopped.run(folder=folder, **given(**changes))
     return flat(trained.model.network), told
+
+
+CLIPPED = CustomOptimizerSettings(_target_="keras.optimizers.SGD", arguments={"clipvalue": 1.0})
+
+
+def penalized(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.Dense(4, activity_regularizer="l2")(keras.layers.Flatten()(inputs))
+    return keras.Model(inputs, keras.layers.Dense(num_classes, dtype="float32")(outputs))
+
+
+PENALIZED = partial(built_of, {"_target_": f"{__name__}.penalized"}, policy="mixed_bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"replicas": 2, "optimizer": CLIPPED}, "with clipvalue .*Keras clips before the sum"),
+        ({"build": PENALIZED}, "Keras cannot add losses of different dtypes"),
+    ],
+    ids=["clipped", "penalty"],
+)
+def test_what_keras_takes_wrong_steps_with_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=f"{problem}.*Try: train=loop"):
+        run(**changes)
 
 
 class Noting(keras.callbacks.Callback):
