@@ -57,7 +57,9 @@ def _rarely_mapped(overrides: Any, defaults: list[Any], self_added: bool) -> Dic
 
 defaults_list._create_interpolation_map = _rarely_mapped  # type: ignore[assignment]
 
-NAMED_BY_USERS = ("tracking.tags", "precision.layers", "strategy.layers", "task.loss")
+NAMED_BY_USERS = (
+    "tracking.tags", "precision.layers", "strategy.layers", "task.loss", "optimizer.arguments", "schedule.arguments",
+)  # fmt: skip
 """Mappings whose names are the user's own, and are typed without a plus sign."""
 
 

@@ -83,7 +83,7 @@ def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> Non
         assert row["train/loss"] == pytest.approx(row["val/loss"], abs=1e-4)
     with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not memorize it"):
         overfit(trained, OverfitSettings(loss=0.05, steps_per_epoch=10))
-    with pytest.raises(UserError, match="its loss is nan .*does not memorize it"):  # no step's loss was finite
+    with pytest.raises(UserError, match=r"its loss is nan .*does not memorize it"):  # no step's loss was finite
         overfit(replace(trained, history=({"train/loss": float("nan")},)), OverfitSettings())
 
 

@@ -69,7 +69,7 @@ WRONG = {
     "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
     "strategy=mirrored strategy.devices=[/cpu:0,cpu]": r"devices\[1\]=cpu is not valid\. .*Try: 'strategy\.devices=\[",
     "strategy=mirrored strategy.devices=[/cpu:0,CPU:0]": r"names a device twice.*Try: 'strategy\.devices=\[",
-    "optimizer=custom optimizer._target_=keras.optimizers.SGD +optimizer.arguments.learning_rate=1": "would do nothing",
+    "optimizer=custom optimizer._target_=keras.optimizers.SGD optimizer.arguments={learning_rate:1}": "do nothing",
 }
 TYPED = {
     "strategy=mirord": WRONG["strategy=mirord"],
