@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ TARGET = "target"
 SPLIT, WEIGHT = "(split)", "(weight)"
 """Columns beside features and targets."""
 
-RANGES = ((0.0, 1.0), (0.0, 255.0))
-"""Ranges that pixels have where all are within one."""
+RANGES = ((0.0, 1.0), (-0.5, 0.5), (-1.0, 1.0), (0.0, 255.0), (0.0, 65535.0))
+"""Ranges in use: the first that holds all pixels, but for a hundredth of it, and a quarter of which they exceed."""
 
 EXPECTED = (
     "arrays: (train, val, test), each (features, targets) or (features, targets, weights); None for one to be cut"
@@ -235,20 +236,19 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
                 f"{split}: {name} has {lengths[name]:,} rows, and {first} has {lengths[first]:,}",
                 "a row for each example",
             )
-        is_wide = array.ndim == 2 and array.dtype.kind in "fiub"
-        is_image = (array.ndim == 3 and array.dtype == np.uint8) or (array.ndim == 4 and array.dtype.kind in "fiu")
-        if name in part.features and (is_wide or is_image):
+        if name in part.features and array.ndim in (2, 3, 4) and array.dtype.kind in "fiub":
             if array.shape[1:] != train.columns[name].shape[1:]:
                 raise UserError(
                     f"{split}: {name} is {array.shape[1:]}", f"{train.columns[name].shape[1:]}, as in train"
                 )
-            if array.dtype.kind == "f" and (endless := np.isinf(array)).any():
-                row = int(np.argwhere(endless)[0][0])
-                raise UserError(f"{split}: {name} is infinite in row {row + 1:,}", "finite numbers; nan is missing")
+            if array.dtype.kind == "f" and (wrong := np.isinf(array) if array.ndim == 2 else ~np.isfinite(array)).any():
+                place = tuple(np.argwhere(wrong)[0])
+                expected = "finite numbers; in vectors, nan is a missing one"
+                raise UserError(f"{split}: {name} is {array[place]} in row {place[0] + 1:,}", expected)
         elif array.ndim != 1:
             raise UserError(
                 f"{split}: {name} is {array.dtype} {array.shape}",
-                "values [N], vectors of numbers [N, d], or images [N, H, W, C], or of bytes [N, H, W]",
+                "values [N], vectors of numbers [N, d], or images [N, H, W, C] or [N, H, W]",
             )
 
 
@@ -284,7 +284,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
     array = array[..., np.newaxis] if array.ndim == 3 else array
     if array.ndim == 2:
         return array.astype(np.float64, copy=False)
-    return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
+    return array.astype(np.uint8 if array.dtype in (np.uint8, np.bool_) else np.float32, copy=False)
 
 
 def _feature(array: np.ndarray) -> Feature:
@@ -292,7 +292,12 @@ def _feature(array: np.ndarray) -> Feature:
     if array.ndim == 2:
         return Feature("vector", "float64", array.shape[1:])
     low, high = float(array.min()), float(array.max())
-    ends = (0.0, 255.0) if array.dtype == np.uint8 else (low, high)
-    return image(
-        array.shape[1:], array.dtype, next((pair for pair in RANGES if pair[0] <= ends[0] and ends[1] <= pair[1]), ends)
-    )
+
+    def is_likely(ends: tuple[float, float]) -> bool:
+        more = (ends[1] - ends[0]) / 100
+        reaches = low == high or (min(low, 0) <= ends[0] / 4 and high > ends[1] / 4)
+        return reaches and ends[0] - more <= low and high <= ends[1] + more
+
+    unit = next(filter(is_likely, RANGES), None)
+    one = image(array.shape[1:], array.dtype, unit or (low, high))
+    return one if unit else replace(one, facts={**one.facts, "is_measured": True})

@@ -123,6 +123,7 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
     if known is not None:
-        images = dataclasses.replace(images, facts={**images.facts, TRAINED_ON: known})
+        of_training = {"range": tuple(known["range"])} if images.facts.get("is_measured") else {}
+        images = dataclasses.replace(images, facts={**images.facts, **of_training, TRAINED_ON: known})
     record = Record(params=facts(scaling))
     return dataclasses.replace(dataset, normalization=scaling, features={IMAGES: images}, record=record)

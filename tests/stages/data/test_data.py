@@ -85,7 +85,7 @@ def with_pixel(value: float) -> np.ndarray:
         ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"),
         ({"ends": (1.0, 1.0)}, "the least pixel"),
         ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
-        ({"images": with_pixel(256)}, r"lie in 0\.\.256"),
+        ({"images": with_pixel(258)}, r"lie in 0\.\.258"),
         ({"images": with_pixel(float("nan"))}, "lie in nan..nan.*finite pixels"),
     ],
 )

@@ -19,6 +19,7 @@ from stages.settings.train import RegressionSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
+from tests.stages.experiments import kept
 
 ROWS = 300
 RANDOM = np.random.default_rng(3)
@@ -113,12 +114,30 @@ def test_missing_elements_of_vectors_are_imputed() -> None:
     np.testing.assert_allclose(tensor[np.isnan(column), 0], median, rtol=1e-5)
 
 
-@pytest.mark.parametrize("images", [PIXELS, PIXELS[..., np.newaxis] / 255.0, PIXELS[..., np.newaxis] - 300.0])
-def test_pixels_are_images(images: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("images", "ends"),
+    [
+        (PIXELS, (0, 255)),
+        (PIXELS[..., np.newaxis] // 3, (0, 255)),
+        (PIXELS / 255 * 1.0001, (0, 1)),
+        (PIXELS / 255 * 0.3, (0, 1)),
+        (PIXELS[..., np.newaxis] > 99, (0, 1)),
+        ((PIXELS > 99).astype(np.uint8), (0, 1)),
+        (np.zeros_like(PIXELS), (0, 1)),
+        (PIXELS / 255 - 0.5, (-0.5, 0.5)),
+        (PIXELS / 127.5 - 1, (-1, 1)),
+        (PIXELS * np.uint16(257), (0, 65535)),
+        (PIXELS // 15, (0, 17)),
+        (PIXELS * 16.0, (0, 4080)),
+        (PIXELS[..., np.newaxis] - 300.0, (-300, -45)),
+        (PIXELS / 255 / 255, (0, 1 / 255)),
+    ],
+)
+def test_pixels_are_images(images: np.ndarray, ends: tuple[float, float]) -> None:
+    """Their range is the unit that they come near, else that of the training pixels, so that they span it."""
     dataset = cut(images, CLASSES % 3)
-    low, high = dataset.features["images"].facts["range"]
     assert dataset.features["images"].shape == (6, 5, 1)
-    assert (low, high) in ((0, 255), (0, 1), (-300, -45))
+    assert dataset.features["images"].facts["range"] == pytest.approx(ends)
     np.testing.assert_allclose(dataset.test.images[:, :, :, 0], images.reshape(PIXELS.shape)[dataset.test.numbers])
 
 
@@ -130,6 +149,28 @@ def test_the_range_of_pixels_is_that_of_training() -> None:
     assert dataset.features["images"].facts["range"] == (-300, -45)
     with pytest.raises(UserError, match="its test pixels lie in"):
         dataset_of_result((train, (bright * 20, CLASSES[200:] % 3)))
+
+
+GRAY = PIXELS[..., np.newaxis].astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        (GRAY / 60 - 2.1, (-2, 2.25)),  # standardized: the range of training, whatever these are
+        (GRAY / 255, (0, 1)),
+        (GRAY * 9, "lie in 0..2295, and its pixel_range is "),
+    ],
+)
+def test_a_reused_model_keeps_the_range_that_was_measured(given: np.ndarray, ends: Any, tmp_path: Path) -> None:
+    """Data of another unit keeps its own, by which the trained weights refuse it."""
+    trained_on = normalize(cut(GRAY / 60 - 2, CLASSES % 3), NormalizeSettings())
+    if isinstance(ends, str):
+        with pytest.raises(UserError, match=ends):
+            kept(trained_on, cut(given, CLASSES % 3), tmp_path)
+    else:
+        images = kept(trained_on, cut(given, CLASSES % 3), tmp_path).features["images"]
+        assert images.facts["range"] == pytest.approx(ends)
 
 
 def test_splits_that_are_given_stay_and_others_are_cut() -> None:
@@ -185,14 +226,15 @@ def words(**columns: Any) -> tuple[Any, Any]:
         (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
         (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
         (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
-        (lambda: words(cube=np.zeros((ROWS, 2, 2))), "train: cube is float64 (300, 2, 2)"),
+        (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
+        (lambda: (np.where(PIXELS[7, 1, 2] == PIXELS, np.nan, 1.0), CLASSES), "train: features is nan in row "),
         (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
         (lambda: words(mixed=np.array([1, "a"] * 150, object)), "column mixed: 'a' is a str, unlike row 1"),
         (lambda: words(name=np.array([b"\xff", b"a"] * 150)), "train, column name: Invalid UTF8 payload"),
         (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
         (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
         (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
-        (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is infinite in row "),
+        (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
         (lambda: words(image=PIXELS), "data has images beside other features"),
         (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
         (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
