@@ -112,7 +112,7 @@ def model(
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
-    return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32)
+    return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on)
 
 
 def _log_task(task: Task, settings: TaskSettings, reporter: Reporter) -> None:

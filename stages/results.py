@@ -250,6 +250,7 @@ class Model:
     rebuild_in_float32: the same, in float32 whatever the policy; None for a model that cannot be built again.
     metrics: the network's own; their state must be sums, which replicas can add to.
     augmentation: applied by the training step before the network; None where the input applies it.
+    trained_on: digests of the examples that its initial weights were trained on, where these are known.
     """
 
     network: keras.Model
@@ -260,6 +261,7 @@ class Model:
     record: Record = Record()
     augmentation: Augmentation | None = None
     rebuild_in_float32: Callable[[], keras.Model] | None = None
+    trained_on: np.ndarray | None = None
 
     @property
     def has_own_loss(self) -> bool:

@@ -38,7 +38,9 @@ from stages.settings.train import TrainSettings
 RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
 """Settings that may differ in a run that is resumed by its id."""
 
-REUSED_WITH = (*RESUMED_WITH, "from", "run", "fork", "fork_weights", "deterministic", "pipeline", "data", "load")
+REUSED_WITH = (
+    *RESUMED_WITH, "from", "run", "fork", "fork_weights", "deterministic", "pipeline", "data", "load", "model.weights",
+)  # fmt: skip
 """Settings that may differ from those of the run whose results are reused, beside those of the stages that run."""
 
 FORKED_WITH = (

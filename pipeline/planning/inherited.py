@@ -25,6 +25,7 @@ from pipeline.run_folder.runs import Runs
 from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store
 from stages.errors import UserError
+from stages.settings.model import ModelSettings
 from stages.settings.places import regular_file
 
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
@@ -69,6 +70,8 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, option in run.choices.items() if options.get(group, option) != option}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
+        if option != "resume":  # nothing needs the initial weights
+            overrides = ["model.weights=none" if _lacks_weights(text) else text for text in overrides]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = tuple(text for text in overrides if MASK not in text)
         _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, arguments.folders[1:])
@@ -104,6 +107,11 @@ def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str
 
 def _key(override: str) -> str:
     return split_override(override)[0].partition("@")[0]
+
+
+def _lacks_weights(override: str) -> bool:
+    weights = override.partition("=")[2].strip("'\"")
+    return _key(override) == "model.weights" and ModelSettings(weights=weights).lacks_weights
 
 
 def _check_trust(

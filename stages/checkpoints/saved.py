@@ -26,11 +26,12 @@ NAME = TRAINED.name
 def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     """Writes weights, history, and what must be known of the data when the model meets other data.
 
-    That is the names of the classes, the shape and range of the images, and a digest of each training image, by which
-    test examples are seen that the model was trained on.
+    That is the names of the classes, the shape and range of the images, and a digest of each training image, also of
+    the initial weights, by which test examples are seen that the model was trained on.
     """
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
-    arrays[DIGESTS] = dataset.train.described.digests
+    digests, earlier = dataset.train.described.digests, trained.model.trained_on
+    arrays[DIGESTS] = digests if earlier is None else np.concatenate([digests, earlier])
     facts = {
         "step": trained.steps,
         "best_epoch": trained.best_epoch,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from stages.checkpoints.saved import DIGESTS
 from stages.checkpoints.saved import TRAINED as SAVED
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
@@ -44,6 +45,7 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     same = [np.array_equal(first[f"weight.{place}"], second[f"weight.{place}"]) for place in range(14)]
     assert all(same[2:6])  # BatchNorm was trained neither with the head nor later
     assert not any(same[12:])
+    assert np.isin(first[DIGESTS], second[DIGESTS]).all()  # a later evaluation sees them, without those weights
 
 
 @pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3"])

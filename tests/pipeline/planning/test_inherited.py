@@ -44,6 +44,15 @@ def test_settings_are_taken_over(option: str, tmp_path: Path) -> None:
     assert taken_over([f"{option}={foreign(tmp_path, *HARMLESS)}"])[1:] == HARMLESS
 
 
+@pytest.mark.parametrize(("option", "taken"), [("resume", "gone.h5"), ("fork", "none"), ("run", "none")])
+def test_initial_weights_that_are_gone_are_left_out_where_nothing_reads_them(
+    option: str, taken: str, tmp_path: Path
+) -> None:
+    run = foreign(tmp_path, "model.weights='gone.h5'", "model.weights=imagenet")
+    given, other = taken_over([f"{option}={run}"])[1:]
+    assert (given.replace("'", ""), other) == (f"model.weights={taken}", "model.weights=imagenet")
+
+
 @pytest.mark.parametrize("run", ["from_a_friend", "{}/runs/e/from_a_friend"])
 def test_typed_settings_come_last_and_outputs_may_refer(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,7 @@ def probabilities(folder: Path) -> np.ndarray:
 
 
 def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Path, outputs: Path) -> None:
-    again, printed = begin(trained, outputs, "pipeline.export=null")
+    again, printed = begin(trained, outputs, "pipeline.export=null", f"model.weights='{trained}/export/saved_model'")
     first, second = summary(trained), summary(again)
     assert {name: stage["status"] for name, stage in second["stages"].items()} == {
         "strategy": "ran", "load": "ran", "normalize": "reused", "augment": "ran",
