@@ -38,7 +38,7 @@ from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.store_process import JobStore, StoreClient
-from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
+from pipeline.run_folder.summary import FINGERPRINT, NAME, PRUNED, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
@@ -222,6 +222,9 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
 
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
     experiment, resumed = job.experiment, job.resumed
+    known = {}
+    if resumed and FINGERPRINT in resumed.facts and checkpoint_files(folder / "checkpoints"):
+        known = {FINGERPRINT: resumed.facts[FINGERPRINT]}
     return Summary(
         run_id=resumed.run_id if resumed else None,
         status="RUNNING",
@@ -232,7 +235,7 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
         versions=versions(),
         identity=(resumed.identity if resumed else None) or identity(experiment),
         code=code,
-        facts={"seed": experiment.seed, **job.tags},
+        facts={"seed": experiment.seed, **known, **job.tags},
     )
 
 

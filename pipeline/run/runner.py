@@ -22,7 +22,7 @@ from pipeline.redaction import redact, redact_file
 from pipeline.run.facts import model_card
 from pipeline.run.reporter import RunReporter, kind, metric_name
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import StageOutcome, Summary
+from pipeline.run_folder.summary import FINGERPRINT, StageOutcome, Summary
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
@@ -171,6 +171,8 @@ class StageRunner:
             with signals.interruptible():
                 result = _result(stage, self._results, provided)
             own_record(name, result)
+            if name == "load" and isinstance(result, Dataset):
+                self._refuse_other_data(result)
             _check_later(result, self._results, later)
             outcome = "ran" if stage.planned.saved is None else "reused"
         except PrunedError:
@@ -181,6 +183,14 @@ class StageRunner:
             self.summary.stages[name] = StageOutcome(outcome, seconds)
             self.console.end_progress()
         return result
+
+    def _refuse_other_data(self, dataset: Dataset) -> None:
+        """Refuses data with which the run has not begun, before a stage replaces what others have written of it."""
+        before = self.summary.facts.setdefault(FINGERPRINT, dataset.fingerprint)
+        if before != dataset.fingerprint:
+            problem = f"{dataset.name} has changed since the run began: its fingerprint was {before}"
+            raise UserError(problem, "the data as they were, or a new run", "resume=never")
+        self.summary.write(self.folder)  # a killed run has no later time for it
 
     @property
     def _waited(self) -> float:

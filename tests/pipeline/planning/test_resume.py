@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.console import Console
@@ -19,6 +20,7 @@ from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
+from pipeline.run.engine import run_job
 from pipeline.run.executor import begin
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
@@ -196,6 +198,29 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
     assert (str(found.folder), found.forked) == (fork.folder, None)
     with claimed(found) as claim:
         assert begin(claim, Console()).summary.run_id == fork.run_id
+
+
+def test_data_that_have_changed_are_refused_before_anything_is_written(
+    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("data=arrays", f"data.files={tmp_path}/a.npz", *TRAINED, "train.epochs=1", "tracking=off")
+    numbers = np.random.default_rng(1).normal(size=(100, 3))
+    np.savez(tmp_path / "a.npz", x=numbers, y=np.arange(100) % 2)
+    before = ran(outputs, *words)
+    killed = replace(before, status="KILLED")
+    killed.write(Path(before.folder))
+    np.savez(tmp_path / "a.npz", x=numbers + 1, y=np.arange(100) % 2)
+    again = resolve(Job(experiment(*words, outputs=outputs), words), Console())
+    capsys.readouterr()
+    for _ in range(2):  # what has failed does not count as what the run began with
+        assert run_job(again, Console()) == 1
+        after = last(outputs)
+        assert (after.folder, after.stages["normalize"].status) == (before.folder, "skipped")
+        said = " ".join(capsys.readouterr().out.split())
+        assert "load: a.npz has changed since the run began" in said
+        assert "Try: resume=never" in said
+        assert "resume python" not in said
+        again = resolve(Job(experiment(*words, outputs=outputs), words), Console())
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
