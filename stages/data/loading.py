@@ -7,6 +7,7 @@ is first read.
 """
 
 import dataclasses
+import errno
 import hashlib
 import itertools
 import os
@@ -42,10 +43,11 @@ Example = tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class Invalid:
-    """An example that cannot be used: where it is, and why."""
+    """An example that cannot be used: where it is, and why; may_pass: a later run may be able to read the same file."""
 
     where: str
     why: str
+    may_pass: bool = False
 
 
 class Source:
@@ -145,7 +147,9 @@ class FileSource(Source):
         try:
             return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
-            return Invalid(where, getattr(error, "strerror", None) or str(error))
+            number = getattr(error, "errno", errno.ENOENT)
+            may_pass = number not in (errno.ENOENT, errno.EINVAL)  # which `_state` tells from a readable file
+            return Invalid(where, getattr(error, "strerror", None) or str(error), may_pass)
 
     def where(self, number: int) -> str:
         """Names an example, for errors."""
@@ -275,6 +279,8 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     place = cache / f"images-{source.fingerprint}"
     entry, is_new = cached(place, make, reporter)
     prepared = Prepared(entry, is_new, fits)
+    if any(example.may_pass for example in prepared.invalid):
+        discard(place)
     _refuse(prepared.invalid, settings.on_error)
     size = "×".join(map(str, source.image_shape))
     reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.images):,} images of {size} in {place}")
@@ -306,7 +312,7 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     }
     for name in ("digests", "moments"):
         arrays[name] = np.concatenate([getattr(part, name) for part in described])
-    facts = {"invalid": [[result.where, result.why] for result in results if isinstance(result, Invalid)]}
+    facts = {"invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]}
     whole = images.close()
     return Contents(facts, {**arrays, _IMAGES: whole}) if folder is None else Contents(facts, arrays, [_IMAGES])
 

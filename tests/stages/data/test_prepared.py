@@ -65,6 +65,17 @@ def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, file: str | None
     equal(after, image_folder(given))
 
 
+@pytest.mark.parametrize(("target", "kept"), [("/proc/self/mem", 0), ("nowhere.png", 1)])
+def test_an_image_that_could_not_be_read_is_tried_again(tmp_path: Path, target: str, kept: int) -> None:
+    """Reading that memory fails, as reading a disk may; a link to nothing is another image once there is something."""
+    root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
+    (root / "class 0" / "new.png").symlink_to(target)
+    left_out = image_folder(settings(root, on_error="skip"), cache=cache)
+    assert left_out.record.params["data/skipped"] == 1
+    assert len(list(cache.glob("images-*"))) == kept
+    np.testing.assert_array_equal(left_out.train.images[:], image_folder(settings(root, on_error="skip")).train.images)
+
+
 def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "images", examples=25)
     held = image_folder(settings(root), cache=tmp_path / "cache")
