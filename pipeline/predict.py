@@ -25,7 +25,7 @@ from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
 from stages.errors import UserError, printable
-from stages.features.drift import Drift
+from stages.features.drift import IMAGES, Drift
 from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
 
@@ -147,7 +147,7 @@ def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tup
                 contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
-        drift.add_encoded([content for _, content in contents])
+        drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])
         answers = scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 

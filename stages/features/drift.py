@@ -7,7 +7,6 @@ training and q now (Siddiqi, Credit Risk Scorecards, 2006, chapter 6, from which
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,6 @@ TOP, KNOWN = 10, 1_000
 SHOWN = 5
 """Columns that are named in a line, at most."""
 
-SIDE = 32
-"""Pixels of a side of the small versions whose means are taken of encoded images."""
-
 Bins = dict[str, Any]
 
 
@@ -57,7 +53,7 @@ def trained_on(features: Mapping[str, Feature]) -> str:
 def _bins_of(name: str, feature: Feature, column: Column) -> Bins:
     bins: Bins = {"kind": feature.kind, "column": feature.facts.get("column", name)}
     if feature.kind == "image":
-        bins |= {"range": list(feature.facts["range"]), "channels": feature.shape[-1]}
+        bins |= {"range": list(feature.facts["range"]), "shape": feature.shape, "resize": feature.facts["resize"]}
     measured = _measured(bins, column)
     if feature.kind == "category":
         bins["values"] = list(feature.facts["values"][:KNOWN])
@@ -118,13 +114,16 @@ class Drift:
         self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)
 
     def add_encoded(self, images: Sequence[bytes]) -> None:
-        """Counts encoded images, by small versions of them; those that cannot be decoded count not."""
+        """Counts encoded images as training decodes them; those that cannot be decoded count not."""
+        from stages.data.decode import Decoder  # with TensorFlow, which the model is asked by
+
         for name, bins in self._bins.items():
-            if bins["kind"] == "image" and self.rows < ROWS:
+            if "resize" in bins and self.rows < ROWS:  # a model of an earlier version does not say how
                 low, high = bins["range"]
-                found = [small for image in images if (small := _small(image, bins["channels"])) is not None]
-                if found:
-                    self.add({name: np.stack(found) * ((high - low) / 255) + low})
+                decoded = Decoder(tuple(bins["shape"]), bins["resize"])(images)
+                means = [[one.mean()] for one in decoded if isinstance(one, np.ndarray)]
+                if means:
+                    self.add({name: np.array(means) * ((high - low) / 255) + low})
 
     def moved(self) -> dict[str, float]:
         """Returns the columns that have moved, the farthest first, with their indices."""
@@ -141,19 +140,6 @@ class Drift:
         more = f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
         shown = f"{', '.join(moved[:SHOWN])}{more}"
         return [f"{what} differ from those of the training in {shown} (population stability index)"] if moved else []
-
-
-def _small(image: bytes, channels: int) -> np.ndarray | None:
-    """Returns an encoded image as some pixels of 0 to 255, [h, w, C]; None where Pillow cannot decode it."""
-    from PIL import Image
-
-    try:
-        with Image.open(BytesIO(image)) as opened:
-            opened.draft("RGB", (SIDE, SIDE))
-            small = opened.convert("L" if channels == 1 else "RGB").resize((SIDE, SIDE))
-    except Exception:  # of what is damaged Pillow raises many kinds
-        return None
-    return np.asarray(small, np.float64).reshape(SIDE, SIDE, -1)
 
 
 def _index(shares: np.ndarray, counts: np.ndarray) -> float:

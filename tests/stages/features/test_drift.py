@@ -13,6 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.serve import Watch, answering
+from stages.data.decode import Decoder
 from stages.data.split import Split
 from stages.evaluate import evaluate
 from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
@@ -128,6 +129,21 @@ def test_encoded_images_are_counted_by_their_brightness() -> None:
     darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
     assert (like.rows, like.moved()) == (LEAST, {})
     assert list(darker.moved()) == ["photo"]
+
+
+@pytest.mark.parametrize(
+    ("resize", "shape", "scale"), [("crop", (6, 6, 3), 1), ("pad", (6, 6, 1), 1), ("stretch", (8, 8, 1), 257)]
+)
+def test_encoded_images_of_the_training_move_nothing(resize: str, shape: tuple[int, int, int], scale: int) -> None:
+    """Bright on the left, so that the middle is darker; of 16 bits the upper 8 count."""
+    random = np.random.default_rng(6)
+    pixels = (np.linspace(250, 5, 40) * random.uniform(0.8, 1, (LEAST, 20, 1))).astype(np.uint8)
+    given = [png(Image.fromarray(one * np.uint16(scale) if scale > 1 else one), "PNG") for one in pixels]
+    features = {"images": image(shape, np.uint8, (0, 255), resize)}
+    decoded = np.array(Decoder(shape, resize)(given))
+    drift = Drift(trained_on(with_bins(features, {"images": decoded})))
+    drift.add_encoded(given)
+    assert (drift.rows, drift.moved()) == (LEAST, {})
 
 
 def loaded(folder: Path, seed: int, more: float) -> Dataset:
