@@ -36,7 +36,7 @@ class Serving(tf.Module):
     likeliest class; and `score`, float32 [N], its probability.
 
         serving_default: an argument for each feature, by its name; `images`, unscaled pixels, are float32 [N, H, W, C].
-        serve_uint8(images): uint8 [N, H, W, C].
+        serve_uint8(images): uint8 [N, H, W, C]. Only where the data's images are uint8, or their pixels 0 to 255.
         serve_bytes(encoded): string [N], each a JPEG or PNG of any size; it becomes pixels by the function of the
             training. Only for images of 1 or 3 channels.
 
@@ -72,8 +72,9 @@ class Serving(tf.Module):
         images = self.dataset.images
         functions: dict[str, Any] = {"serving_default": (self._serve, _named(self.specs))}
         if images is not None:
-            specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8)}
-            functions["serve_uint8"] = self._serve, _named(specs)
+            if images.dtype == "uint8" or images.facts["range"] == (0.0, 255.0):
+                specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8)}
+                functions["serve_uint8"] = self._serve, _named(specs)
             if images.shape[-1] in (1, 3):
                 functions["serve_bytes"] = self._serve_bytes, tf.TensorSpec((None,), tf.string, name="encoded")
         for function, spec in functions.values():

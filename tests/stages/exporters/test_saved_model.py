@@ -13,7 +13,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelFil
 
 from stages.data.decode import Decoder
 from stages.export import export
-from stages.exporters.saved_model import SavedModel
+from stages.exporters.saved_model import SavedModel, Serving
 from stages.features.kinds import image
 from stages.load.synthetic import synthetic
 from stages.networks.keras_internals import all_layers
@@ -112,6 +112,17 @@ def test_encoded_images_give_what_their_decoded_pixels_give(loaded: Any) -> None
 def test_what_is_no_whole_image_is_an_error(loaded: Any, content: bytes) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         loaded.signatures["serve_bytes"](encoded=tf.constant([content]))
+
+
+@pytest.mark.parametrize(("dtype", "greatest"), [("float32", 255.0), ("float32", 1.0), ("uint8", 1.0)])
+def test_bytes_are_taken_where_they_are_pixels(dtype: str, greatest: float) -> None:
+    digits = real_digits(8)
+    dataset = replace(
+        digits.with_each_split(lambda one: replace(one, features={"images": (one.images > 8).astype(dtype)})),
+        features={"images": image((8, 8, 1), dtype, (0.0, greatest))},
+    )
+    signatures = Serving(small_cnn(dataset, one_device()), dataset).signatures()
+    assert ("serve_uint8" in signatures) == (dtype == "uint8" or greatest == 255)
 
 
 def test_encoded_images_get_the_range_of_the_data(tmp_path: Path) -> None:
