@@ -86,7 +86,8 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
         if isinstance(answer, str):
-            print(f"error: {file}: {answer}", file=sys.stderr)
+            hint = "" if file.suffix.lower() in SUFFIXES else "; the model takes images, or folders of them"
+            print(f"error: {file}: {answer}{hint}", file=sys.stderr)
             failed += 1
             continue
         key, numbers = answer.popitem()

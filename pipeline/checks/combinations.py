@@ -64,7 +64,9 @@ FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "batches that replicas share unequally": _shares_unequally,
     "workers": lambda experiment: experiment.members,
     "a backbone": _has_backbone,
-    "changes of single images": lambda experiment: _setting(experiment, "augment.changes") is True,
+    "changes of images": lambda experiment: any(
+        _setting(experiment, f"augment.{name}") is True for name in ("changes", "mixes")
+    ),
     "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
     "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
 }
@@ -263,7 +265,7 @@ UNREAD = (
     (r"train\.fine_tune_(layers|rate)", "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
     (r"train\.cache_features", "train=fit", "train=loop"),
     (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
-    (r"augment\.where", "augment=* without changes of single images", "augment=flip"),
+    (r"augment\.where", "augment=* without changes of images", "augment=flip"),
     (r"export\.promote_if", "export.alias=null", "export.alias=champion"),
     (r"data\.resize", "data.size=null", "data.size=160"),
 )

@@ -38,13 +38,13 @@ def test_a_pipe_gets_whole_lines_of_fields_by_tabs(run: Path, image: Path, capsy
 
 
 def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = image.with_name("bad.bmp")
+    bad = image.with_name("table.csv")
     bad.write_bytes(b"none")
     for files, lines, code in (([image] * 2, 2, 0), ([image, bad, image, bad], 2, 1)):
         assert predict.main([str(run), *map(str, files), "--top=1"]) == code
         printed = capsys.readouterr()
         assert printed.out.splitlines() == [f"{image}\ttab\\tbed\t0.7000"] * lines
-        assert printed.err.count("cannot be decoded") == len(files) - lines
+        assert printed.err.count("cannot be decoded") == len(files) - lines == printed.err.count("takes images")
     assert predict.main([str(run), *[str(image)] * 40, "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [list(row["probabilities"]) for row in rows] == [list(NAMES)] * 40

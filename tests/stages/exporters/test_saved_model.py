@@ -118,7 +118,9 @@ def test_what_is_no_whole_image_is_an_error(loaded: Any, content: bytes) -> None
 def test_bytes_are_taken_where_they_are_pixels(dtype: str, greatest: float) -> None:
     digits = real_digits(8)
     dataset = replace(
-        digits.with_each_split(lambda one: replace(one, features={"images": (one.images > 8).astype(dtype)})),
+        digits.with_each_split(
+            lambda one: replace(one, features={"images": (np.asarray(one.images) > 8).astype(dtype)})
+        ),
         features={"images": image((8, 8, 1), dtype, (0.0, greatest))},
     )
     signatures = Serving(small_cnn(dataset, one_device()), dataset).signatures()
