@@ -102,6 +102,11 @@ def drift_of(loaded: Any) -> Drift:
     return Drift("{}" if known is None else known.numpy().decode())
 
 
+def count_encoded(drift: Drift, images: Sequence[bytes]) -> None:
+    """Count encoded images by their pixels, as those of the training were decoded."""
+    drift.add_encoded(images, import_module("stages.data.decode").Decoder)  # with TensorFlow, as the model has it
+
+
 def encoded_function(loaded: Any) -> Any:
     """Return the function of a loaded SavedModel that takes encoded images, string [N].
 

@@ -5,7 +5,7 @@ training and q now (Siddiqi, Credit Risk Scorecards, 2006, chapter 6, from which
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,14 +113,12 @@ class Drift:
                 self._counts[name] = self._counts.get(name, 0) + counts
         self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)
 
-    def add_encoded(self, images: Sequence[bytes]) -> None:
-        """Counts encoded images as training decodes them; those that cannot be decoded count not."""
-        from stages.data.decode import Decoder  # with TensorFlow, which the model is asked by
-
+    def add_encoded(self, images: Sequence[bytes], decoder: Callable[..., Any]) -> None:
+        """Counts encoded images; those that cannot be decoded count not. decoder: `stages.data.decode.Decoder`."""
         for name, bins in self._bins.items():
             if "resize" in bins and self.rows < ROWS:  # a model of an earlier version does not say how
                 low, high = bins["range"]
-                decoded = Decoder(tuple(bins["shape"]), bins["resize"])(images)
+                decoded = decoder(tuple(bins["shape"]), bins["resize"])(images)
                 means = [[one.mean()] for one in decoded if isinstance(one, np.ndarray)]
                 if means:
                     self.add({name: np.array(means) * ((high - low) / 255) + low})

@@ -125,8 +125,8 @@ def test_encoded_images_are_counted_by_their_brightness() -> None:
     noise = png(Image.fromarray(random.integers(0, 256, (200, 200, 3)).astype(np.uint8)), "PNG")
     parts = noise.split(b"IDAT")  # of a second part that is none Pillow says so by a SyntaxError
     broken = b"IDAT".join(parts[:2]) + b"\1\2\3\4" + parts[2]
-    like.add_encoded([b"no image", broken, *encoded(random.integers(0, 256, LEAST))])
-    darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
+    like.add_encoded([b"no image", broken, *encoded(random.integers(0, 256, LEAST))], Decoder)
+    darker.add_encoded(encoded(random.integers(0, 128, LEAST)), Decoder)
     assert (like.rows, like.moved()) == (LEAST, {})
     assert list(darker.moved()) == ["photo"]
 
@@ -142,7 +142,7 @@ def test_encoded_images_of_the_training_move_nothing(resize: str, shape: tuple[i
     features = {"images": image(shape, np.uint8, (0, 255), resize)}
     decoded = np.array(Decoder(shape, resize)(given))
     drift = Drift(trained_on(with_bins(features, {"images": decoded})))
-    drift.add_encoded(given)
+    drift.add_encoded(given, Decoder)
     assert (drift.rows, drift.moved()) == (LEAST, {})
 
 
