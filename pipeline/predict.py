@@ -13,7 +13,6 @@ from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code
 from pipeline.serving import (
     answers,
     as_trained,
-    count_encoded,
     drift_of,
     encoded_function,
     load,
@@ -149,7 +148,7 @@ def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tup
                 contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
-        count_encoded(drift, [content for _, content in contents[:: 1 + len(files) // IMAGES]])
+        drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])
         answers = scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 

@@ -15,16 +15,7 @@ from threading import Lock
 from typing import Any
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving import (
-    BYTES,
-    as_taken,
-    as_trained,
-    count_encoded,
-    drift_of,
-    encoded_function,
-    mlflow_model,
-    scores,
-)
+from pipeline.serving import BYTES, as_taken, as_trained, drift_of, encoded_function, mlflow_model, scores
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
@@ -163,7 +154,7 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
-        await asyncio.to_thread(watch.count, lambda: count_encoded(watch.drift, encoded))
+        await asyncio.to_thread(watch.count, lambda: watch.drift.add_encoded(encoded))
         return {"predictions": answers}
 
 

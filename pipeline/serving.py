@@ -99,12 +99,8 @@ def load(folder: Path) -> Any:
 def drift_of(loaded: Any) -> Drift:
     """Return what counts rows by what a loaded SavedModel was trained on; of one of an earlier version nothing."""
     known = getattr(loaded, "trained_on", None)
-    return Drift("{}" if known is None else known.numpy().decode())
-
-
-def count_encoded(drift: Drift, images: Sequence[bytes]) -> None:
-    """Count encoded images by their pixels, as those of the training were decoded."""
-    drift.add_encoded(images, import_module("stages.data.decode").Decoder)  # with TensorFlow, as the model has it
+    decoder = import_module("stages.data.decode").Decoder  # with TensorFlow, as the model
+    return Drift("{}" if known is None else known.numpy().decode(), decoder)
 
 
 def encoded_function(loaded: Any) -> Any:

@@ -64,9 +64,7 @@ FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "batches that replicas share unequally": _shares_unequally,
     "workers": lambda experiment: experiment.members,
     "a backbone": _has_backbone,
-    "changes of images": lambda experiment: any(
-        _setting(experiment, f"augment.{name}") is True for name in ("changes", "mixes")
-    ),
+    "changes of images": lambda one: True in (_setting(one, "augment.changes"), _setting(one, "augment.mixes")),
     "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
     "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
 }

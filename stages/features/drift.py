@@ -94,8 +94,9 @@ def _counts(bins: Bins, measured: np.ndarray) -> np.ndarray:
 class Drift:
     """Counts rows that come in by the bins of the training split."""
 
-    def __init__(self, known: str) -> None:
-        """known: of `trained_on`."""
+    def __init__(self, known: str, decoder: Callable[..., Any] | None = None) -> None:
+        """known: of `trained_on`. decoder: `stages.data.decode.Decoder`, for encoded images."""
+        self._decoder = decoder
         self._bins: dict[str, Bins] = json.loads(known)
         self._counts: dict[str, np.ndarray] = {}
         self.rows = 0
@@ -113,12 +114,12 @@ class Drift:
                 self._counts[name] = self._counts.get(name, 0) + counts
         self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)
 
-    def add_encoded(self, images: Sequence[bytes], decoder: Callable[..., Any]) -> None:
-        """Counts encoded images; those that cannot be decoded count not. decoder: `stages.data.decode.Decoder`."""
+    def add_encoded(self, images: Sequence[bytes]) -> None:
+        """Counts encoded images as training decodes them; those that cannot be decoded count not."""
         for name, bins in self._bins.items():
-            if "resize" in bins and self.rows < ROWS:  # a model of an earlier version does not say how
+            if self._decoder and "resize" in bins and self.rows < ROWS:  # which models of earlier versions lack
                 low, high = bins["range"]
-                decoded = decoder(tuple(bins["shape"]), bins["resize"])(images)
+                decoded = self._decoder(tuple(bins["shape"]), bins["resize"])(images)
                 means = [[one.mean()] for one in decoded if isinstance(one, np.ndarray)]
                 if means:
                     self.add({name: np.array(means) * ((high - low) / 255) + low})

@@ -121,12 +121,12 @@ def test_encoded_images_are_counted_by_their_brightness() -> None:
         return [png(Image.fromarray(np.full((40, 30, 3), value, np.uint8)), "PNG") for value in values]
 
     random = np.random.default_rng(5)
-    like, darker = Drift(KNOWN), Drift(KNOWN)
+    like, darker = Drift(KNOWN, Decoder), Drift(KNOWN, Decoder)
     noise = png(Image.fromarray(random.integers(0, 256, (200, 200, 3)).astype(np.uint8)), "PNG")
     parts = noise.split(b"IDAT")  # of a second part that is none Pillow says so by a SyntaxError
     broken = b"IDAT".join(parts[:2]) + b"\1\2\3\4" + parts[2]
-    like.add_encoded([b"no image", broken, *encoded(random.integers(0, 256, LEAST))], Decoder)
-    darker.add_encoded(encoded(random.integers(0, 128, LEAST)), Decoder)
+    like.add_encoded([b"no image", broken, *encoded(random.integers(0, 256, LEAST))])
+    darker.add_encoded(encoded(random.integers(0, 128, LEAST)))
     assert (like.rows, like.moved()) == (LEAST, {})
     assert list(darker.moved()) == ["photo"]
 
@@ -141,8 +141,8 @@ def test_encoded_images_of_the_training_move_nothing(resize: str, shape: tuple[i
     given = [png(Image.fromarray(one * np.uint16(scale) if scale > 1 else one), "PNG") for one in pixels]
     features = {"images": image(shape, np.uint8, (0, 255), resize)}
     decoded = np.array(Decoder(shape, resize)(given))
-    drift = Drift(trained_on(with_bins(features, {"images": decoded})))
-    drift.add_encoded(given, Decoder)
+    drift = Drift(trained_on(with_bins(features, {"images": decoded})), Decoder)
+    drift.add_encoded(given)
     assert (drift.rows, drift.moved()) == (LEAST, {})
 
 
