@@ -236,7 +236,8 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
                 f"{split}: {name} has {lengths[name]:,} rows, and {first} has {lengths[first]:,}",
                 "a row for each example",
             )
-        if name in part.features and array.ndim in (2, 3, 4) and array.dtype.kind in "fiub":
+        is_gray = array.ndim == 3 and array.dtype in (np.uint8, np.bool_)  # other numbers may be time series
+        if name in part.features and (is_gray or (array.ndim in (2, 4) and array.dtype.kind in "fiub")):
             if array.shape[1:] != train.columns[name].shape[1:]:
                 raise UserError(
                     f"{split}: {name} is {array.shape[1:]}", f"{train.columns[name].shape[1:]}, as in train"
@@ -248,7 +249,7 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
         elif array.ndim != 1:
             raise UserError(
                 f"{split}: {name} is {array.dtype} {array.shape}",
-                "values [N], vectors of numbers [N, d], or images [N, H, W, C] or [N, H, W]",
+                "values [N], vectors of numbers [N, d], or images [N, H, W, C], or of bytes [N, H, W]",
             )
 
 
