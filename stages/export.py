@@ -27,7 +27,8 @@ def export(
 ) -> Exported:
     """Writes every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
 
-    All formats take unscaled pixels, as the data set has them, and return probabilities. The table of their differences
+    All formats take unscaled pixels, as the data set has them, and return probabilities; of tables LiteRT and ONNX take
+    what the encoder returns. The table of their differences
     is in `export/formats.md` and `export/formats.csv`.
 
     Raises:
@@ -68,7 +69,11 @@ def export(
     for row in rows:
         row.refuse(exporters[row.name], policy)
     exported = _exported(paths, rows, files, dataset)
-    return dataclasses.replace(exported, license=settings.license, answers=_answers(trained.model.task))
+    encoded = [paths[name].name for name, one in exporters.items() if dataset.encoder and not one.takes_features]
+    note = f"{', '.join(encoded)}: what the layer `encoder` of model.keras (export=keras) returns" if encoded else ""
+    if note:
+        reporter.log(f"export      input of {note}")
+    return dataclasses.replace(exported, license=settings.license, answers=_answers(trained.model.task), note=note)
 
 
 def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:

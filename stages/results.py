@@ -335,6 +335,7 @@ class Exported:
         (`float64[5]`); empty for images.
     answers: the same of what it returns, of images too.
     license: of the model, by its identifier; None: not known.
+    note: what files take that do not take the columns.
     """
 
     path: Path
@@ -347,6 +348,7 @@ class Exported:
     columns: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
     license: str | None = None
+    note: str = ""
 
     @property
     def implied_record(self) -> Record:

@@ -13,6 +13,7 @@ from stages.data.columns import Column, evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
+from stages.exporters.reload import COLUMN
 from stages.networks.complexity import scoring_batch
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv
@@ -116,8 +117,10 @@ class Reference:
         """
         with tempfile.TemporaryDirectory() as folder:
             given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
-            np.savez(given[True], allow_pickle=False, **self.features)
-            np.savez(given[False], allow_pickle=False, **self.inputs)
+            for takes_features, columns in ((True, self.features), (False, self.inputs)):
+                # A column may be named as an argument of `savez` is.
+                named = {f"{COLUMN}{name}": column for name, column in columns.items()}
+                np.savez(given[takes_features], allow_pickle=False, **named)
             common: dict[str, Any] = {"batch": self.batch, "calls": CALLS}
             orders = {
                 name: {

@@ -62,7 +62,7 @@ def _of_keras_alone(model: Model, dataset: Dataset) -> Iterator[keras.Model]:
         answers = model.task.with_answers(network.outputs[0])
         classifier = keras.Model(network.input, answers, name=network.name)
         if dataset.encoder is not None:
-            encoded = network_input(dataset.encoder.output)
+            encoded = network_input(dataset.encoder(dataset.encoder.input))
             classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
         _refuse_unknown(classifier)
         yield classifier

@@ -18,6 +18,9 @@ import numpy as np
 Predict = Callable[[Any], np.ndarray]
 """From features, one array [N, ...] or several by name, to probabilities, float32 [N, classes]."""
 
+COLUMN = "column "
+"""Start of the names of arrays in files of features."""
+
 _ONNX_DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
@@ -26,13 +29,13 @@ def measure(loader: str, path: str, features: str, answers: str, batch: int, cal
 
     Args:
         loader: the file with the function `load` of the format.
-        features: an .npz file, with an array for each. answers: the .npz file to write.
+        features: an .npz file, with an array for each, named after COLUMN. answers: the .npz file to write.
         batch: examples that are answered at once.
         calls: calls with a single example, of which the median time counts.
     """
     predict = runpy.run_path(loader)["load"](path)
     with np.load(features, allow_pickle=False) as arrays:
-        columns = dict(arrays)
+        columns = {name.removeprefix(COLUMN): array for name, array in arrays.items()}
     count = len(next(iter(columns.values())))
 
     def given(begin: int, end: int) -> Any:

@@ -11,16 +11,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from stages.errors import UserError
 from stages.export import export
 from stages.exporters.comparison import Reference
 from stages.exporters.litert import LiteRT
+from stages.exporters.reload import load
 from stages.exporters.saved_model import SavedModel
+from stages.normalize import normalize
 from stages.results import Dataset, Exported, Model, Strategy, Trained
-from stages.settings.model import CnnSettings, ResnetSettings
+from stages.settings.data import NormalizeSettings
+from stages.settings.model import CnnSettings, MlpSettings, ResnetSettings
 from stages.settings.results import (
     ExportSettings,
     KerasSettings,
@@ -32,7 +37,16 @@ from stages.settings.results import (
 )
 from stages.tasks.classification import Classification
 from tests.conftest import ROOT
-from tests.stages.experiments import after_steps, built_of, mirrored, model_parallel, one_device, real_digits, settings
+from tests.stages.experiments import (
+    after_steps,
+    built_of,
+    mirrored,
+    model_parallel,
+    one_device,
+    real_digits,
+    settings,
+    table_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +145,24 @@ def test_every_precision_and_placement_is_exported_in_every_format(policy: str, 
         assert metrics[f"export/{name}/agreement"] >= (0.99 if name == "litert_int8" else 0.995), name
         if name == "saved_model" or (policy == "float64" and "litert_" not in name):
             assert metrics[f"export/{name}/max_abs_diff"] <= 1e-5, name
+
+
+def test_of_tables_some_formats_take_what_the_layer_encoder_returns(tmp_path: Path) -> None:
+    """Whatever the columns are called."""
+    random = np.random.default_rng(1)
+    names = ("file", "allow_pickle", "price")
+    frame = pd.DataFrame(random.normal(9, 4, (200, 3)), columns=names)
+    data = normalize(table_of(tmp_path, frame, target="price"), NormalizeSettings())
+    result = Trained(built_of(MlpSettings(hidden=[8]), data, one_device()), (), 1, 0)
+    formats = {name: FORMATS[name] for name in FORMATS.keys() & {"keras", "litert_float32", "onnx"}}
+    made = export(result, data, ExportSettings(formats=formats, reload="here"), tmp_path)
+    assert made.note.endswith(": what the layer `encoder` of model.keras (export=keras) returns")
+    raw = {name: np.asarray(data.test.features[name]) for name in names[:2]}
+    paths = {made.format: made.path, **made.others}
+    model = load(str(paths.pop("keras")))
+    encoded = keras.models.load_model(tmp_path / "export" / "model.keras").get_layer("encoder")(raw)["numbers"].numpy()
+    for path in paths.values():
+        np.testing.assert_allclose(load(str(path))(encoded), model(raw), rtol=1e-5, atol=1e-5)
 
 
 TRAINS = """
