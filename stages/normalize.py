@@ -9,13 +9,14 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.features.drift import with_bins
-from stages.features.encoder import learn_encoder, restore_encoder, save_encoder
+from stages.features.encoder import NAME, learn_encoder, restore_encoder, save_encoder, saved_features
 from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
 from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
 from stages.settings.places import regular_file
+from stages.settings.table import KINDS, TableSettings, TrainedTableSettings
 from stages.tasks.classification import Classification
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -75,6 +76,24 @@ def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, ca
     return restore_scaling(saved, dataset)
 
 
+def with_kinds(settings: TableSettings, saved: Path) -> TableSettings:
+    """Returns the settings of a table with the kinds and classes that a run has saved with its normalization."""
+    features = saved_features(saved) if (saved / f"{NAME}.json").is_file() else {}
+    kinds = {one.facts.get("column", name): one.kind for name, one in features.items() if one.kind in KINDS}
+    learnt = _learnt(saved)
+    targets = dict.fromkeys(settings.targets, "number" if "mean" in learnt else "category")
+    return TrainedTableSettings(**vars(settings), kinds={**kinds, **targets}, classes=learnt["names"])
+
+
+def _learnt(saved: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(regular_file(saved / TARGETS).read_text())
+        return {name: tuple(values) for name, values in content.items()}
+    except (OSError, ValueError) as error:
+        problem = f"{saved / TARGETS} cannot be read ({error})"
+        raise UserError(problem, "the results of a run of this version as it left them") from error
+
+
 def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     """Returns `dataset` with the task as the run had it; classes, of which it may lack some, by their names.
 
@@ -83,13 +102,7 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     Raises:
         UserError: where the file is missing or damaged, or the target is of numbers here or there alone.
     """
-    try:
-        learnt: dict[str, Any] = {
-            name: tuple(values) for name, values in json.loads(regular_file(saved / TARGETS).read_text()).items()
-        }
-    except (OSError, ValueError) as error:
-        problem = f"{saved / TARGETS} cannot be read ({error})"
-        raise UserError(problem, "the results of a run of this version as it left them") from error
+    learnt = _learnt(saved)
     if dataset.task.learnt == learnt:
         return dataset
     before, names = dataset.task.names, learnt["names"]

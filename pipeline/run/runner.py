@@ -37,6 +37,7 @@ from stages.results import Dataset, Exported, Model, Record, as_number
 from stages.reuse import Reuse, reuse_of
 from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
+from stages.settings.table import TableSettings
 from stages.storage.atomic import atomic_write
 
 
@@ -60,6 +61,7 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment, against: Path | N
             not have the weights that they name.
     """
     bound = []
+    normalized = next((planned.saved for planned in plan if planned.name == "normalize"), None)
     with quiet_stderr():
         for planned in plan:
             function = planned.load()
@@ -72,6 +74,10 @@ def bind(plan: Sequence[PlannedStage], experiment: Experiment, against: Path | N
                 settings = dataclasses.replace(settings, weights=str(_local_weights(settings, experiment)))
             if isinstance(settings, EvaluateSettings):
                 settings = dataclasses.replace(settings, against=str(against) if against is not None else None)
+            if isinstance(settings, TableSettings) and normalized:
+                from stages.normalize import with_kinds
+
+                settings = with_kinds(settings, normalized)
             bound.append(BoundStage(planned, function, settings))
     return bound
 

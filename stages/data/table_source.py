@@ -19,7 +19,7 @@ from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_na
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
-from stages.settings.table import UNNAMED, Header, TableSettings, files_of, format_of
+from stages.settings.table import UNNAMED, Header, TableSettings, TrainedTableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
 
 FEW = 10
@@ -43,7 +43,7 @@ _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 3
+VERSION = 4
 """Of what a table becomes in the cache."""
 
 MOST_SKIPPED = 10_000
@@ -83,7 +83,8 @@ class Profile:
             return cls(name, **facts)
         present = column.drop_null()
         is_text = pa.types.is_string(present.type)
-        whole = present if pa.types.is_integer(present.type) else cast(present, pa.int64()) if is_text else None
+        wholes = (cast(present, kind) for kind in (pa.int64(), pa.uint64()) if is_text)
+        whole = present if pa.types.is_integer(present.type) else next((one for one in wholes if one is not None), None)
         facts |= {"is_whole": whole is not None, "numbers": len(present)}
         if whole is not None:
             ends = pc.min_max(whole).as_py()
@@ -328,15 +329,17 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
         note = "by data.features" if kind == "leave_out" else ""
     elif role in (None, "target") and profile.name not in settings.declared:
         _refuse_texts(rows, profile)
-    is_whole = profile.is_whole and profile.is_number and not profile.missing
-    kind = "whole" if kind == "category" and is_whole else kind
+    fits = profile.high is not None and profile.high <= np.iinfo(np.int64).max
+    kind = "whole" if kind == "category" and fits and profile.is_number and not profile.missing else kind
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target":
         _refuse_target(profile, kind, note)
         if settings.predicts == "regression" and not profile.is_number:
             problem = f"task=regression, and data.target={profile.name} has texts"
             raise UserError(problem, "a column of numbers, or classes", "task=classification")
-    different = profile.different if kind != "number" else 0
+    different = 0 if kind == "number" else profile.different
+    if kind == "category":  # of numbers that are not whole, declared as one
+        different = different or pc.count_distinct(rows.column(profile.name)).as_py()
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 
@@ -354,6 +357,8 @@ def _left_out(column: str, settings: TableSettings) -> str:
         return "by data.features"
     if isinstance(settings.features, list) and column not in settings.features:
         return "not in data.features"
+    if isinstance(settings, TrainedTableSettings) and column not in settings.declared:
+        return "not in the training"
     return "beside images" if settings.image not in (None, column) else ""
 
 

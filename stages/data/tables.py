@@ -33,6 +33,9 @@ WHOLE = r"^\s*[+-]?\d{1,18}(\.0*)?\s*$"
 WHOLE_FLOAT = r"^([+-]?\d+)\.0*$"
 """A whole number as pandas writes it where the column has missing values."""
 
+SPELLINGS = {WHOLE_FLOAT: r"\1", "^(?i:true)$": "True", "^(?i:false)$": "False"}
+"""Texts of a category, and the one that pandas gives them, so that a value is the same in any file."""
+
 NUMBERS = ""
 """Name of the column that has the numbers of the rows; none in a file has it."""
 
@@ -71,7 +74,7 @@ class Rows:
         kind = array.type
         if pa.types.is_integer(kind):
             whole = cast(array, pa.int64())
-            return whole if whole is not None else array.cast(pa.float64(), safe=False)  # of uint64, beyond 2**63
+            return whole if whole is not None else array.cast(pa.string())  # of uint64, beyond 2**63, as in a CSV
         if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             array = array.cast(pa.float64())
             return pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
@@ -118,21 +121,25 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             place = None if folder is None else folder / f"rows_{len(tables)}.arrow"
             table = pa.Table.from_batches(batches, schema) if place is None else _mapped(place, schema, batches)
         except pa.ArrowInvalid as error:
-            damage = _damage(path, header, settings)
+            damage = _damage(Header.of([path], settings.delimiter, settings.encoding), settings)
             raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
         except OSError as error:  # of a compressed file that ends too early
             if error.errno == errno.ENOSPC:
                 raise
             raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
         tables.append(table.select(list(header.columns)))
-    names = [path.name for path in header.files]
-    names = names if len({*names}) == len(names) else [str(path) for path in header.files]
-    parts = list(zip(names, map(len, tables), strict=True))
+    parts = list(zip(names_of(header.files), map(len, tables), strict=True))
     try:
         whole = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UserError(f"{header.name}: {error}", "columns of the same types in all files") from error
     return Rows(header.name, whole, parts, ragged=ragged)
+
+
+def names_of(files: Sequence[Path]) -> list[str]:
+    """Returns the names of files; their paths, where two have one name."""
+    names = [path.name for path in files]
+    return names if len({*names}) == len(names) else list(map(str, files))
 
 
 def _batches(
@@ -182,8 +189,9 @@ def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -
     return pa.ipc.open_file(pa.memory_map(str(place))).read_all()
 
 
-def _damage(path: Path, header: Header, settings: TableSettings) -> UserError | None:
-    """Returns the error that names the first row that is ragged or no text; None where plain reading finds none."""
+def _damage(header: Header, settings: TableSettings) -> UserError | None:
+    """Returns the error that names the first row of a file that is ragged or no text; None where there is none."""
+    [path] = header.files
     if header.delimiter is None:
         return None
     csv.field_size_limit(2**31 - 1)
@@ -234,7 +242,10 @@ def converted(array: Values, column: Typed) -> Converted:
     bad = [(missing, "")] if column.required else []
     if column.kind == "category":
         encoded = array.cast(pa.string()).fill_null("").dictionary_encode().combine_chunks()
-        plain = pc.replace_substring_regex(encoded.dictionary, WHOLE_FLOAT, r"\1").dictionary_encode()
+        texts = encoded.dictionary
+        for pattern, spelling in SPELLINGS.items():
+            texts = pc.replace_substring_regex(texts, pattern, spelling)
+        plain = texts.dictionary_encode()
         codes = plain.indices.to_numpy()[encoded.indices.to_numpy()]
         return Converted(codes, plain.dictionary.to_pylist(), bad)
     kind = pa.int64() if column.kind == "whole" else pa.float64()

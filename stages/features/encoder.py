@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
-from stages.features.kinds import NO_NUMBER, Feature, texts_of
+from stages.features.kinds import NO_NUMBER, Feature, as_spelled, texts_of
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -311,6 +311,11 @@ def save_encoder(dataset: Dataset, folder: Path) -> None:
     (folder / f"{NAME}.json").write_text(_described(dataset.features))
 
 
+def saved_features(saved: Path) -> dict[str, Feature]:
+    """Returns the features of which `save_encoder` has written."""
+    return {name: Feature(**facts) for name, facts in json.loads((saved / f"{NAME}.json").read_text()).items()}
+
+
 def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter: Reporter) -> Dataset:
     """Returns `dataset`, of whatever rows, encoded as the data set was of which `save_encoder` has written.
 
@@ -319,7 +324,7 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
     Raises:
         UserError: where it lacks features that this one had, or has them of another kind.
     """
-    features = {name: Feature(**facts) for name, facts in json.loads((saved / f"{NAME}.json").read_text()).items()}
+    features = saved_features(saved)
     names = {one.facts.get("column", name): name for name, one in dataset.features.items()}  # by columns
     own = {name: names.get(one.facts.get("column", name), "") for name, one in features.items()}
     others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(own[name]), one)}
@@ -348,15 +353,15 @@ def _is_alike(own: Feature | None, other: Feature) -> bool:
 
 
 def _recoded(column: Column, own: Feature, other: Feature) -> Column:
-    """Returns a category as texts where it has whole numbers and `other` has texts, and the other way round."""
-    if own.dtype == other.dtype:
-        return column
-
+    """Returns a category as `other` has it: texts of whole numbers, whole numbers of texts, texts as it spells them."""
     becomes_text = other.dtype == "string"
+    if other.kind != "category" or (own.dtype == other.dtype and not becomes_text):
+        return column
 
     def read(rows: Any) -> np.ndarray:
         if becomes_text:
-            return texts_of(column[rows]).astype(object)
+            given = column[rows] if own.dtype == "string" else texts_of(column[rows]).astype(object)
+            return as_spelled(given, other.facts["values"])
         values = column[rows].tolist()
         numbers = [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values]
         return np.array(numbers, np.int64)

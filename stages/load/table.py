@@ -21,7 +21,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.data import SPLITS
-from stages.settings.table import TableSettings
+from stages.settings.table import TableSettings, TrainedTableSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.chosen import refuse_other_kind
 from stages.tasks.classification import Classification
@@ -175,7 +175,7 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     """
     names = settings.targets
     kinds = {column.name: column.note for column in source.columns if column.kind == "target"}
-    for name in names:
+    for name in names if not isinstance(settings, TrainedTableSettings) else ():
         if (source.arrays[name] == source.arrays[name][0]).all():
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
     labels = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
@@ -200,12 +200,20 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         raise UserError(f"task=classification with {len(names)} targets", "one target, or labels", "task=multi_label")
     if len(names) > 1:
         raise _of_two_kinds(source, [name for name in names if kinds[name] != "number"])
-    values, codes = np.unique(source.arrays[names[0]], return_inverse=True)
-    if kinds[names[0]] == "category":  # numbers of texts, in the order in which these occur, of rows left out as well
-        values, order = np.unique(np.array(source.texts[names[0]], object)[values], return_inverse=True)
+    return _classes(source, settings, names[0])
+
+
+def _classes(source: TableSource, settings: TableSettings, name: str) -> tuple[np.ndarray, Task, str]:
+    """Returns classes as `_task` does: those of a trained model, of which the table may lack some."""
+    values, codes = np.unique(source.arrays[name], return_inverse=True)
+    if name in source.texts:  # numbers of texts, in the order in which these occur, of rows left out as well
+        values, order = np.unique(np.array(source.texts[name], object)[values], return_inverse=True)
         codes = order[codes]
-    why = f"{names[0]} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
-    return codes.astype(np.int32), Classification(tuple(map(str, values))), f"{why}: task=classification"
+    why = f"{name} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
+    classes = tuple(map(str, values))
+    if isinstance(settings, TrainedTableSettings) and {*classes} <= {*settings.classes}:
+        codes, classes = np.array([settings.classes.index(name) for name in classes])[codes], settings.classes
+    return codes.astype(np.int32), Classification(classes), f"{why}: task=classification"
 
 
 def _as_float32(source: TableSource, name: str) -> np.ndarray:
@@ -277,6 +285,9 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
         train = train[np.argsort(source.arrays[settings.time][train], kind="stable")]
         for name, fraction in missing.items():
             last = len(train) - math.ceil(fraction * len(train))
+            borders = 1 + np.flatnonzero(np.diff(source.arrays[settings.time][train]))
+            if len(borders):  # equal times stay in one split
+                last = borders[np.abs(borders - last).argmin()]
             rows[name], train = np.sort(train[last:]), train[:last]
     elif missing:
         strata = task.strata(targets[train])

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -22,14 +22,17 @@ from stages.settings.ranges import choice, number, option
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
 """From suffixes to formats; those of text may be followed by `.gz`."""
 
+NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
+"""Ends of the names of tables."""
+
 DELIMITERS = (",", "\t", ";", "|")
 """Separators the columns of a header, the likeliest first."""
 
 KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
 
-UNNAMED = "Unnamed: "
-"""Start of the name that pandas gives a column without one, such as an index."""
+UNNAMED = ("Unnamed: ", "__index_level_")
+"""Starts of the names that pandas gives a column without one, such as an index, in CSV and in Parquet."""
 
 MOST_COLUMNS = 2000
 """Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
@@ -187,6 +190,18 @@ class TableSettings(ImagesSettings):
             )
 
 
+@dataclass(kw_only=True)
+class TrainedTableSettings(TableSettings):
+    """Settings of a table for a trained model: kinds of its columns, and its classes, are known and not found."""
+
+    kinds: dict[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+    @property
+    def declared(self) -> dict[str, str]:
+        return {**self.kinds, **super().declared}
+
+
 def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
     """Raises UserError for a kind of a column that there is not."""
     for column, kind in kinds.items():
@@ -256,10 +271,12 @@ class Header:
             _refuse_names(path, columns)
             if first is None:
                 first = cls(tuple(files), tuple(columns), used, lines)
-            missing = sorted(set(first.columns) - set(columns))
+            common = [name for name in first.columns if name in columns or not name.startswith(UNNAMED)]
+            missing = sorted(set(common) - set(columns))
             if missing or used != first.delimiter:
                 problem = f"has no column {missing[0]}" if missing else f"is separated by {used!r}"
                 raise UserError(f"{path} {problem}, unlike {files[0]}", "files of the same columns and kind")
+            first = replace(first, columns=tuple(common))
         assert first is not None
         return first
 
@@ -302,7 +319,7 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
             reader = csv.reader(chain([first], texts), delimiter=chosen)
             found = next(reader, [])
             named = enumerate(found if any(map(str.strip, found)) else [])
-            columns = [re.sub(r"\r?\n|\r", " ", one) if one.strip() else f"{UNNAMED}{place}" for place, one in named]
+            columns = [re.sub(r"\r?\n|\r", " ", one) if one.strip() else f"{UNNAMED[0]}{place}" for place, one in named]
             return columns, chosen, reader.line_num
     except UnicodeError as error:
         raise not_in_encoding(path, encoding, f"{path}: its header") from error

@@ -10,10 +10,14 @@ import pytest
 
 from stages.errors import UserError
 from stages.evaluate import evaluate
-from stages.normalize import TARGETS, normalize
+from stages.features.encoder import encoding
+from stages.features.kinds import NO_NUMBER
+from stages.load.table import table as load_table
+from stages.normalize import TARGETS, normalize, with_kinds
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
 from stages.settings.results import EvaluateSettings
+from stages.settings.table import TableSettings
 from tests.stages.evaluation.test_importance import fitted
 from tests.stages.experiments import REUSE, kept, one_device, table_of
 
@@ -78,6 +82,39 @@ def test_whole_numbers_are_one_category_whether_some_are_missing_or_not(tmp_path
         given = second.astype("string").fillna("").to_numpy()[split.numbers]
         expected = np.array([[text == str(value) for value in values] for text in given])
         np.testing.assert_array_equal(np.asarray(split.inputs["numbers"])[:, place : place + len(values)], expected)
+
+
+def test_a_table_is_read_by_the_kinds_and_classes_of_the_training(tmp_path: Path) -> None:
+    """Whatever would be found in it: few values, one value, none, blanks among whole numbers; a class alone."""
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame({name: random.normal(size=ROWS) for name in ("size", "age")})
+    frame["shop"], frame["color"] = random.choice(["a", "b"], ROWS), random.choice(["red", "blue"], ROWS)
+    frame["rooms"] = random.integers(1, 4, ROWS)
+    data = normalize(table_of(tmp_path, frame, target="color"), NormalizeSettings())
+    (tmp_path / "saved").mkdir()
+    REUSE.save(data, tmp_path / "saved")
+    other = frame[:40].assign(size=np.arange(40) % 2, age=None, shop="b", rooms=[None, 2] * 20, color="red")
+    other.assign(fee=[f"$ {row},5" for row in range(40)]).to_csv(tmp_path / "other.csv", index=False)
+    settings = with_kinds(TableSettings(files=str(tmp_path / "other.csv"), target="color"), tmp_path / "saved")
+    found = REUSE.restore(tmp_path / "saved", load_table(settings))
+    raw = {"size": other["size"].to_numpy(float), "age": np.full(40, np.nan), "shop": np.full(40, "b", object)}
+    raw["rooms"] = np.array([NO_NUMBER, 2] * 20)
+    assert data.encoder is not None
+    expected = encoding(data.encoder)(raw, slice(None))["numbers"]
+    for split in found.splits.values():
+        np.testing.assert_array_equal(split.inputs["numbers"], expected[split.numbers])
+        assert {found.task.names[label] for label in split.targets} == {"red"}
+
+
+def test_true_is_known_however_files_and_earlier_versions_spell_it(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).choice(["true", "false"], ROWS)
+    raw = table(tmp_path / "one", 1, ok=values)
+    before = raw.with_each_split(lambda one: replace(one, features={**one.features, "ok": values[one.numbers]}))
+    other = kept(normalize(before, NormalizeSettings()), raw, tmp_path)
+    place = list(other.features).index("ok") + other.features["ok"].facts["values"].index("true")
+    for split in other.splits.values():
+        found = np.asarray(split.inputs["numbers"])[:, place]
+        np.testing.assert_array_equal(found, values[split.numbers] == "true")
 
 
 def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:

@@ -99,8 +99,9 @@ def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) ->
     for number, of in enumerate((frame, some)):
         of.to_parquet(tmp_path / f"{number}.parquet")
         parquet = TableSettings(files=str(tmp_path / f"{number}.parquet"), target="price")
-        text = write(of.to_csv(index=False))
-        for settings in (text, parquet):
+        text = of.to_csv(index=False)
+        other = write(text.replace("True", "true").replace("False", "FALSE"), "other.csv")
+        for settings in (write(text), other, parquet):
             found = columns(settings, **read_as)
             assert found["rooms"].tolist() == ["2", "3", "" if of is some else "2"]
             assert found["is_new"].tolist() == ["True", "False", "True"]
@@ -262,6 +263,24 @@ def test_an_index_a_mark_of_bytes_and_dates_beyond_nanoseconds(write: Write) -> 
     assert header_of(settings).columns == ("Unnamed: 0", 'day 5"', "price (€)")
     assert kinds(settings)["Unnamed: 0"] == "leave_out (no name)"
     assert columns(settings, **{'day 5"': "date"})['day 5"'].tolist() == [253402214400.0, -62135596800.0]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_index_of_pandas_is_no_feature_and_may_be_in_some_files_alone(tmp_path: Path, form: str) -> None:
+    """Nor are whole numbers beyond those of int64, each another, under the name of an identifier."""
+    frame = pd.DataFrame({"id": np.arange(40, dtype=np.uint64) * 7 + 2**63, "price": np.arange(40) / 7})
+    for name, has_index in (("a", True), ("b", False)):
+        getattr(frame, f"to_{form}")(tmp_path / f"{name}.{form}", index=has_index)
+    files = [str(tmp_path / f"{name}.{form}") for name in "ab"]
+    found = kinds(TableSettings(files=files[0], target="price"))
+    index = next(name for name in found if name.startswith(("Unnamed: ", "__index_level_")))
+    ids = "leave_out (an identifier, 40 different values)"
+    assert found == {"id": ids, "price": "number", index: "leave_out (no name)"}
+    for several in (files, files[::-1]):
+        settings = TableSettings(files=several, target="price")
+        assert header_of(settings).columns == ("id", "price")
+        np.testing.assert_array_equal(columns(settings, price="number")["price"], [*frame.price] * 2)
+        assert columns(settings, id="category")["id"].tolist() == [*frame.id.astype(str)] * 2
 
 
 def test_names_of_arguments_are_tensorflows_and_differ_in_more_than_case() -> None:
