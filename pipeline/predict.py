@@ -27,7 +27,7 @@ from stages.data.convert import SUFFIXES
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
 from stages.settings.places import regular_file
-from stages.settings.table import TableSettings
+from stages.settings.table import NAMES, TableSettings
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("files", nargs="+", type=Path, help="images, or folders of them; tables")
+    parser.add_argument("files", nargs="+", type=Path, help="images, or tables; folders of them")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet file to write")
@@ -63,9 +63,13 @@ def _classify(options: argparse.Namespace) -> int:
     if options.output is not None and options.output.suffix != ".parquet":
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
-    files = list(_files(options.files))
+    absent = next((path for path in options.files if not path.is_dir() and not path.is_file()), None)
+    if absent is not None:
+        problem = "is not a regular file" if absent.exists() else "is not there"
+        raise UserError(f"{absent} {problem}", "an image, a table, or a folder of them")
     saved = saved_model(options.model, options.tracking_uri, options.outputs)
     loaded = load(saved)
+    files = list(_files(options.files, NAMES if takes_columns(loaded) else SUFFIXES))
     drift = drift_of(loaded)
     if takes_columns(loaded):
         code = _answer_tables(loaded, as_trained(loaded, saved, files), options, drift)
@@ -116,27 +120,21 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
     return 0
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files, and those of folders that are images by their names and not hidden, as training takes them.
+def _files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """Yields the files, and those of folders that have one of the suffixes and are not hidden.
 
     Raises:
-        UserError: where there is no such file, or no image in a folder.
+        UserError: where a folder has none.
     """
+
+    def is_taken(path: Path) -> bool:
+        return path.name.lower().endswith(suffixes) and not any(part.startswith(".") for part in path.parts)
+
     for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if _is_image(file.relative_to(path)) and not file.is_dir())
-            if not inside:
-                raise UserError(f"{path} has no images in it", f"files that end in {', '.join(SUFFIXES)}")
-            yield from inside
-        elif path.is_file():
-            yield path
-        else:
-            problem = "is not a regular file" if path.exists() else "is not there"
-            raise UserError(f"{path} {problem}", "an image, a folder of images, or a table")
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+        inside = sorted(file for file in path.rglob("*") if is_taken(file.relative_to(path)) and not file.is_dir())
+        if path.is_dir() and not inside:
+            raise UserError(f"{path} has no file for this model", f"files that end in {', '.join(suffixes)}")
+        yield from inside if path.is_dir() else [path]
 
 
 def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tuple[Path, dict[str, Any] | str]]:

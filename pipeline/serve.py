@@ -12,10 +12,20 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving import BYTES, as_taken, as_trained, drift_of, encoded_function, mlflow_model, scores
+from pipeline.serving import (
+    BYTES,
+    as_taken,
+    as_trained,
+    drift_of,
+    encoded_function,
+    mlflow_model,
+    scores,
+    takes_columns,
+)
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
@@ -82,37 +92,51 @@ def build_app(folder: Path) -> Any:
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         loaded = model.get_raw_model()
         watch = Watch(drift_of(loaded))
-        model.predict = answering(model.predict, loaded, watch)
-        app = import_module("mlflow.pyfunc.scoring_server").init(model)
+        server: Any = import_module("mlflow.pyfunc.scoring_server")
+        asked: Any = model
+        if takes_columns(loaded):  # MLflow would cast values by the model's schema, 2.5 to 2, before they are read
+            server.parse_csv_input = _texts
+            asked = SimpleNamespace(metadata=SimpleNamespace(get_input_schema=lambda: None))
+        asked.predict = answering(model.predict, loaded, watch)
+        app = server.init(asked)
     if BYTES in loaded.signatures:
         _take_images(app, encoded_function(loaded), watch)
     return app
 
 
 def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Callable[..., Any]:
-    """Return `predict`, which reads data frames as `pipeline.predict` reads tables, and whose rows `watch` counts.
+    """Return `predict`, which reads columns as `pipeline.predict` reads tables, and whose rows `watch` counts.
 
     It answers in texts: MLflow would send TensorFlow's bytes in base64.
     """
-    settings = as_trained(loaded)
+    settings = as_trained(loaded) if takes_columns(loaded) else None
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
 
     def called(data: Any, *others: Any, **named: Any) -> Any:
-        if not hasattr(data, "columns"):
+        if settings is None:
             answered = predict(data, *others, **named)  # refuses what the model does not take, which counts nowhere
             if getattr(data, "ndim", 0) == 4:
                 watch.count(lambda: watch.drift.add({IMAGES_OF: data}))
             return answered
         try:
-            taken = as_taken(loaded, settings, data)
-        except UserError as error:
+            taken = as_taken(loaded, settings, watch.drift, data)
+        except (UserError, ValueError) as error:  # the latter of columns of several lengths
             raise exception(str(error)) from error
-        frame = data.assign(**{name: list(values) if values.ndim > 1 else values for name, values in taken.items()})
-        answered = predict(frame, *others, **named)
+        given = {name: list(values) if values.ndim > 1 else values for name, values in taken.items()}
+        answered = predict(import_module("pandas").DataFrame(given), *others, **named)
         watch.count(lambda: watch.drift.add(taken))
         return answered.map(lambda value: value.decode() if isinstance(value, bytes) else value)
 
     return called
+
+
+def _texts(csv_input: Any, schema: Any = None) -> Any:
+    """Return a CSV as a data frame of texts, in place of MLflow's function."""
+    try:
+        return import_module("pandas").read_csv(csv_input, dtype=str, keep_default_na=False)
+    except ValueError as error:  # pandas' errors are among them
+        exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
+        raise exception(f"the CSV cannot be read ({error})") from error
 
 
 class Watch:

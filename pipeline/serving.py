@@ -1,7 +1,7 @@
 """Exported models: found by their run or their address in MLflow, and asked about images and the rows of tables."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from stages.data.convert import decode_each
 from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
+from stages.features.kinds import as_spelled
 from stages.settings.places import regular_folder
 from stages.settings.table import Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
@@ -32,6 +33,9 @@ NUMBERS = ("probabilities", "prediction")
 
 BATCH = 2**14
 """Rows that are answered at once."""
+
+REQUEST = "the table"
+"""Name of rows that no file has."""
 
 KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
@@ -171,78 +175,111 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
-    from stages.data.tables import argument_names, read, read_files  # half a second, for pandas
+    from stages.data.tables import names_of, read_files  # half a second, for pandas
 
-    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
-    columns = {name: column for column, name in argument_names(header.columns).items()} | drift.columns
     arguments = _arguments(loaded)
-    missing = next((column for name in arguments if (column := columns.get(name, name)) not in header.columns), None)
-    if missing is not None:
-        expected = ", ".join(columns.get(name, name) for name in arguments)
-        raise UserError(f"{header.files[0]} has no column {missing}", f"the columns that the model takes: {expected}")
+    paths = files_of(settings.files)
+    headers = [Header.of([path], settings.delimiter, settings.encoding) for path in paths]
+    named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]
     wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
     if wide is not None:
-        raise UserError(f"the model takes vectors as {wide}, which {header.files[0]} cannot have", "Python and MLflow")
-    typed = [_typed(columns[name], spec) for name, spec in arguments.items()]
-    with TemporaryDirectory() as scratch:  # a table may be larger than memory
-        rows = read_files(header, settings, Path(scratch))
-        values, texts, wrong = read(rows, typed, "skip", Path(scratch))
-        if wrong:
-            raise UserError(": ".join(wrong[0]), "values as the model was trained on")
-        words = {name: np.array(found, object) for name, found in texts.items()}
-        begin = 0
-        for file, count in rows.parts:
-            for start in range(0, count, BATCH):
-                here = slice(begin + start, begin + min(start + BATCH, count))
-                given = {name: _values(values[columns[name]][here], words.get(columns[name])) for name in arguments}
+        raise UserError(f"the model takes vectors as {wide}, which {paths[0]} cannot have", "Python and MLflow")
+    for file, header, columns in zip(names_of(paths), headers, named, strict=True):
+        with TemporaryDirectory() as scratch:  # a table may be larger than memory
+            rows = read_files(header, settings, Path(scratch))
+            take = _reader(loaded, drift, rows, columns, Path(scratch))
+            for start in range(0, len(rows), BATCH):
+                given = take(slice(start, start + BATCH))
                 drift.add(given)
                 yield Block(file, start + 1), _answer(loaded, given)
-            begin += count
 
 
-def as_taken(loaded: Any, settings: TableSettings, columns: Any) -> dict[str, np.ndarray]:
-    """Return columns of a data frame, by arguments of the model, as it takes them: read as those of a CSV are.
+def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> dict[str, np.ndarray]:
+    """Return columns, by arguments of the model, as it takes them: read as those of a CSV are.
+
+    Args:
+        given: a data frame, columns by name, or the values of the only one.
+
+    Raises:
+        UserError: where a column is missing, or has a value that the model cannot take.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    from stages.data.tables import MISSING, Rows
+
+    missing = {*MISSING, *settings.missing}
+    arguments = _arguments(loaded)
+    by_name = given if hasattr(given, "items") else {next(iter(arguments)): given}
+    frame = pd.DataFrame({str(name): list(values) for name, values in by_name.items()})
+    columns = _columns(loaded, drift, list(frame), REQUEST)
+    wide = {name: column for name, column in columns.items() if arguments[name].shape.rank > 1}
+    plain = {name: column for name, column in columns.items() if name not in wide}
+    texts: dict[str, Any] = {}
+    for column in plain.values():
+        values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
+        present = [None if is_missing or str(value) in missing else str(value) for value, is_missing in values]
+        texts[column] = pa.array(present, pa.string())
+    taken = _reader(loaded, drift, Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))]), plain)(slice(None))
+    for name, column in wide.items():
+        try:
+            taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"the column {column}: {error}", "vectors of one length") from error
+    return taken
+
+
+def _reader(
+    loaded: Any, drift: Drift, rows: Any, columns: Mapping[str, str], folder: Path | None = None
+) -> Callable[[slice], dict[str, np.ndarray]]:
+    """Return a function from some of the rows to columns, by arguments of the model, as it takes them.
+
+    Args:
+        columns: from arguments of the model. folder: takes the rows as files; None: they are held in memory.
 
     Raises:
         UserError: for a value that the model cannot take.
     """
-    import pyarrow as pa
+    from stages.data.tables import Typed, read
 
-    from stages.data.tables import MISSING, converted
+    arguments = _arguments(loaded)
+    typed = [Typed(column, KINDS[arguments[name].dtype.name]) for name, column in columns.items()]
+    values, texts, wrong = read(rows, typed, "skip", folder)
+    if wrong:
+        raise UserError(": ".join(wrong[0]), "values as the model was trained on")
+    words = {
+        name: as_spelled(np.array(texts[column], object), drift.values(name))
+        for name, column in columns.items()
+        if column in texts
+    }
 
-    missing = {*MISSING, *settings.missing}
-    taken: dict[str, np.ndarray] = {}
-    for name, spec in _arguments(loaded).items():
-        if name not in columns:
-            continue
-        if spec.shape.rank > 1:
-            try:
-                taken[name] = np.stack(columns[name]).astype(spec.dtype.as_numpy_dtype)
-            except (ValueError, TypeError) as error:
-                raise UserError(f"the column {name}: {error}", "vectors of one length") from error
-            continue
-        values = zip(columns[name].tolist(), columns[name].isna(), strict=True)
-        texts = [None if is_missing or str(value) in missing else str(value) for value, is_missing in values]
-        numbers, words, wrong = converted(pa.chunked_array([pa.array(texts, pa.string())]), _typed(name, spec))
-        for row, why in ((int(np.argmax(rows)), why) for rows, why in wrong if rows.any()):
-            raise UserError(f"row {row + 1:,}, column {name}: {texts[row]} {why}", "values as the model was trained on")
-        taken[name] = _values(numbers, None if words is None else np.array(words, object))
-    return taken
+    def take(some: slice) -> dict[str, np.ndarray]:
+        given = {name: values[column][some] for name, column in columns.items()}
+        return {name: words[name][part] if name in words else part for name, part in given.items()}
+
+    return take
 
 
-def _typed(column: str, spec: Any) -> Any:
-    """Return how a column is read for an argument of the model."""
-    from stages.data.tables import Typed  # half a second, for pandas
+def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:
+    """Return, from each argument of the model, the column that it takes: of the training's name, or the argument's own.
 
-    return Typed(column, KINDS[spec.dtype.name])
+    Raises:
+        UserError: where there is none.
+    """
+    from stages.data.tables import argument_names
+
+    trained = {name: column for column, name in argument_names(given).items()} | drift.columns
+    columns = {name: trained.get(name, name) for name in _arguments(loaded)}
+    columns = {name: column if column in given or name not in given else name for name, column in columns.items()}
+    missing = next((column for column in columns.values() if column not in given), None)
+    if missing is not None:
+        expected = f"the columns that the model takes: {', '.join(columns.values())}"
+        raise UserError(f"{where} has no column {missing}", expected)
+    return columns
 
 
 def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
-
-
-def _values(values: np.ndarray, words: np.ndarray | None) -> np.ndarray:
-    return values if words is None else words[values]
 
 
 def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

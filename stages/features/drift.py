@@ -106,6 +106,10 @@ class Drift:
         """The columns of the table by the names of features."""
         return {name: bins["column"] for name, bins in self._bins.items()}
 
+    def values(self, name: str) -> list[Any]:
+        """Returns the known values of a category, the most frequent ones; of other features none."""
+        return list(self._bins.get(name, {}).get("values", ()))
+
     def add(self, columns: Mapping[str, Any]) -> None:
         """Counts rows, evenly spread ones of many. columns: by the names of features; others count not."""
         for name, bins in self._bins.items():

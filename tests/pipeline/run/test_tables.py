@@ -100,6 +100,19 @@ def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
     assert any(line.startswith(said) for line in capsys.readouterr().err.splitlines())
 
 
+def test_another_table_is_evaluated_as_it_is_predicted(outputs: Path, csv: Path, tmp_path: Path) -> None:
+    """One of a class alone, with a number without values and a category of one."""
+    frame = pd.read_csv(csv)
+    frame = frame[frame.color == "red"].assign(**{"size [m]": None, "numbers": "s3"})
+    frame.to_csv(tmp_path / "red.csv", index=False)
+    left_out = ("pipeline.export=null", "pipeline.inspect=null", "evaluate.baseline=false", "tracking=off")
+    words = (f"run={only_folder(outputs)}", f"data.files={tmp_path / 'red.csv'}", f"outputs={tmp_path}")
+    commands.succeed("from=evaluate", *words, "evaluate.slices=[]", *left_out)
+    tested = pq.read_table(only_folder(tmp_path) / "predictions.parquet")
+    expected = predicted(outputs, tmp_path / "red.csv", tmp_path)[tested["example"].to_numpy()]
+    np.testing.assert_allclose(tested["probabilities"].to_pylist(), expected, atol=1e-6)
+
+
 def loaded(outputs: Path) -> Any:
     """Returns the tracked model of the only run, as MLflow loads it."""
     mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
@@ -200,6 +213,11 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
             body = json.dumps({"dataframe_records": [{**rest, "numbers_": missing} for missing in (None, "NA", "?")]})
             alike += post(address, body.encode(), JSON)[1]["predictions"]
         wrong, error = post(address, b'{"dataframe_split": {"columns": ["numbers_"], "data": [["s1"]]}}', JSON)
+        half = json.dumps({"instances": [{**rest, "numbers_": "s1", "grade": 2.5}]}).encode()
+        refused, why = post(address, half, JSON)
+        _, of_file = post(address, csv.read_bytes(), "text/csv")
+    assert (refused, "row 1, column grade: '2.5' is no whole number" in why["error"]) == (400, True)
+    np.testing.assert_allclose([row["probabilities"] for row in of_file["predictions"]], expected, rtol=0, atol=1e-6)
     assert code == 200
     assert {row["class_name"] for row in answer["predictions"]} <= {"blue", "green", "red"}
     assert alike == alike[:1] * 6

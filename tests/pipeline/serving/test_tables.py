@@ -3,14 +3,19 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from pipeline import predict
+from pipeline.serving import as_taken
+from stages.features.drift import Drift
+from stages.settings.table import TableSettings
 from tests.pipeline.experiments import write_run
 
 
@@ -41,12 +46,15 @@ def table(tmp_path: Path) -> Path:
 
 def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.serving.BATCH", 2)
-    output, other = tmp_path / "predicted.parquet", tmp_path / "other.csv"
-    shutil.copy(table, other)
-    assert predict.main([str(run), str(table), str(other), "-o", str(output)]) == 0
+    """Of files of any kind, and of those in a folder."""
+    output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
+    other.parent.mkdir()
+    (tmp_path / "folder" / "a.png").write_bytes(b"")
+    other.write_text(table.read_text().replace(",", "\t"))
+    assert predict.main([str(run), str(table), str(other.parent), "-o", str(output)]) == 0
     answers = pq.read_table(output)
     assert answers.column_names == ["file", "row", "doubled", "name", "pair"]
-    assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.csv"] * 3
+    assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.tsv"] * 3
     assert answers["row"].to_pylist() == [1, 2, 3] * 2
     assert answers["doubled"].to_pylist() == [3.0, -1.0, 6.0] * 2
     assert answers["name"].to_pylist() == ["red", "", "blüe"] * 2
@@ -62,6 +70,16 @@ def test_of_earlier_models_the_run_says_how_tables_are_read(
     assert predict.main([str(own), str(tmp_path / "new.csv"), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["name"], row["doubled"]) for row in rows] == [("grün", -1.0), ("", 4.0)]
+
+
+def test_true_is_answered_as_a_model_spells_it_and_columns_go_by_either_name() -> None:
+    known = {"ok": {"kind": "category", "column": "is ok", "values": ["true", "FALSE", ""], "shares": [0.0] * 12}}
+    default = SimpleNamespace(structured_input_signature=((), {"ok": tf.TensorSpec([None], tf.string)}))
+    loaded = SimpleNamespace(signatures={"serving_default": default})
+    for name in ("is ok", "ok"):
+        frame = pd.DataFrame({name: [True, "TRUE", "true", False, None]})
+        taken = as_taken(loaded, TableSettings(), Drift(json.dumps(known)), frame)
+        assert taken["ok"].tolist() == ["true", "true", "true", "FALSE", ""]
 
 
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:

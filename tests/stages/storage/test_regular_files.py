@@ -78,7 +78,7 @@ def test_images_and_files_of_runs(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "images" / "class 0" / "x.png")
     splits = image_folder(settings(tmp_path / "images", on_error="skip")).splits
     assert sum(map(len, splits.values())) == 24
-    files = list(predict._files([tmp_path / "images" / "class 0"]))
+    files = list(predict._files([tmp_path / "images" / "class 0"], (".png",)))
     assert ("x.png", "not a regular file") in [
         (file.name, answer) for file, answer in predict._answers(None, files[-1:], Drift("{}"))
     ]
