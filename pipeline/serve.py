@@ -136,7 +136,7 @@ def _texts(csv_input: Any, schema: Any = None) -> Any:
         return import_module("pandas").read_csv(csv_input, dtype=str, keep_default_na=False)
     except ValueError as error:  # pandas' errors are among them
         exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
-        raise exception(f"the CSV cannot be read ({error})") from error
+        raise exception(f"the CSV cannot be read ({str(error).strip()})") from error
 
 
 class Watch:

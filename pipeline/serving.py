@@ -211,7 +211,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     missing = {*MISSING, *settings.missing}
     arguments = _arguments(loaded)
     by_name = given if hasattr(given, "items") else {next(iter(arguments)): given}
-    frame = pd.DataFrame({str(name): list(values) for name, values in by_name.items()})
+    frame = pd.DataFrame({str(name): list(map(_unwrapped, values)) for name, values in by_name.items()})
     columns = _columns(loaded, drift, list(frame), REQUEST)
     wide = {name: column for name, column in columns.items() if arguments[name].shape.rank > 1}
     plain = {name: column for name, column in columns.items() if name not in wide}
@@ -276,6 +276,11 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
         expected = f"the columns that the model takes: {', '.join(columns.values())}"
         raise UserError(f"{where} has no column {missing}", expected)
     return columns
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return a value of a request: MLflow makes an array [] of each of some."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
 
 
 def _arguments(loaded: Any) -> dict[str, Any]:

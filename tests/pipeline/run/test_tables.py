@@ -211,7 +211,9 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
         for given in (True, "True"):
             rest = {"size__m_": None, "size__m__": 3, "grade": 1, "self_": given}
             body = json.dumps({"dataframe_records": [{**rest, "numbers_": missing} for missing in (None, "NA", "?")]})
-            alike += post(address, body.encode(), JSON)[1]["predictions"]
+            for form in ("dataframe_records", "instances"):
+                asked = body.replace("dataframe_records", form).encode()
+                alike += post(address, asked, JSON)[1]["predictions"]
         wrong, error = post(address, b'{"dataframe_split": {"columns": ["numbers_"], "data": [["s1"]]}}', JSON)
         half = json.dumps({"instances": [{**rest, "numbers_": "s1", "grade": 2.5}]}).encode()
         refused, why = post(address, half, JSON)
@@ -220,7 +222,7 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
     np.testing.assert_allclose([row["probabilities"] for row in of_file["predictions"]], expected, rtol=0, atol=1e-6)
     assert code == 200
     assert {row["class_name"] for row in answer["predictions"]} <= {"blue", "green", "red"}
-    assert alike == alike[:1] * 6
+    assert alike == alike[:1] * 12
     np.testing.assert_allclose([row["probabilities"] for row in answer["predictions"]], expected, rtol=0, atol=1e-6)
     assert "an example  curl" in told
     assert "differ" not in (outputs / "served.txt").read_text()  # the rows of the training
