@@ -284,10 +284,12 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     elif settings.time is not None:
         train = train[np.argsort(source.arrays[settings.time][train], kind="stable")]
         for name, fraction in missing.items():
-            last = len(train) - math.ceil(fraction * len(train))
+            size = math.ceil(fraction * len(train))
+            last = len(train) - size
             borders = 1 + np.flatnonzero(np.diff(source.arrays[settings.time][train]))
-            if len(borders):  # equal times stay in one split
-                last = borders[np.abs(borders - last).argmin()]
+            near = borders[np.abs(borders - last) < size]
+            if len(near):  # equal times stay in one split, unless it would become twice as large
+                last = near[np.abs(near - last).argmin()]
             rows[name], train = np.sort(train[last:]), train[:last]
     elif missing:
         strata = task.strata(targets[train])

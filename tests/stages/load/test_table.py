@@ -188,12 +188,15 @@ def test_rows_of_a_group_stay_together(load: Load) -> None:
     assert not _whole_groups(few, 0.99, 0).all()
 
 
-def test_the_last_rows_by_time_are_the_test(load: Load) -> None:
+def test_the_last_rows_by_time_are_the_test(load: Load, tmp_path: Path) -> None:
     dataset = load(time="day")
     days = [sorted(column(dataset, "day", split)) for split in ("train", "val", "test")]
     assert days[0][-1] < days[1][0]  # about five rows have a day, and no two splits have the same
     assert days[1][-1] < days[2][0]
     assert abs(len(dataset.test) - 80) <= 3
+    (tmp_path / "table.csv").unlink()
+    same = load(time="day", replaced={"day": ["2023-12-31", *["2024-01-01"] * (ROWS - 1)]})
+    assert len(same.test) == 80
 
 
 def test_weights_are_those_of_the_rows(load: Load) -> None:
