@@ -59,7 +59,7 @@ def choice(comparison: Comparison) -> str:
     if len(rows) == 1:
         seeds, count = {run.seed for run in rows[0].runs}, len(rows[0].runs)
         return f"one setting: nothing to choose between ({_plural(count, 'seed' if len(seeds) == count else 'run')})"
-    if not are_validated_alike(rows):
+    if not are_validated_alike([run.summary for row in rows for run in row.runs]):
         return "no best setting: the runs were validated on different examples, and none is chosen on test"
     if chosen.metric is None:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"

@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
+from pipeline.run_folder.summary import Summary
 from stages.errors import UserError
 from stages.evaluation.paired_tests import (
     MetricDifference,
@@ -252,7 +253,7 @@ def _chosen_metric(rows: Sequence[Row]) -> str | None:
     that their networks add to it, the task's first metric, as different losses are not on one scale; None where some
     have none, or they are of different examples.
     """
-    if not are_validated_alike(rows):
+    if not are_validated_alike([run.summary for row in rows for run in row.runs]):
         return None
     monitors = {run.monitor for row in rows for run in row.runs}
     if "val/best_loss" in monitors and not _have_losses_alike(rows):
@@ -270,9 +271,9 @@ def _have_losses_alike(rows: Sequence[Row]) -> bool:
     return not may_differ and all(loss == losses[0] for loss in losses)
 
 
-def are_validated_alike(rows: Sequence[Row]) -> bool:
+def are_validated_alike(runs: Sequence[Summary]) -> bool:
     """Return whether no two runs are known to have been validated on different examples."""
-    facts = [run.summary.facts for row in rows for run in row.runs if run.summary.facts.get(VALIDATED)]
+    facts = [run.facts for run in runs if run.facts.get(VALIDATED)]
     pixels = {fact.get(VALIDATED_PIXELS) or "" for fact in facts}
     return len({fact[VALIDATED] for fact in facts}) < 2 and all(
         may_be_same_pixels(*two) for two in combinations(pixels, 2)

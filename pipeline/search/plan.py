@@ -151,15 +151,18 @@ def size(axes: Sequence[Axis]) -> int | None:
 BEST = "val/best_"
 """Prefix of a validation metric of the best epoch, by which the weights are chosen."""
 
-_HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|score|iou|dice|r2")
+_HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|iou|dice|r2")
 
 OF_VALIDATION = (
-    "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.train_split",
-    "data.val_split", "data.image_key", "data.label_key", "data.examples", "data.num_classes", "data.files",
-    "data.target", "data.weight", "data.group", "data.time", "data.split_column", "data.on_error", "data.missing",
-    "data.delimiter", "data.encoding",
+    "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.val_split",
+    "data.files", "data.target", "data.weight", "data.group", "data.time", "data.split_column",
 )  # fmt: skip
-"""Settings that decide which examples the metric of a trial is of, with which targets and weights."""
+"""Settings that always change the validation examples, their targets or weights; of others the trials tell."""
+
+OF_TEST = ("test/", "baseline/", "against/")
+"""Prefixes of metrics of the test split."""
+
+ALIKE = "axes that leave the validation examples as they are, or a sweep, which chooses none"
 
 LARGEST_STARTUP = 10
 STARTUP_SHARE = 4
@@ -189,6 +192,11 @@ class Plan:
     def lines(self, trial: FrozenTrial) -> tuple[str, ...]:
         """Return the overrides that make a trial."""
         return tuple(axis.line(trial.params[axis.key]) for axis in self.axes)
+
+    @property
+    def draws_anew(self) -> bool:
+        """Whether no point is drawn twice: of a grid, and where there are trials enough for every point."""
+        return self.settings.sampler == "grid" or size(self.axes) == self.settings.trials
 
     @property
     def prunes(self) -> bool:
@@ -235,7 +243,7 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     if problem:
         raise UserError(problem, "tpe, nsga2 or random", f"sweep.sampler={fix}")
     trials = min(settings.trials, size(axes) or settings.trials)
-    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(settings.trials / STARTUP_SHARE))
+    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(trials / STARTUP_SHARE))
     return Plan(replace(settings, trials=trials, startup_trials=startup), goals, tuple(axes))
 
 
@@ -248,7 +256,7 @@ def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]
         fix = f"sweep.direction=[{','.join(['maximize'] * len(metrics))}]"
         raise UserError(f"sweep.direction={settings.direction}", "maximize or minimize, one a metric", fix)
     for metric in metrics:
-        if metric.startswith("test/"):
+        if metric.startswith(OF_TEST):
             raise UserError(
                 f"sweep.metric={metric} would choose by the test split, which then tests nothing",
                 "a metric of validation or training",
@@ -297,7 +305,7 @@ def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
         if axis.key in OF_VALIDATION:
             raise UserError(
                 f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
-                "axes that leave the validation examples as they are, or a sweep, which chooses none",
+                ALIKE,
                 f"python -m pipeline -m {axis.key}=<value>,<value>",
             )
         if is_secret_name(axis.key):

@@ -1,6 +1,7 @@
 """The study of a search, in a file: draws trials, keeps their results, ends those that others beat, tells the best."""
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, NSGAIISampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
@@ -86,7 +87,6 @@ class Study:
         if reason is not None:
             self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, redact(reason))
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
-        self.optuna.sampler = RandomSampler()  # samplers learn from the file; that of a grid would stop Optuna's loop
         self.optuna.tell(trial.number, values, state=state)
 
     def best(self) -> list[FrozenTrial]:
@@ -104,9 +104,11 @@ class Study:
         settings = self.plan.settings
         seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
         startup = settings.startup_trials or 1
+        if self.plan.draws_anew:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return PartialFixedSampler(self._untried(seed), RandomSampler())
         match settings.sampler:
-            case "grid":  # one seed, as it fixes the order
-                return GridSampler({axis.key: axis.grid or () for axis in self.plan.axes}, seed=settings.seed)
             case "tpe":
                 alone = settings.n_jobs == 1
                 return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=not alone)
@@ -115,6 +117,14 @@ class Study:
             case "nsga2":
                 return NSGAIISampler(seed=seed, population_size=settings.population)
         return RandomSampler(seed=seed)
+
+    def _untried(self, seed: int) -> dict[str, Any]:
+        """Return a point at random of those that no trial has had."""
+        keys = [axis.key for axis in self.plan.axes]
+        tried = {tuple(map(trial.params.get, keys)) for trial in self.trials()}
+        points = itertools.product(*(axis.grid or () for axis in self.plan.axes))
+        left = [point for point in points if point not in tried]
+        return dict(zip(keys, left[np.random.default_rng(seed).integers(len(left))], strict=True))
 
 
 def open_storage(file: Path) -> JournalStorage:

@@ -8,6 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.checks.registry import check_rules
+from pipeline.comparison.comparison import are_validated_alike
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
@@ -19,14 +20,25 @@ from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.summary import PRUNED, Summary
-from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
+from pipeline.run_folder.summary import PRUNED, Summary, is_lower_better
+from pipeline.search.plan import (
+    ALIKE,
+    OF_TEST,
+    Axis,
+    Compose,
+    check_axes,
+    make_plan,
+    probes,
+    read_trial,
+    refuse_debug,
+    size,
+)
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Session
 from stages.errors import UserError
-from stages.reuse import PENALIZED, VALIDATED_LOSS
+from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.settings.train import TrainSettings
 
@@ -81,8 +93,11 @@ class Search(Session):
     def begin(self, is_new: bool) -> None:
         settings, axes = self.plan.settings, self.plan.axes
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
+        how = f"by {settings.sampler}{random}"
+        if self.plan.draws_anew:
+            how = f"of {points:,} points" if (points := size(axes)) != self.total else "all points, each once"
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
-        self.console.log(f"{'trials':8} {self.total:,} by {settings.sampler}{random}, {pruned}")
+        self.console.log(f"{'trials':8} {self.total:,} {how}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
             best = "the best trial" if len(self.plan.goals) == 1 else "each of the best trials"
             self.console.log(f"{'finish':8} {', '.join(stages)}: once, with {best}")
@@ -149,30 +164,56 @@ class Search(Session):
     def _tell(self, trial: FrozenTrial, made: SweepJob) -> None:
         """Tell the study what became of a trial."""
         run = read_run(self.folder / made.folder)
-        names = [goal.metric for goal in self.plan.goals]
         if run is None or run.status != "FINISHED":
             reason = (run.error if run else made.reason) or "it died before its run began"
             self.study.tell(trial, reason=reason)
         elif PRUNED in run.facts:
             self.study.tell(trial, pruned=True)
-        elif missing := [name for name in names if name not in run.metrics]:
-            self.study.tell(trial, reason=f"its run records no {missing[0]}")
-            known = sorted(name for name in run.metrics if not name.startswith("test/"))
+        else:
+            try:
+                self._refuse_goal(run, made)
+                self._refuse_other_examples(run, made)
+            except UserError as error:
+                self.study.tell(trial, reason=error.problem)
+                raise
+            values = [run.metrics[goal.metric] for goal in self.plan.goals]
+            if any(value != value for value in values):
+                self.study.tell(trial, reason="its metric is not a number")
+            else:
+                self.study.tell(trial, values)
+
+    def _refuse_goal(self, run: Summary, made: SweepJob) -> None:
+        """Refuse a goal that a trial lacks, that has penalties, or of which the trial's task wants the opposite."""
+        goals = self.plan.goals
+        names = [goal.metric for goal in goals]
+        if missing := [name for name in names if name not in run.metrics]:
+            known = sorted(name for name in run.metrics if not name.startswith(OF_TEST))
             before = " before the stages after training" if made.only_trains else ""
             problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
-        elif (losses := [name for name in names if name.endswith("loss")]) and self._varies_penalties(run):
-            self.study.tell(trial, reason="its network adds penalties to the loss")
+        losses = [name for name in names if name.endswith("loss")]
+        if losses and PENALIZED in run.facts.get(VALIDATED_LOSS, {}) and self._is_of_model:
             problem = f"{losses[0]} has the penalties of networks, in which trials may differ"
             raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
-        elif any(run.metrics[name] != run.metrics[name] for name in names):
-            self.study.tell(trial, reason="its metric is not a number")
-        else:
-            self.study.tell(trial, [run.metrics[name] for name in names])
+        if self.plan.settings.direction is not None:
+            return
+        told = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
+        for goal, direction in zip(goals, told, strict=True):
+            if goal.direction != direction:
+                problem = f"{goal.metric} is one to {goal.direction} by its name, to {direction} by the runs' task"
+                raise UserError(problem, "its direction", f"sweep.direction=[{','.join(told)}]")
 
-    def _varies_penalties(self, run: Summary) -> bool:
-        is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
-        return is_of_model and PENALIZED in run.facts.get(VALIDATED_LOSS, {})
+    def _refuse_other_examples(self, run: Summary, made: SweepJob) -> None:
+        """Refuse a trial that was validated on other examples than the first one."""
+        others = (read_run(self.folder / job.folder) for job in self.jobs if job is not made)
+        first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
+        if not are_validated_alike([first, run]):
+            problem = f"trial {made.number} is validated on other examples than the first one, so none is the best"
+            raise UserError(problem, ALIKE, f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>")
+
+    @property
+    def _is_of_model(self) -> bool:
+        return any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
 
     def _job(self, trial: FrozenTrial, made: SweepJob) -> Job:
         """Return the run of a trial, which is pruned unless its processes end together."""

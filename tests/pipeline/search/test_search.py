@@ -207,7 +207,7 @@ def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(o
     ("words", "said"),
     [
         pytest.param(["sweep=tpe"], "no setting has several values", marks=pytest.mark.smoke),
-        (["sweep=tpe", "seed=1,2", "sweep.metric=test/accuracy"], "then tests nothing"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=baseline/accuracy_difference"], "then tests nothing"),
         (["sweep=tpe", "task.loss._target_=keras.losses.Huber,keras.losses.MeanAbsoluteError"], "not on one scale"),
         (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,7 +15,7 @@ from pipeline.console import Console
 from pipeline.search.plan import Axis, check_axes, probes, read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError
-from tests.pipeline.experiments import compose
+from tests.pipeline.experiments import compose, write_run
 
 PLAIN = compose()
 
@@ -101,8 +102,8 @@ def test_a_value_survives_the_command_line() -> None:
         assert override.value() == value
 
 
-def search(outputs: Path, *words: str) -> Search:
-    composer = Composer(read_arguments([*words, "optimizer.epsilon=interval(1,2)", f"outputs={outputs}"]))
+def search(outputs: Path, *words: str, axis: str = "optimizer.epsilon=interval(1,2)") -> Search:
+    composer = Composer(read_arguments([*words, axis, f"outputs={outputs}"]))
     assert isinstance(composer.sweep, SearchSettings)
     return Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())
 
@@ -116,3 +117,44 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
     """Without being told."""
     [goal] = search(tmp_path, "sweep=tpe", "train.monitor=val_rmse", "tracking=off").plan.goals
     assert (goal.metric, goal.direction) == ("val/best_rmse", "minimize")
+    with pytest.raises(UserError, match=r"whether more is better is unknown.*sweep\.direction=maximize"):
+        search(tmp_path, "sweep=tpe", "sweep.metric=val/best_brier_score", "tracking=off")
+
+
+def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (((), "30 all points, each once"), (("sweep.trials=20",), "20 of 30 points")):
+        search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").begin(True)
+        assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "said"),
+    [
+        ({"val_examples": "other"}, (), r"trial 2 is validated on other examples .* python -m pipeline -m"),
+        (
+            {"task": {"metrics": ["accuracy"], "higher_is_better": []}},
+            ("sweep.metric=val/best_accuracy",),
+            r"maximize by its name, to minimize by the runs' task.* Try: sweep\.direction=\[minimize\]",
+        ),
+    ],
+)
+def test_what_the_runs_themselves_tell_ends_a_search(
+    facts: dict[str, Any], words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """Other validation examples than the first trial's, and a metric whose task wants the opposite."""
+    session = search(tmp_path, "sweep=tpe", "tracking=off", *words)
+    session.folder = tmp_path
+    metrics = {"val/best_accuracy": 0.5, "val/best_loss": 1.0}
+    drawn = session.draw()
+    for own in ({"val_examples": "a"}, facts):
+        job = next(drawn)
+        write_run(job.run_folder, metrics=metrics, facts=own)
+        made = session._jobs[job.run_folder.name]
+        if own is facts:
+            with pytest.raises(UserError, match=said):
+                session.ended(made)
+        else:
+            session.ended(made)
+    assert [trial.state.name for trial in session.study.trials()] == ["COMPLETE", "FAIL"]

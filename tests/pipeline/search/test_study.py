@@ -59,8 +59,11 @@ def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str
     assert [trial.params for trial in other] != [trial.params for trial in whole]
 
 
-def test_a_grid_has_every_point_once_also_where_it_is_interrupted(tmp_path: Path) -> None:
-    plan = replace(changed(sampler="grid", trials=6), axes=SMALL)
+@pytest.mark.parametrize("sampler", ["grid", "tpe", "nsga2"])
+def test_a_space_with_trials_for_every_point_has_each_once_also_where_it_is_interrupted(
+    sampler: str, tmp_path: Path
+) -> None:
+    plan = replace(changed(sampler=sampler, trials=6), axes=SMALL)
     for _ in range(2):
         run(Study(tmp_path, plan), at_most=2)
     trials = run(Study(tmp_path, plan))
