@@ -243,7 +243,7 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     if problem:
         raise UserError(problem, "tpe, nsga2 or random", f"sweep.sampler={fix}")
     trials = min(settings.trials, size(axes) or settings.trials)
-    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(trials / STARTUP_SHARE))
+    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(settings.trials / STARTUP_SHARE))
     return Plan(replace(settings, trials=trials, startup_trials=startup), goals, tuple(axes))
 
 

@@ -93,11 +93,11 @@ class Search(Session):
     def begin(self, is_new: bool) -> None:
         settings, axes = self.plan.settings, self.plan.axes
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
-        how = f"by {settings.sampler}{random}"
+        how = f" by {settings.sampler}{random}"
         if self.plan.draws_anew:
-            how = f"of {points:,} points" if (points := size(axes)) != self.total else "all points, each once"
+            how = f" of {points:,} points" if (points := size(axes)) != self.total else ", each point once"
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
-        self.console.log(f"{'trials':8} {self.total:,} {how}, {pruned}")
+        self.console.log(f"{'trials':8} {self.total:,}{how}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
             best = "the best trial" if len(self.plan.goals) == 1 else "each of the best trials"
             self.console.log(f"{'finish':8} {', '.join(stages)}: once, with {best}")
@@ -117,7 +117,7 @@ class Search(Session):
                 continue
             if earlier.state is TrialState.RUNNING:
                 self._tell(earlier, made)  # the search was killed before
-            self.send(made)
+            self.take_over(made)
         while (trial := self.study.ask()) is not None:
             if (drawn := self._made(trial)) is not None:
                 yield self._job(trial, drawn)

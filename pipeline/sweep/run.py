@@ -60,7 +60,7 @@ class Sweep(Session):
         for made in self.jobs:
             if has_finished(self.folder / made.folder):
                 self.say(made, "finished earlier, skipped")
-                self.send(made)
+                self.take_over(made)
                 made.exit_code = DONE
             else:
                 left.append(made)

@@ -126,7 +126,7 @@ class Session(ABC):
             self.folder / made.folder,
             SweepRun(self._parent.run_id, self.first.name, self._code),
             on_epoch=on_epoch,
-            run_name=f"best: {name}" if made.finishes else name,
+            run_name=f"best: {name}" if self._is_best(made) else name,
             only_trains=made.only_trains,
         )
 
@@ -135,12 +135,23 @@ class Session(ABC):
         self.console.log(f"{self._title(made)}  {text}", style=style)
 
     def _title(self, made: SweepJob) -> str:
-        best = "best " if made.finishes else ""
+        best = "best " if self._is_best(made) else ""
         return f"{best}{self.unit} {made.number:>{len(str(self.total))}}/{self.total}  {made.label}"
+
+    def _is_best(self, made: SweepJob) -> bool:
+        return made.finishes and self.settings.finish == "best"
 
     def send(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended."""
         end_lost(self.folder / made.folder, made.experiment, FAILED, self.console)
+
+    def take_over(self, made: SweepJob) -> None:
+        """Take a job that has finished earlier as its run says, whatever was to be finished then, and now."""
+        self.send(made)
+        run = read_run(self.folder / made.folder)
+        if run is not None and run.status == "FINISHED" and PRUNED not in run.facts:
+            later = {run.stages[name].status for name in after_training(made.experiment) if name in run.stages}
+            made.only_trains = later == {"skipped"}
 
     def write(self, status: str = "RUNNING") -> None:
         """Write the index of the folder, unless it would lose the jobs of one that is resumed."""
@@ -209,15 +220,21 @@ class Session(ABC):
             self._fail(error)
 
     def _to_finish(self) -> Iterator[Job]:
-        """Yield a job for each of the best that has not been finished: it evaluates and exports what that has trained.
+        """Yield a job for each that is to be finished, and has only trained: it evaluates and exports what that has.
 
-        Nothing is chosen by its results, so that a sweep touches the test split once.
+        Nothing is chosen by its results, so that a sweep which finishes its best touches the test split once.
+
+        Raises:
+            UserError: where the best is to be finished, and none is.
         """
         if not any(job.only_trains for job in self.jobs):
             return
         self.write()
-        best = [self._jobs[run.folder.name] for run in compare(self.folder).runs_to_take]
-        for made in (job for job in best if job.only_trains):
+        comparison = compare(self.folder)
+        wanted = comparison.runs if self.settings.finish == "all" else comparison.runs_to_take
+        if comparison.rows and not wanted:
+            raise UserError("sweep.finish=best finishes no job, as none is the best", "", "sweep.finish=all")
+        for made in (job for run in wanted if (job := self._jobs[run.folder.name]).only_trains):
             begins = {"from": after_training(made.experiment)[0], "run": str(self.folder / made.folder)}
             document = copy.deepcopy(made.experiment.document)
             document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})

@@ -124,7 +124,7 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
 def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, said in (((), "30 all points, each once"), (("sweep.trials=20",), "20 of 30 points")):
+    for words, said in (((), "30, each point once"), (("sweep.trials=20",), "20 of 30 points")):
         search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").begin(True)
         assert said in capsys.readouterr().out
 

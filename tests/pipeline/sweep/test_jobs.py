@@ -11,6 +11,7 @@ from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
+from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
@@ -66,6 +67,29 @@ def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.C
     assert session.jobs[0].reason == "fork=a: it is gone. Expected b"
     assert "REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in capsys.readouterr().out
     assert refusal_in(outputs / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("finish", "validated", "finished"),
+    [("all", "aa", ["best_1", "best_2"]), ("best", "aa", ["best_2"]), ("best", "ab", None)],
+)
+def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
+    finish: str, validated: str, finished: list[str] | None, outputs: Path
+) -> None:
+    """The best alone, or all, though the sweep was begun with `finish=best`; where none is the best it is said."""
+    session = Sweep(jobs(outputs, "train.epochs=2,3"), SweepSettings(finish=finish), Console())
+    session.folder = outputs / "sweeps" / "s"
+    left = dict.fromkeys(("evaluate", "export"), StageOutcome("skipped"))
+    for job, examples in zip(session.jobs, validated, strict=True):
+        facts, metrics = {"val_examples": examples}, {"val/best_accuracy": job.number / 2}
+        write_run(session.folder / job.folder, stages=left, facts=facts, metrics=metrics)
+    assert not [*session.draw()]
+    if finished is None:
+        with pytest.raises(UserError, match=r"none is the best.* Try: sweep\.finish=all"):
+            next(session._to_finish())
+    else:
+        assert [job.run_folder.name for job in session._to_finish()] == finished
+        assert [job.finished_by for job in session.jobs if job.finished_by] == finished
 
 
 def test_settings_that_are_named_like_secrets_tell_jobs_apart() -> None:
