@@ -23,6 +23,9 @@ Value = TypeVar("Value")
 
 PREDICTIONS = "predictions.parquet"
 
+TESTED_IN = "tested_in"
+"""In the facts of a job: the folder of the run that has tested it, where that is another one."""
+
 RATES = tuple(f"train/{unit}_per_second" for unit in UNITS)
 """Of what training counts; a job with two of them has two phases."""
 
@@ -40,7 +43,6 @@ class ComparedRun:
     summary: Summary
     reason: str | None = None  # why it has not finished
     config_dirs: Sequence[str] = ()  # of custom options, where they are known
-    tested_in: Path | None = None  # folder of the run that has tested it, where that is another one
 
     @property
     def folder(self) -> Path:
@@ -109,7 +111,9 @@ class ComparedRun:
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
-            metric, values = read_by_example(regular_file((self.tested_in or self.folder) / PREDICTIONS))
+            metric, values = read_by_example(
+                regular_file(Path(self.summary.facts.get(TESTED_IN, self.folder)) / PREDICTIONS)
+            )
         except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
         return values if metric == self.summary.primary else None
@@ -124,13 +128,18 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = read_run(folder)
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
-    tested = read_run(folder.parent / entry["finished_by"]) if "finished_by" in entry else None
-    if tested is not None:
-        metrics, facts = tested.metrics | summary.metrics, tested.facts | summary.facts
-        summary = replace(summary, metrics=metrics, facts=facts)
+    summary = with_test(summary, entry)
     reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
-    tested_in = Path(tested.folder) if tested is not None else None
-    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs, tested_in)
+    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs)
+
+
+def with_test(job: Summary, entry: Mapping[str, Any]) -> Summary:
+    """Return the run of a job with the results of the one that has finished it, by its entry in the sweep's index."""
+    tested = read_run(Path(job.folder).parent / entry["finished_by"]) if "finished_by" in entry else None
+    if tested is None:
+        return job
+    facts = {**tested.facts, **job.facts, TESTED_IN: tested.folder}
+    return replace(job, metrics=tested.metrics | job.metrics, facts=facts)
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:

@@ -142,12 +142,6 @@ def probes(axes: Sequence[Axis]) -> Iterator[list[str]]:
             yield [*first[:place], line, *first[place + 1 :]]
 
 
-def size(axes: Sequence[Axis]) -> int | None:
-    """Return how many points the space has; None where they cannot be counted."""
-    grids = [axis.grid for axis in axes]
-    return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
-
-
 BEST = "val/best_"
 """Prefix of a validation metric of the best epoch, by which the weights are chosen."""
 
@@ -161,8 +155,6 @@ OF_VALIDATION = (
 
 OF_TEST = ("test/", "baseline/", "against/")
 """Prefixes of metrics of the test split."""
-
-ALIKE = "axes that leave the validation examples as they are, or a sweep, which chooses none"
 
 LARGEST_STARTUP = 10
 STARTUP_SHARE = 4
@@ -194,9 +186,15 @@ class Plan:
         return tuple(axis.line(trial.params[axis.key]) for axis in self.axes)
 
     @property
+    def points(self) -> int | None:
+        """How many the space has; None where they cannot be counted."""
+        grids = [axis.grid for axis in self.axes]
+        return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
+
+    @property
     def draws_anew(self) -> bool:
         """Whether no point is drawn twice: of a grid, and where there are trials enough for every point."""
-        return self.settings.sampler == "grid" or size(self.axes) == self.settings.trials
+        return self.settings.sampler == "grid" or self.points == self.settings.trials
 
     @property
     def prunes(self) -> bool:
@@ -242,7 +240,8 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
         problem, fix = "sweep.sampler=cmaes has one goal", "nsga2"
     if problem:
         raise UserError(problem, "tpe, nsga2 or random", f"sweep.sampler={fix}")
-    trials = min(settings.trials, size(axes) or settings.trials)
+    points = Plan(settings, goals, tuple(axes)).points
+    trials = min(settings.trials, points or settings.trials)
     startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(settings.trials / STARTUP_SHARE))
     return Plan(replace(settings, trials=trials, startup_trials=startup), goals, tuple(axes))
 
@@ -305,7 +304,7 @@ def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
         if axis.key in OF_VALIDATION:
             raise UserError(
                 f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
-                ALIKE,
+                "axes that leave the validation examples as they are, or a sweep, which chooses none",
                 f"python -m pipeline -m {axis.key}=<value>,<value>",
             )
         if is_secret_name(axis.key):

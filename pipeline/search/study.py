@@ -105,9 +105,7 @@ class Study:
         seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
         startup = settings.startup_trials or 1
         if self.plan.draws_anew:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                return PartialFixedSampler(self._untried(seed), RandomSampler())
+            return PartialFixedSampler(self._untried(seed), RandomSampler())
         match settings.sampler:
             case "tpe":
                 alone = settings.n_jobs == 1
@@ -130,6 +128,7 @@ class Study:
 def open_storage(file: Path) -> JournalStorage:
     """Return the storage in `file`, to which several processes may write."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     return JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
 
 
@@ -222,16 +221,14 @@ def draw(study: Study, folder: Path) -> list[Path]:
     mpl.use("agg")
     from optuna.visualization import matplotlib as plots
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        figures: dict[str, Any] = {}
-        if len(names) == 1:
-            figures["history.png"] = plots.plot_optimization_history(study.optuna, target_name=names[0])
-        else:
-            figures["history.png"] = plots.plot_pareto_front(study.optuna, target_names=names)
-        if len(values) >= FEWEST and all(len(set(column)) > 1 for column in zip(*values, strict=True)):
-            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-            figures["importance.png"] = plots.plot_param_importances(study.optuna, evaluator, target_name=names[0])
+    figures: dict[str, Any] = {}
+    if len(names) == 1:
+        figures["history.png"] = plots.plot_optimization_history(study.optuna, target_name=names[0])
+    else:
+        figures["history.png"] = plots.plot_pareto_front(study.optuna, target_names=names)
+    if len(values) >= FEWEST and all(len(set(column)) > 1 for column in zip(*values, strict=True)):
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        figures["importance.png"] = plots.plot_param_importances(study.optuna, evaluator, target_name=names[0])
     for name, axes in figures.items():
         axes.figure.savefig(folder / name, dpi=120, bbox_inches="tight")
     return [folder / name for name in figures]

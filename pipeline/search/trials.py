@@ -21,18 +21,7 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED, Summary, is_lower_better
-from pipeline.search.plan import (
-    ALIKE,
-    OF_TEST,
-    Axis,
-    Compose,
-    check_axes,
-    make_plan,
-    probes,
-    read_trial,
-    refuse_debug,
-    size,
-)
+from pipeline.search.plan import OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
@@ -95,7 +84,7 @@ class Search(Session):
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
         how = f" by {settings.sampler}{random}"
         if self.plan.draws_anew:
-            how = f" of {points:,} points" if (points := size(axes)) != self.total else ", each point once"
+            how = f" of {points:,} points" if (points := self.plan.points) != self.total else ", each point once"
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
         self.console.log(f"{'trials':8} {self.total:,}{how}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
@@ -184,8 +173,7 @@ class Search(Session):
 
     def _refuse_goal(self, run: Summary, made: SweepJob) -> None:
         """Refuse a goal that a trial lacks, that has penalties, or of which the trial's task wants the opposite."""
-        goals = self.plan.goals
-        names = [goal.metric for goal in goals]
+        names = [goal.metric for goal in self.plan.goals]
         if missing := [name for name in names if name not in run.metrics]:
             known = sorted(name for name in run.metrics if not name.startswith(OF_TEST))
             before = " before the stages after training" if made.only_trains else ""
@@ -195,11 +183,9 @@ class Search(Session):
         if losses and PENALIZED in run.facts.get(VALIDATED_LOSS, {}) and self._is_of_model:
             problem = f"{losses[0]} has the penalties of networks, in which trials may differ"
             raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
-        if self.plan.settings.direction is not None:
-            return
         told = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
-        for goal, direction in zip(goals, told, strict=True):
-            if goal.direction != direction:
+        for goal, direction in zip(self.plan.goals, told, strict=True):
+            if goal.direction != direction and self.plan.settings.direction is None:
                 problem = f"{goal.metric} is one to {goal.direction} by its name, to {direction} by the runs' task"
                 raise UserError(problem, "its direction", f"sweep.direction=[{','.join(told)}]")
 
@@ -209,7 +195,11 @@ class Search(Session):
         first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
         if not are_validated_alike([first, run]):
             problem = f"trial {made.number} is validated on other examples than the first one, so none is the best"
-            raise UserError(problem, ALIKE, f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>")
+            raise UserError(
+                problem,
+                "axes that leave these as they are",
+                f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>",
+            )
 
     @property
     def _is_of_model(self) -> bool:

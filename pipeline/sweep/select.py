@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.rows import ComparedRun, canonical, read_finished
+from pipeline.comparison.rows import ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
 from pipeline.paths import age_order
 from pipeline.run_folder.lock import LOCK, is_locked
-from pipeline.run_folder.runs import Runs
+from pipeline.run_folder.runs import Runs, read_run
 from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders
 from pipeline.tracking.journal import Journal
@@ -166,12 +166,31 @@ def compared(
 
 
 def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> list[ComparedRun]:
-    """Return the runs that are named, all of them where none is, as far as they match every filter."""
+    """Return the runs that are named, of a sweep its jobs, or all, as far as they match every filter.
+
+    A run that finishes a job stands for itself only where it is named.
+    """
     filters = [word for word in words if re.search(r"[=<>]", word) and not is_file_or_folder(word)]
     runs = Runs(outputs, warn)
-    named = [runs.find(word) for word in words if word not in filters] or runs.all()
-    different = {Path(run.folder).resolve(): run for run in named}.values()  # a run that is named twice is one
-    entries = select([run_entry(run) for run in different], filters)
+    names = [word for word in words if word not in filters]
+    named = [run for word in names for run in _meant(word, runs)] if names else runs.all()
+    places = {Path(run.folder).parent for run in named}
+    jobs = {place / job["folder"]: job for place in places if is_sweep(place) for job in read_index(place).jobs}
+    finishing = {folder.parent / job["finished_by"] for folder, job in jobs.items() if "finished_by" in job}
+    different = {  # a run that is named twice is one
+        folder: with_test(run, jobs.get(folder, {}))
+        for run in named
+        if (folder := Path(run.folder)) not in finishing or names
+    }
+    entries = select([run_entry(run) for run in different.values()], filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
     return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
+
+
+def _meant(word: str, runs: Runs) -> list[Summary]:
+    """Return the run, or the runs of the jobs of the sweep, that a word means."""
+    if (sweep := find_sweep(word, runs.outputs)) is None:
+        return [runs.find(word)]
+    found = (read_run(sweep / job["folder"], runs.warn) for job in read_index(sweep).jobs)
+    return [run for run in found if run is not None]

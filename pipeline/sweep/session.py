@@ -126,7 +126,7 @@ class Session(ABC):
             self.folder / made.folder,
             SweepRun(self._parent.run_id, self.first.name, self._code),
             on_epoch=on_epoch,
-            run_name=f"best: {name}" if self._is_best(made) else name,
+            run_name=f"best: {name}" if made.finishes and self.settings.finish == "best" else name,
             only_trains=made.only_trains,
         )
 
@@ -135,19 +135,12 @@ class Session(ABC):
         self.console.log(f"{self._title(made)}  {text}", style=style)
 
     def _title(self, made: SweepJob) -> str:
-        best = "best " if self._is_best(made) else ""
+        best = "best " if made.finishes and self.settings.finish == "best" else ""
         return f"{best}{self.unit} {made.number:>{len(str(self.total))}}/{self.total}  {made.label}"
 
-    def _is_best(self, made: SweepJob) -> bool:
-        return made.finishes and self.settings.finish == "best"
-
-    def send(self, made: SweepJob) -> None:
-        """Send what the store misses of a job that has ended."""
-        end_lost(self.folder / made.folder, made.experiment, FAILED, self.console)
-
     def take_over(self, made: SweepJob) -> None:
-        """Take a job that has finished earlier as its run says, whatever was to be finished then, and now."""
-        self.send(made)
+        """Send what the store misses of a job that has ended, and see whether it has only trained."""
+        end_lost(self.folder / made.folder, made.experiment, FAILED, self.console)
         run = read_run(self.folder / made.folder)
         if run is not None and run.status == "FINISHED" and PRUNED not in run.facts:
             later = {run.stages[name].status for name in after_training(made.experiment) if name in run.stages}
@@ -245,7 +238,7 @@ class Session(ABC):
             made.finished_by = final.folder
             self._jobs[final.folder] = final
             if has_finished(self.folder / final.folder):
-                self.send(final)
+                self.take_over(final)
             else:
                 yield self.job(final)
 

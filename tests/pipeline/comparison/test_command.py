@@ -1,5 +1,6 @@
 """`python -m pipeline.compare`: what it takes, what it refuses, what it writes."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.compare import main
 from pipeline.run_folder.summary import Summary
+from pipeline.sweep.select import compared
 
 RANDOM = np.random.default_rng(0)
 
@@ -65,6 +67,25 @@ def test_runs_by_name_and_by_filter(
     assert ran(outputs, "kind=run", "strategy=mirrored", "test/accuracy>0.1", "--to", "~/there") == 0
     assert capsys.readouterr().out.startswith("2 runs")
     assert (tmp_path / "there" / "comparison.html").is_file()
+
+
+def test_a_sweep_among_words_stands_for_its_jobs_with_the_tests_of_the_runs_that_finished_them(tmp_path: Path) -> None:
+    """Also where filters find them; a run that finishes a job is none of its own unless it is named."""
+    folder = tmp_path / "sweeps" / "20260101-000000-aaaa"
+    correct = RANDOM.random(100) < 0.9
+    make_sweep(folder, [MadeRun({"seed": seed}, None) for seed in "12"])
+    make_run(folder / "best_1", MadeRun({"seed": "1", "from": "evaluate", "run": "x"}, correct))
+    index = json.loads((folder / "sweep.json").read_text())
+    index["jobs"][0]["finished_by"] = "best_1"
+    (folder / "sweep.json").write_text(json.dumps(index))
+    for words in (["status=FINISHED"], [folder.name, folder.name], [folder.name, "data=digits"], []):
+        [row] = compared(words, tmp_path)[1].rows
+        assert [run.seed for run in row.runs] == ["1", "2"], words
+        assert row.values("test/accuracy") == [correct.mean()]
+        assert (values := row.runs[0].by_example()) is not None
+        assert values.mean() == correct.mean()
+    [row] = compared([str(folder / "best_1")], tmp_path)[1].rows
+    assert row.runs[0].settings["from"] == "evaluate"
 
 
 @pytest.mark.parametrize(
