@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
+from pipeline.command_line.overrides import as_typed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment, read
 from pipeline.paths import outputs_folder
@@ -133,7 +134,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     from pipeline.run.engine import run_job
 
     environment.prepare()
-    words = list(overrides)
+    words = _listed(overrides)
     composed = _composed(words)
     experiment = _read(composed)
     if experiment.dry_run:
@@ -161,11 +162,12 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
 
     Raises:
         RuntimeError: where it is refused, fails in part or is stopped; its message is the last line.
+        UserError: with `dry_run=true`, once the plan is printed.
 
     Example:
         >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
     """
-    command = [sys.executable, "-m", "pipeline", "-m", *overrides]
+    command = [sys.executable, "-m", "pipeline", "-m", *_listed(overrides)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         line, page = "", None
@@ -173,6 +175,8 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
             print(line, end="", flush=True)
             if line.startswith("comparison  "):
                 page = Path(line.split(maxsplit=1)[1].strip()).resolve()
+    if not process.returncode and page is None:
+        raise UserError("dry_run=true makes no jobs to compare", "a sweep that runs", "dry_run=false")
     if process.returncode or page is None:
         raise RuntimeError(line.strip())
     return compare(page.parent)
@@ -187,14 +191,14 @@ def search(overrides: Iterable[str]) -> "Comparison":
     Example:
         >>> search(["optimizer.learning_rate=interval(1e-4,1e-1)", "sweep.trials=20"])  # doctest: +SKIP
     """
-    words = list(overrides)
+    words = _listed(overrides)
     return sweep(words if any(word.startswith("sweep=") for word in words) else ["sweep=tpe", *words])
 
 
 def compare(
     *what: str | Path,
-    baseline: Mapping[str, str] | None = None,
-    columns: Sequence[str] = (),
+    baseline: Mapping[str, Any] | None = None,
+    columns: Iterable[str] = (),
     outputs: str | Path | None = None,
 ) -> "Comparison":
     """Returns runs side by side, as `python -m pipeline.compare` prints them; a notebook shows the page.
@@ -213,7 +217,13 @@ def compare(
     """
     from pipeline.sweep.select import compared
 
-    return compared([str(word) for word in what], _outputs(outputs), baseline, columns)[1]
+    texts = {name: value if isinstance(value, str) else as_typed(value) for name, value in (baseline or {}).items()}
+    return compared([str(word) for word in what], _outputs(outputs), texts or None, _listed(columns))[1]
+
+
+def _listed(words: Iterable[str]) -> list[str]:
+    """Returns words as a list: a text is one word."""
+    return [words] if isinstance(words, str) else list(words)
 
 
 def _outputs(folder: str | Path | None) -> Path:
@@ -240,7 +250,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
 
 
 def _composed(overrides: Iterable[str]) -> Composed:
-    words = list(overrides)
+    words = _listed(overrides)
     composer = Composer(inherit_overrides(read_arguments(words)))
     if composer.is_sweep:
         raise UserError(

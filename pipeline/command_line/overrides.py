@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
-from pipeline.config.names import Options, named_elsewhere
+from pipeline.config.names import Options, flatten, named_elsewhere
 from pipeline.config.schemas import SweepSettings
 from stages.errors import UserError
 
@@ -94,7 +94,15 @@ def sweep_lines(override: Override) -> Iterator[str]:
 
 
 def override_of(name: str, values: Any) -> str:
-    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas."""
+    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas.
+
+    Raises:
+        UserError: where names are nested.
+    """
+    for inner, value in flatten(values) if isinstance(values, Mapping) else ():
+        if isinstance(value, list):
+            problem = f"sweep.over.{name}: {inner} is nested in it"
+            raise UserError(problem, "dotted names", f"{name}.{inner}: {as_typed(value)}")
     if isinstance(values, (list, tuple)):
         return f"{name}={','.join(map(as_typed, values))}"
     return f"{name}={values if isinstance(values, str) else as_typed(values)}"

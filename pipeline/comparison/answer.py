@@ -37,7 +37,7 @@ def answer(comparison: Comparison) -> Answer:
     """Return what a comparison says."""
     return Answer(
         choice(comparison),
-        [run_it(row) for row in comparison.choice.rows],
+        _commands(comparison),
         sentences(comparison),
         _pruned(comparison.runs),
         [
@@ -88,10 +88,16 @@ def _on_shared_seeds(rows: Sequence[Row]) -> str:
     return "; on the seeds that two rows share" if shared and shared != set.union(*seeds) else ""
 
 
-def run_it(row: Row) -> str:
-    """Return the command that runs a row, once."""
-    run = row.runs[0]
-    left_out = (*OF_A_COMMAND, *(["seed"] if len({run.seed for run in row.runs}) > 1 else []))
+def _commands(comparison: Comparison) -> list[str]:
+    """Return the commands that run the best trials of a search, or the row to take, without its seeds."""
+    if comparison.search is not None:
+        return list(map(run_it, comparison.runs_to_take))
+    return [run_it(row.runs[0], has_seeds=len({run.seed for run in row.runs}) > 1) for row in comparison.choice.rows]
+
+
+def run_it(run: ComparedRun, has_seeds: bool = False) -> str:
+    """Return the command that makes a run again. has_seeds: whether it is one of several, so that its seed is none."""
+    left_out = (*OF_A_COMMAND, *(["seed"] if has_seeds else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may say itself what varies

@@ -118,10 +118,10 @@ def compare_runs(
     Raises:
         UserError: where no row, or more than one, has the settings of the baseline, or no run has a metric.
     """
-    known = {name for run in runs for name in run.metrics}
+    known = {"seconds", *(name for run in runs for name in run.metrics)}
     for name in columns:
         if name not in known:
-            raise UserError(f"no run has a metric {name}", sorted(known) or "runs with metrics")
+            raise UserError(f"no run has a metric {name}", sorted(known))
     names, rows = rows_of(runs)
     if baseline is not None:
         base: Row | None = _baseline(rows, baseline)

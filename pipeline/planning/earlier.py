@@ -96,7 +96,7 @@ def resolve(job: Job, console: Console) -> Job:
 def _show(doing: str, run: Summary, console: Console) -> None:
     console.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status})")
     if run.overrides:
-        console.log(f"with its overrides, unless this command sets others: {' '.join(run.overrides)}")
+        console.log(f"its overrides: {' '.join(run.overrides)}")
 
 
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
@@ -154,14 +154,19 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
 
 def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
     """Refuse a fork of `run`, which has finished, that has no epoch left to train."""
-    train = experiment.of("train", TrainSettings)
-    begin = int(run.metrics.get("train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch", 0))
+    train, begin = experiment.of("train", TrainSettings), epochs_before(experiment, run)
     if train and begin >= train.all_epochs:
         raise UserError(
             f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
             f"more than {begin}",
             f"train.epochs={2 * begin}",
         )
+
+
+def epochs_before(experiment: Experiment, run: Summary | None) -> int:
+    """Return the epochs of `run` that its fork begins after; 0 without one."""
+    name = "train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch"
+    return int(run.metrics.get(name, 0)) if run is not None else 0
 
 
 def check_fork(experiment: Experiment, run: Summary) -> None:

@@ -1,6 +1,7 @@
 """Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
 
-It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`. Files count by
+It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`, without `sweep/`:
+what decides which jobs there are is part of their sweep's identity, and the rest free. Files count by
 their content, tracked by git or not; TensorFlow, Keras and NumPy by their version. What those import is not followed.
 """
 
@@ -67,9 +68,9 @@ class Sources:
 def sources(experiment: Experiment) -> Sources:
     """Return the sources of `experiment`; imports none of them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
-    files = dict(_contents(CONF, results, ""))
+    files = dict(_contents(CONF, results | {CONF / "sweep"}, ""))
     for number, folder in enumerate(experiment.config_dirs):
-        files |= _contents(folder, results, f"--config-dir {number}: ")
+        files |= _contents(folder, results | {folder / "sweep"}, f"--config-dir {number}: ")
     files |= {name: versions()[name] for name in NUMERIC}
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     packages = {target.partition(".")[0] for target in targets} - {*NUMERIC, *sys.stdlib_module_names}

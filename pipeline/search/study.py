@@ -147,7 +147,8 @@ class Pruner:
     file: Path  # of the study
     trial: int  # its id there
     metric: str  # of each epoch, such as `val/loss`
-    epochs: int  # that there will be
+    before: int  # epochs of the run that the trial forks, which count neither as its first nor for others
+    epochs: int  # that there will be, those included
     kind: str  # `median` of the other trials at the same epoch, or `halving` (Li et al., 2020, arXiv:1810.05934)
     startup_trials: int  # complete before any is pruned
     min_epochs: int  # of each trial before it may be pruned; the least resource of `halving`
@@ -161,9 +162,9 @@ class Pruner:
         value = metrics.get(self.metric)
         if value is None or not math.isfinite(value):
             return
-        trial = _open(self)
-        if epoch not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a resumed run repeats one
-            trial.report(value, epoch)
+        trial, step = _open(self), epoch - self.before
+        if step not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a resumed run repeats one
+            trial.report(value, step)
         if epoch < self.epochs and trial.should_prune():
             raise PrunedError(epoch)
 

@@ -13,7 +13,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
-from pipeline.planning.earlier import plan_of
+from pipeline.planning.earlier import epochs_before, forked_run, plan_of
 from pipeline.planning.job import Job
 from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
@@ -211,7 +211,8 @@ class Search(Session):
         if not self.plan.prunes or isinstance(own, (MultiWorkerSettings, ParameterServerSettings)):
             return self.job(made)
         epochs, startup = _epochs(made.experiment), settings.startup_trials or 1
-        place = (self.study.file, trial._trial_id, self.plan.goals[0].of_epoch, epochs)
+        before = epochs_before(made.experiment, forked_run(made.experiment, starts=False))
+        place = (self.study.file, trial._trial_id, self.plan.goals[0].of_epoch, before, epochs)
         return self.job(made, Pruner(*place, settings.pruner, startup, settings.min_epochs))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import diff, runs
-from pipeline.api import Run, compare, compose, open_run, run_experiment, search
+from pipeline.api import Run, compare, compose, open_run, run_experiment, search, sweep
 from pipeline.run_folder.lock import locked
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
@@ -101,7 +101,16 @@ def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
         with pytest.raises(UserError, match=f"{re.escape(several)} makes several jobs"):
             run_experiment([several])
     with pytest.raises(UserError, match="dry_run=true makes no run"):
-        run_experiment(["dry_run=true"])
+        run_experiment("dry_run=true")
+
+
+def test_a_text_is_a_list_of_one_and_values_are_as_python_has_them(tmp_path: Path) -> None:
+    for epochs in (2, 3):
+        write_run(tmp_path / f"runs/a/{epochs}", overrides=[f"train.epochs={epochs}"], metrics={"test/loss": 1.0})
+    found = compare("status=FINISHED", baseline={"train.epochs": 2}, columns="test/loss", outputs=tmp_path)
+    assert (found.baseline, found.own_columns) == (found.rows[0], ["test/loss"])
+    with pytest.raises(UserError, match="dry_run=true makes no jobs to compare"):
+        sweep(["dry_run=true", "seed=1,2", f"outputs={tmp_path}"])
 
 
 @pytest.mark.slow

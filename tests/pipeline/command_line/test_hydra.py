@@ -63,6 +63,7 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
         (["-m", "seed=1,2", "sweep.zip=[seed]"], "does not say what advances together"),
         (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
         (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
+        (["+sweep.over={optimizer: {learning_rate: [0.1,1]}}"], r"dotted names\. Try: optimizer\.learning_rate: \["),
         (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
     ],
 )  # fmt: skip

@@ -128,7 +128,9 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
 
 
 def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ran(outputs, "--columns", "my/score,val/accuracy", "--baseline", "strategy=mirrored,data=digits") == 0
+    assert (
+        ran(outputs, "--columns", "my/score,val/accuracy,seconds", "--baseline", "strategy=mirrored,data=digits") == 0
+    )
     printed = capsys.readouterr().out
     assert "my/score" in printed
     assert "baseline: strategy=mirrored" in printed

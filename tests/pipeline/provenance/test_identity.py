@@ -73,6 +73,17 @@ def test_what_is_no_code_never_counts(place: Path) -> None:
     assert sources(given).digest == before
 
 
+def test_a_sweeps_own_file_is_no_code(tmp_path: Path) -> None:
+    """Its values are in the identity of the sweep, or free, such as more trials."""
+    folder = tmp_path / "conf"
+    write_files(folder, {"sweep/mine.yaml": "trials: 2\n", "model/own.yaml": "a: 1\n"})
+    given = replace(experiment(), config_dirs=(folder,))
+    before = sources(given).digest
+    for name, is_code in (("sweep/mine.yaml", False), ("model/own.yaml", True)):
+        write_files(folder, {name: "trials: 3\n"})
+        assert (sources(given).digest != before) is is_code, name
+
+
 def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the working directory, installed, by a link from site-packages: its version stays while it is worked on."""
     installed, here = tmp_path / "env/lib/site-packages", tmp_path / "here"

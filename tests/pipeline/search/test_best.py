@@ -8,7 +8,7 @@ import pytest
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.comparison.answer import run_it
-from pipeline.comparison.rows import Row, read_job
+from pipeline.comparison.rows import read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
 from pipeline.sweep.index import SweepJob
@@ -75,7 +75,7 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
     )
     job = read_composed(trial)
     made = SweepJob(1, "", job, trial.overrides)
-    typed = shlex.split(run_it(Row({}, (read_job(1, tmp_path / made.folder, made.entry),))))
+    typed = shlex.split(run_it(read_job(1, tmp_path / made.folder, made.entry)))
     assert typed[:3] == ["python", "-m", "pipeline"]
     again = Composer(read_arguments(typed[3:]))
     assert not again.is_sweep

@@ -143,6 +143,12 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
         assert [line[12:] for line in lines if line.startswith("run it")] == commands
         assert "pruned: trial 3 after epoch 1" in lines
         assert not [line for line in lines if "baseline" in line or "fast" in line]
+    folder = make_sweep(tmp_path / "t", [MadeRun({"fork": "a", "seed": seed}, None) for seed in "12"])
+    status, jobs, _ = read_index(folder)
+    write_index(
+        jobs, folder, status, {"search": {"answer": "", "metrics": ["train/loss"], "best": [jobs[1]["folder"]]}}
+    )
+    assert "run it      python -m pipeline fork=a seed=2" in notes(compare(folder)), "the seed of the best is its own"
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:

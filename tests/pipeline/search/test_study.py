@@ -118,13 +118,17 @@ def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study
     assert [trial.params for trial in run(Study(tmp_path, PLAN))[:3]] == [trial.params for trial in before]
 
 
-def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2) -> int | None:
-    """Runs a trial whose metric is `curve`, and returns the epoch after which it was pruned."""
+def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2, before: int = 0) -> int | None:
+    """Runs a trial whose metric is `curve`, and returns the epoch after which it was pruned.
+
+    Args:
+        before: epochs of the run that it forks.
+    """
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, trial._trial_id, "val/loss", len(curve), kind, 2, least)
+    pruner = Pruner(study.file, trial._trial_id, "val/loss", before, before + len(curve), kind, 2, least)
     try:
-        for epoch, value in enumerate(curve, 1):
+        for epoch, value in enumerate(curve, before + 1):
             pruner({"val/loss": value}, epoch)
     except PrunedError as pruned:
         study.tell(trial, pruned=True)
@@ -141,6 +145,7 @@ def test_the_median_prunes_what_is_worse_at_the_same_epoch(tmp_path: Path) -> No
     assert prune(study, [8.0, 8.0, 8.0, 8.0]) == 2  # before, every trial is trained
     assert prune(study, [1.0, 0.5, 0.4, 7.0]) is None  # its best so far counts, as do those of the others
     assert study.optuna.trials[3].last_step == 2
+    assert prune(study, [8.0, 8.0, 8.0, 8.0], before=5) == 7  # of a fork the epochs of its own count
 
 
 def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
@@ -155,7 +160,7 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN)
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, trial._trial_id, "val/loss", 4, "median", 2, 1)
+    pruner = Pruner(study.file, trial._trial_id, "val/loss", 0, 4, "median", 2, 1)
     for value in (1.0, 0.5):
         pruner({"val/loss": value}, 1)
     pruner({"train/loss": 1.0}, 2)
