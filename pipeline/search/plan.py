@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def points(self) -> int | None:
-        """How many the space has; None where they cannot be counted."""
+        """Number of points of the space; None where they cannot be counted."""
         grids = [axis.grid for axis in self.axes]
         return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
 

@@ -80,6 +80,7 @@ class Search(Session):
         show_plan(self.first, plan_of(self.first), self.console)
 
     def begin(self, is_new: bool) -> None:
+        forked_run(self.first, starts=is_new)
         settings, axes = self.plan.settings, self.plan.axes
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
         how = f" by {settings.sampler}{random}"

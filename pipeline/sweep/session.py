@@ -149,7 +149,8 @@ class Session(ABC):
     def write(self, status: str = "RUNNING") -> None:
         """Write the index of the folder, unless it would lose the jobs of one that is resumed."""
         if self._jobs or not is_sweep(self.folder):
-            facts = {"identity": self.identity, "code": self.sources.digest, "total": self.total, **self.facts()}
+            facts = {"identity": self.identity, "code": self.sources.digest, "total": self.total}
+            facts |= {"finish": self.settings.finish, **self.facts()}
             write_index([job.entry for job in self.jobs], self.folder, status, facts)
 
     def start(self) -> int:
@@ -385,8 +386,10 @@ def to_resume(session: Session, log: Callable[[str], None]) -> Path | None:
 
 
 def _is_complete(folder: Path, index: Index, session: Session) -> bool:
-    """Return whether a sweep has finished with as many jobs, and the store has everything of it and of them."""
+    """Return whether a sweep has finished with as many jobs, as wholly, and the store has everything of it and them."""
     if index.status != "FINISHED" or index.facts.get("total", session.total) < session.total:
+        return False
+    if index.facts.get("finish") == "best" and session.settings.finish == "all":
         return False
     if session.first.tracking.kind == "off":
         return True

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from pipeline.command_line.arguments import read_arguments
@@ -108,7 +109,11 @@ def search(outputs: Path, *words: str, axis: str = "optimizer.epsilon=interval(1
     return Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())
 
 
-def test_the_run_to_compare_with_is_found_before_the_search(tmp_path: Path) -> None:
+def test_the_runs_to_compare_with_and_to_fork_are_found_before_the_search(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a" / "earlier")
+    OmegaConf.save(PLAIN.document, run / "config.yaml")
+    with pytest.raises(UserError, match="has no checkpoint"):
+        search(tmp_path, "sweep=tpe", f"fork={run}", "tracking=off").begin(True)
     with pytest.raises(UserError, match=r"evaluate\.against=nowhere"):
         search(tmp_path, "sweep=tpe", "evaluate.against=nowhere", "tracking=off")
 

@@ -15,6 +15,7 @@ from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
 from pipeline.sweep.run import Sweep, checked, run_sweep
+from pipeline.sweep.session import to_resume
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu
@@ -88,6 +89,10 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
         with pytest.raises(UserError, match=r"none is the best.* Try: sweep\.finish=all"):
             next(session._to_finish())
     else:
+        session.settings.finish = "best"
+        session.write("FINISHED")
+        session.settings.finish = finish
+        assert to_resume(session, print) == (session.folder if finish == "all" else None)
         assert [job.run_folder.name for job in session._to_finish()] == finished
         assert [job.finished_by for job in session.jobs if job.finished_by] == finished
 
