@@ -176,6 +176,15 @@ def one_line(error: object, longest: int = 240) -> str:
     return " ".join(str(error).split())[:longest]
 
 
+def seed_states(network: keras.Model) -> list[keras.Variable]:
+    """Returns the states of the random layers in `network`, then that of all draws without a seed; int [2] each.
+
+    Keras 3.15: the name that `SeedGenerator` gives its state, and `seed_generator.global_seed_generator`.
+    """
+    own = [variable for variable in network.variables if variable.path.endswith("seed_generator_state")]
+    return [*own, seed_generator.global_seed_generator().state]
+
+
 def next_seed(seed: int | keras.random.SeedGenerator | None) -> tf.Tensor:
     """Returns the next seed of a random layer, int32 [2], as functions of `keras.random` take it.
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 from stages.data.batches import first_of_replica, rows_of_replica
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
-from stages.networks.keras_internals import all_layers, penalties_in
+from stages.networks.keras_internals import all_layers, penalties_in, seed_states
 from stages.networks.random_layers import drawing_for_rows
+from stages.reporter import Reporter
 from stages.results import Model, Strategy
 from stages.seeds import derive
 from stages.settings.train import FitSettings, TrainSettings
@@ -43,7 +44,7 @@ class Values(NamedTuple):
     """The variables of a network, or their values in a replica.
 
     state: what a training step may change beside the trained ones. metrics: of the network's own metrics.
-    seeds: the states of its random layers, int [2] each.
+    seeds: of `seed_states`.
     """
 
     trained: list[Any]
@@ -70,7 +71,7 @@ class Gradients:
         self._task = task
         self._parts = settings.optimizer.accumulation
         self.dtype = tf.float64 if model.policy == "float64" else tf.float32
-        seeds = [v for v in network.variables if v.path.endswith("seed_generator_state")]
+        seeds = seed_states(network)
         self._seeds = [derive(seed, index) % 2**30 for index in range(len(seeds))]
         random = {id(variable) for variable in seeds}
         untrained = [v for v in network.non_trainable_variables if id(v) not in random]
@@ -87,6 +88,8 @@ class Gradients:
             tf.TensorSpec([], self.dtype),
         )
         self.state = [untrained[index] for index in self._changed]
+        operations = self._function.graph.get_operations()
+        self._draws = [op.name for op in operations if op.op_def.is_stateful and "seed2" in op.node_def.attr]
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
@@ -120,6 +123,14 @@ class Gradients:
             total = result if total is None else _added(total, result)
         assert total is not None
         return total
+
+    def warn_of_draws(self, reporter: Reporter) -> None:
+        """Warns of random numbers that follow a state of TensorFlow's, which no checkpoint holds."""
+        if self._draws:
+            reporter.warn(
+                f"{self._draws[0]} draws other numbers in each replica and after a resumption: "
+                "keras.random, instead of tf.random, draws the same"
+            )
 
     def _part(self, batch: Batch, part: int) -> tuple[Batch, tf.Tensor]:
         """Returns a part of the batch, for accumulation, and its first row in the batch."""

@@ -55,6 +55,7 @@ class Step:
         self.sums = [*self.totals.variables, *(v for metric in model.metrics for v in metric.variables)]
         self.seeds: list[keras.Variable] = []
         self._state = [variable.value for variable in gradients.state]
+        self._are_means = [v.value.dtype.is_floating and v.aggregation != "sum" for v in gradients.state]
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
         """Takes `step` of the run with its per-replica batch."""
@@ -70,16 +71,16 @@ class Step:
         first_row = first_row_of_step(step, self._examples, self._batch_size, place, self._fixed_rows)
         result = self.gradients(batch, step, first_row, scale)
         examples = result.sums["examples"]
-        state = result.state if replica.num_replicas_in_sync == 1 else _weighted(result.state, examples, replica)
+        state = result.state if replica.num_replicas_in_sync == 1 else self._terms(result.state, examples, replica)
         total, loss, *sums = _sum(replica, [examples, result.sums["loss"], *result.gradients, *state])
         count = tf.where(total > 0, total, 1)  # of examples that all weigh 0, what is summed is 0
         gradients, state = sums[: len(result.gradients)], sums[len(result.gradients) :]
         if replica.num_replicas_in_sync > 1:
-            state = [value / tf.cast(count, value.dtype) if value.dtype.is_floating else value for value in state]
-            state = [tf.cast(value, before.dtype) for value, before in zip(state, result.state, strict=True)]
             state = [
-                tf.where(total > 0, new, old) if new.dtype.is_floating else new
-                for new, old in zip(state, self._state, strict=True)
+                tf.where(total > 0, tf.cast(new / tf.cast(count, new.dtype), old.dtype), old)
+                if is_mean
+                else tf.cast(new, old.dtype)
+                for new, old, is_mean in zip(state, self._state, self._are_means, strict=True)
             ]
         # Not narrower than float32, in which Keras finds their norm.
         means = [tf.cast(g, _wide(g)) / tf.cast(count * scale, _wide(g)) for g in gradients]
@@ -91,6 +92,23 @@ class Step:
             replica.merge_call(self._assign_state, args=(state,))
         (self.loss_scale or self.optimizer).apply(means)
         self._add(result.sums, result.metrics, tf.math.is_finite(loss))
+
+    def _terms(
+        self, state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
+    ) -> list[tf.Tensor]:
+        """Returns the terms of a sum over the replicas: floats weighted by this replica's examples, counters of the
+        first; of what the network declares a sum, the first one's value and the increases of the others.
+
+        float32 or wider, as a variance times a count may be too large for float16.
+        """
+        is_first = tf.equal(replica.replica_id_in_sync_group, 0)
+        terms = []
+        for variable, new, old, is_mean in zip(self.gradients.state, state, self._state, self._are_means, strict=True):
+            wide = _wide(new) if new.dtype.is_floating else tf.int64
+            value = tf.cast(new, wide)
+            counted = value - tf.cast(old, wide) if variable.aggregation == "sum" else tf.zeros_like(value)
+            terms.append(value * tf.cast(examples, wide) if is_mean else tf.where(is_first, value, counted))
+        return terms
 
     def _assign_state(self, distribution: tf.distribute.Strategy, values: Sequence[tf.Tensor]) -> None:
         for variable, value in zip(self._state, values, strict=True):
@@ -133,22 +151,6 @@ class Step:
 
 def _wide(value: tf.Tensor) -> tf.DType:
     return tf.float64 if value.dtype == tf.float64 else tf.float32
-
-
-def _weighted(
-    state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
-) -> list[tf.Tensor]:
-    """Returns the terms of a sum over the replicas: floats weighted by this replica's examples, counters of the first.
-
-    float32 or wider, as a variance times a count may be too large for float16.
-    """
-    is_first = tf.equal(replica.replica_id_in_sync_group, 0)
-    return [
-        tf.cast(value, _wide(value)) * tf.cast(examples, _wide(value))
-        if value.dtype.is_floating
-        else tf.where(is_first, tf.cast(value, tf.int64), tf.zeros_like(value, tf.int64))
-        for value in state
-    ]
 
 
 def _sum(replica: tf.distribute.ReplicaContext, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

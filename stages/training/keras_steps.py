@@ -11,7 +11,7 @@ from stages.data.batches import distributed, training_input
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
-from stages.networks.keras_internals import one_line
+from stages.networks.keras_internals import one_line, seed_states
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
 from stages.optimization.optimizers import clipping_of, exclude_from_decay
@@ -83,10 +83,10 @@ class KerasStep:
                 auto_scale_loss=False,
             )
             network.optimizer.build(network.trainable_variables)
+            self.seeds = seed_states(network)
         self.ema = EMA(optimizer)
         self._metrics = [*network.metrics, *metrics]  # those of the task are not the network's before its first step
         self.sums = [variable for metric in self._metrics for variable in metric.variables]
-        self.seeds = [v for v in network.variables if v.path.endswith("seed_generator_state")]
 
     def reset(self) -> None:
         """Reset the metrics."""

@@ -120,6 +120,7 @@ class Phase:
         else:
             gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, self._is_compiled)
             loss.check_use(model, settings)
+            gradients.warn_of_draws(reporter)
             self.step = Step(strategy, gradients, optimizer, settings, dataset.train)
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")

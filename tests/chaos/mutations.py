@@ -48,7 +48,7 @@ MUTATIONS = (
     # Training
     mutation("stages/optimization/optimizers.py", "if settings.clip_norm:", "if False:", NUMPY),
     mutation(
-        "stages/optimization/train_step.py", "_weighted(result.state, examples, replica)", "result.state",
+        "stages/optimization/train_step.py", "self._terms(result.state, examples, replica)", "result.state",
         f"{STRATEGIES}::test_a_strategy_equals_one_device[BatchNorm synchronized-mirrored 2]",
     ),
     mutation("stages/optimization/train_step.py", "tf.cast(count * scale,", "tf.cast(scale,", NUMPY),

@@ -24,6 +24,7 @@ from stages.settings.train import AdamSettings, SgdSettings
 from stages.strategy import strategy
 from tests import commands
 from tests.stages.experiments import PLACES, settings, start
+from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
 
@@ -238,6 +239,53 @@ def plain(input_shape: tuple[int, ...], num_classes: int, is_spectral: bool = Fa
             keras.layers.SpectralNormalization(last) if is_spectral else last,
         ]
     )
+
+
+class Counting(keras.layers.Layer):
+    """Adds noise without a seed, and keeps sums: of the examples, twice, and of the noise."""
+
+    def build(self, shape: Any) -> None:
+        self.sums = [
+            self.add_weight((), "zeros", dtype, trainable=False, aggregation="sum")
+            for dtype in ("float32", "int32", "float32")
+        ]
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if not training:
+            return inputs
+        noise = keras.random.normal(keras.ops.shape(inputs))
+        rows = keras.ops.shape(inputs)[0]
+        for total, increase in zip(self.sums, (rows, rows, keras.ops.sum(noise)), strict=True):
+            total.assign(total + keras.ops.cast(increase, total.dtype))
+        return inputs + noise
+
+
+def counting(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    layers = [Counting(), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
+    return keras.Sequential([keras.Input(input_shape), *layers])
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_noise_without_a_seed_and_sums_are_those_of_one_device(accumulation: int) -> None:
+    train = {"optimizer": SgdSettings(accumulation=accumulation)}
+    case = Case(examples=320, network={"_target_": f"{__name__}.counting"}, train=train)
+    one, two = (run(case, STRATEGIES[where](), 5)[0] for where in ("default", "mirrored 3"))
+    np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
+    [first] = run(case, STRATEGIES["default"](), 1)[0][2:3]
+    assert list(one[:2]) == [320, 320]
+    assert abs(one[2] - 5 * first) > 10  # each step has noise of its own
+
+
+@pytest.mark.parametrize("is_of_keras", [True, False])
+def test_draws_that_cannot_be_repeated_are_warned_of(is_of_keras: bool) -> None:
+    random = keras.random if is_of_keras else tf.random
+    noise = keras.layers.Lambda(lambda inputs: inputs + random.normal(tf.shape(inputs)))
+    network = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), noise, keras.layers.Dense(10)])
+    dataset = real_digits(64)
+    built = Model(network, dataset.task, "float32")
+    telling = Telling()
+    start(STRATEGIES["default"](), built, dataset, settings()).step.gradients.warn_of_draws(telling)
+    assert ["RandomStandardNormal draws other numbers" in line for line in telling.warnings] == [True][is_of_keras:]
 
 
 @pytest.mark.parametrize("network", ["odd", "plain"])

@@ -54,6 +54,14 @@ class Deaf(Asking):
     asks = False
 
 
+class Drawing(keras.Model):
+    """One that adds noise without a seed."""
+
+    def call(self, inputs: Any, training: bool = False, mask: Any = None) -> Any:
+        outputs = super().call(inputs, training, mask)
+        return outputs + keras.random.normal(keras.ops.shape(outputs)) if training else outputs
+
+
 class Passing(keras.Model):
     """One that passes on all that it is given."""
 
@@ -68,6 +76,7 @@ def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled
         "Terse": Terse,
         "Asking": Asking,
         "Deaf": Deaf,
+        "Drawing": Drawing,
         "Passing": Passing,
         "plain": keras.Model,
     }[kind]
@@ -136,10 +145,10 @@ def test_a_step_of_the_network_s_own_is_taken_in_every_replica() -> None:
     "changes",
     [
         {"kind": "Doubled", "callbacks": [Noting()]},
-        {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+        {"kind": "Drawing", "optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
         {"replicas": 2, "schedule": CosineSettings()},
     ],
-    ids=["own step", "EMA", "replicas"],
+    ids=["own step", "EMA, noise without a seed", "replicas"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
     """Within an epoch, and after its last step, where what `train_step` returns beside metrics is known no more."""
