@@ -47,7 +47,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
     (reporter or Reporter()).log(f"debug run with {text}")
     facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
-    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]  # features in the cache are of this data set alone
+    fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]
     shuffled = dataset.is_shuffled and not settings.same_batch
     return replace(
         dataset,
@@ -76,7 +76,7 @@ def _repeated(split: Split, times: int) -> Split:
     """Returns a split in memory that holds `split` several times: a parameter server's workers take no others."""
     repeated = split.take(np.tile(np.arange(len(split)), times))
     features, encoded = _held(repeated.features), repeated.encoded and _held(repeated.encoded)
-    return replace(repeated, features=features, encoded=encoded, numbers=None, files=None, cached=None)
+    return Split(features, repeated.targets, weights=repeated.weights, encoded=encoded)
 
 
 def _held(columns: Mapping[str, Column]) -> dict[str, Column]:

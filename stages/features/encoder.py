@@ -256,12 +256,13 @@ def with_encoder(
     """
     has_text = any(feature.kind == "text" for feature in features.values())
     blocks = partial(_blocks, encoding(encoder), texts.BLOCK if has_text else BLOCK)
-    key = hashlib.sha256((dataset.fingerprint + _described(features)).encode()).hexdigest()[:32]
 
     def encoded(name: str) -> Split:
         split = dataset.splits[name]
-        in_memory = all(isinstance(column, np.ndarray) for column in split.features.values())
-        place = None if cache is None or in_memory else cache / f"encoded-{name}-{key}"
+        place = None
+        if cache is not None and not all(isinstance(column, np.ndarray) for column in split.features.values()):
+            key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
+            place = cache / f"encoded-{name}-{key}"
         return replace(split, encoded=_encoded(blocks, split, place, reporter))
 
     train, val, test = map(encoded, ("train", "val", "test"))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.features.encoder import encoding
@@ -58,6 +59,18 @@ def test_classes_are_those_of_the_training_by_their_names(tmp_path: Path) -> Non
         np.testing.assert_array_equal(np.array(other.task.names)[split.targets], before)
     unknown = table(tmp_path / "three", 2, "color", color=np.where(colors == "blue", "pink", colors))
     assert kept(data, unknown, tmp_path).task.names == unknown.task.names  # which the weights refuse
+
+
+def test_features_are_changed_before_they_are_encoded_or_not_at_all(tmp_path: Path) -> None:
+    def zero(split: Split) -> Split:
+        return replace(split, features={name: np.zeros(len(split)) for name in split.features})
+
+    raw = table(tmp_path / "one", 1)
+    changed = raw.with_each_split(zero)
+    assert changed.train.described.digests.tolist() != raw.train.described.digests.tolist()
+    assert not np.asarray(normalize(changed, NormalizeSettings()).train.inputs["numbers"]).any()
+    with pytest.raises(UserError, match=r"a stage after `normalize` changes features, .* before `normalize`"):
+        normalize(raw, NormalizeSettings()).with_each_split(zero)
 
 
 def test_classes_are_no_numbers(tmp_path: Path) -> None:
