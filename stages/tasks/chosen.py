@@ -78,6 +78,12 @@ def _own_task(found: Task, target: str) -> Task:
     return made
 
 
+def _takes_logits(callee: Any, attributes: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    """Returns `from_logits` as `arguments` have it, else by the attributes of what was made, or its own default."""
+    own = inspect.signature(callee).parameters.get("from_logits")
+    return bool({"from_logits": own is not None and own.default, **attributes, **arguments}["from_logits"])
+
+
 HALF = 8
 """Examples of each of the two halves on which a metric is tried."""
 
@@ -98,11 +104,11 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     found = imported(target, f"task.loss._target_={target}", expected, "task.loss._target_=keras.losses.Huber")
     if inspect.isclass(found):
         expected = "a loss and its arguments"
-        function = made(object, target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
-        function = function.call if isinstance(function, keras.losses.Loss) else function
+        instance = made(object, target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
+        function = instance.call if isinstance(instance, keras.losses.Loss) else instance
     else:
-        function = partial(found, **arguments)
-    loss = OwnLoss(entry, function, bool(arguments.get("from_logits")))
+        function = instance = partial(found, **arguments)
+    loss = OwnLoss(entry, function, _takes_logits(found, vars(instance), arguments))
     outputs = _outputs(task, len(targets))
     try:
         with tf.GradientTape() as tape:
@@ -139,6 +145,10 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     plain = re.sub(r"_\d+$", "", metric.name)
     if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
         metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
+    if task.answer == Classification.answer and _takes_logits(type(metric), vars(metric), arguments):
+        raise UserError(
+            f"{where}: {target} takes logits, and gets probabilities", "from_logits=false", "from_logits: false"
+        )
     if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
         raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
     return tried(OwnMetric(metric, place), f"{where}: {target}", task, targets)

@@ -26,7 +26,7 @@ LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "diverge
 class OwnLoss:
     """A function of targets and answers, [b, k] each, to the loss of each example, [b].
 
-    settings: `_target_` and arguments. takes_logits: whether it has `from_logits=true`, so that answers are what the
+    settings: `_target_` and arguments. takes_logits: whether its `from_logits` is true, so that answers are what the
     network returns.
     """
 

@@ -80,6 +80,15 @@ def misses(y_true: Any, y_pred: Any) -> Any:
     return keras.ops.mean(keras.ops.cast(y_pred < y_true, "float32"), axis=-1)
 
 
+def of_logits(y_true: Any, y_pred: Any, from_logits: bool = True) -> Any:
+    return keras.losses.categorical_crossentropy(y_true, y_pred, from_logits)
+
+
+class OfLogits(keras.losses.CategoricalCrossentropy):
+    def __init__(self) -> None:
+        super().__init__(from_logits=True)
+
+
 @dataclass(frozen=True)
 class Relative(Regression):
     """Numbers compared by their MAE."""
@@ -101,6 +110,8 @@ def outputs_of(task: Task) -> tf.Tensor:
             {"_target_": "keras.losses.CategoricalFocalCrossentropy", "from_logits": True},
             keras.losses.CategoricalFocalCrossentropy(from_logits=True, reduction=None),
         ),
+        ("classes", {"_target_": f"{HERE}.of_logits"}, of_logits),
+        ("classes", {"_target_": f"{HERE}.OfLogits"}, of_logits),
         ("labels", {"_target_": "keras.losses.BinaryCrossentropy"}, keras.losses.BinaryCrossentropy(reduction=None)),
         (
             "two",
@@ -209,6 +220,7 @@ def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
 LARGEST, NEAR = {"_target_": f"{HERE}.Largest"}, {"_target_": f"{HERE}.Within", "name": "near"}
 SPARSE, F1 = {"_target_": "keras.losses.SparseCategoricalCrossentropy"}, {"_target_": "keras.metrics.F1Score"}
 LOGITS = {"_target_": "keras.losses.BinaryCrossentropy", "from_logits": True}
+OF_LOGITS = {"_target_": "keras.metrics.BinaryCrossentropy", "from_logits": True}
 REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"}
 
 
@@ -224,6 +236,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
         ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.losses.CategoricalCross"),
         ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "compute it of predictions.parquet"),
         ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
+        ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "takes logits, and gets prob", "from_logits: false"),
         ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
         ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "it is no Task", "task._target_=null"),
     ],
