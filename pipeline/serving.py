@@ -28,9 +28,6 @@ from stages.storage.atomic import atomic_write
 BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
 
-NUMBERS = ("probabilities", "prediction")
-"""Answers of a model that are numbers, one for each of its class names."""
-
 BATCH = 2**14
 """Rows that are answered at once."""
 
@@ -134,7 +131,7 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
 
     def classified(contents: list[bytes]) -> list[dict[str, Any]]:
         found = classify(tensorflow.constant(contents, tensorflow.string))
-        columns = {name: found[name].numpy() for name in sorted(found, key=lambda name: (name in NUMBERS, name))}
+        columns = {name: found[name].numpy() for name in sorted(found, key=lambda name: (np.ndim(found[name]), name))}
         texts = {name: [text.decode() for text in column] for name, column in columns.items() if column.dtype == object}
         values = [texts.get(name, column.tolist()) for name, column in columns.items()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

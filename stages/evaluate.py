@@ -22,7 +22,7 @@ from stages.evaluation.predictions import (
     write_predictions,
 )
 from stages.evaluation.report import Measured, Section
-from stages.evaluation.scored import ROWS, columns_of, is_told_by_columns, scoring
+from stages.evaluation.scored import ROWS, columns_of, has_known_columns, is_told_by_columns, scoring
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
 from stages.plots.charts import plot_differences, plot_numbers
@@ -72,7 +72,7 @@ def evaluate(
         if folder is not None and settings.predictions:
             files[""] = path = folder / NAME
         write_predictions(path, test, task, scores.predictions)
-        columns = read_columns(path) if task.kind != "auto" else {}  # one of the user's alone measures itself
+        columns = read_columns(path) if has_known_columns(task) else {}  # any other measures itself
         against = None if other is None else compare_predictions(path, other, settings.confidence)
     report = Measured(values={}, intervals={}, notes=[f"{len(test):,} test examples."])
     if columns:
@@ -139,6 +139,8 @@ def _beside(
 
 
 def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
+    if not columns:
+        return []
     if isinstance(task, Classification):
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
     if isinstance(task, Regression):

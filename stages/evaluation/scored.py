@@ -27,10 +27,17 @@ Predict = Callable[[Mapping[str, tf.Tensor]], np.ndarray]
 """From columns, [n] each, to what a network makes of them, [n, ...]."""
 
 
+def has_known_columns(task: Task) -> bool:
+    """Returns whether predictions have the columns of the project's task that `task` extends."""
+    name = "prediction" if task.kind == "regression" else "probabilities"
+    column = task.columns(np.zeros((1, task.width), np.float32)).get(name)
+    return task.kind != "auto" and column is not None and column.shape[1:] == (len(task.names),)
+
+
 def is_told_by_columns(task: Task) -> bool:
     """Returns whether the columns of predictions tell the metric by which models are compared."""
     needed = estimates.COLUMNS.get(task.primary)
-    return task.kind != "auto" and needed is not None and {*needed} <= {*task.column_names}
+    return has_known_columns(task) and needed is not None and {*needed} <= {*task.column_names}
 
 
 def by_example(task: Task, predicted: Columns) -> np.ndarray:

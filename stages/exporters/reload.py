@@ -93,8 +93,8 @@ def _saved_model(path: str) -> Predict:
 
 
 def _answer(outputs: Mapping[str, Any]) -> np.ndarray:
-    """Returns what the task answers: of classes probabilities, of numbers predictions."""
-    return np.asarray(outputs["probabilities" if "probabilities" in outputs else "prediction"])
+    """Returns what the task answers, [N, outputs]; what explains it, such as names of classes, is a value a row."""
+    return np.asarray(max(outputs.values(), key=np.ndim))
 
 
 def _named(features: Any, names: Iterable[str]) -> dict[str, np.ndarray]:

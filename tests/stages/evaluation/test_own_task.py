@@ -12,11 +12,12 @@ import tensorflow as tf
 from stages.evaluate import evaluate
 from stages.evaluation import estimates
 from stages.evaluation.scored import by_example, sums_of_each
+from stages.export import export
 from stages.normalize import normalize
-from stages.results import Dataset
+from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
-from stages.settings.results import EvaluateSettings
+from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.train import AutoTaskSettings, RegressionSettings
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
@@ -56,6 +57,12 @@ class Counts(Task):
         return tf.exp(tf.cast(outputs, tf.float32))
 
 
+class Rates(Counts, Regression):
+    """The same as an heir of the project's task, with an answer of another name."""
+
+    answer: ClassVar[str] = "rate"
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     random = np.random.default_rng(2)
@@ -87,6 +94,19 @@ def test_baseline_slices_and_importance_follow_from_the_protocol(data: Dataset, 
     assert slices.loc["town: wild", "than the rest"] == "worse"
     whole = np.average(slices.deviance, weights=slices.examples)
     assert whole == pytest.approx(found.metrics["deviance"], rel=1e-5)
+
+
+def test_a_task_with_another_answer_than_the_one_that_it_extends_measures_itself(data: Dataset, tmp_path: Path) -> None:
+    task = AutoTaskSettings(_target_=f"{__name__}.Rates")
+    where = one_device()
+    trained = Trained(built_of(MlpSettings(hidden=[4]), data, where, task=task), (), 1, 0)
+    found = evaluate(trained, data, where, EvaluateSettings(baseline=False), tmp_path)
+    assert found.record.metrics.keys() >= {"test/deviance"}
+    assert "test/rmse" not in found.record.metrics
+    formats = {"saved_model": {"_target_": "stages.exporters.saved_model.SavedModel"}}
+    exported = export(trained, data, ExportSettings(formats=formats, reload="here"), tmp_path)
+    assert [*exported.answers] == ["rate"]
+    assert exported.max_abs_diff < 1e-5
 
 
 @pytest.mark.parametrize("weighted", [False, True])
