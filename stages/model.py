@@ -89,7 +89,7 @@ def model(
     if not network.trainable_variables:
         raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _refuse_own_loss(network, dataset)
-    _refuse_untracked(network)
+    _refuse_untracked(network, task)
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
@@ -270,7 +270,7 @@ def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
         )
 
 
-def _refuse_untracked(network: keras.Model) -> None:
+def _refuse_untracked(network: keras.Model, task: Task) -> None:
     network.core.compiled = False  # training compiles it again: metrics of an earlier time are none of its own
     for layer in all_layers(network):
         if type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.Model):
@@ -281,6 +281,10 @@ def _refuse_untracked(network: keras.Model) -> None:
                 "variables made by add_weight, in build, and no optimizer",
             )
     for metric in network.core.metrics:
+        if metric.name in task.measured and type(network.core).train_step is keras.Model.train_step:
+            raise UserError(
+                f"the network has a metric {metric.name}, as the task has", "another name", f"name=own_{metric.name}"
+            )
         if not is_built(metric):
             raise UserError(
                 f"the network's metric {metric.name} makes its variables at its first use, which no step would add to",

@@ -201,15 +201,21 @@ def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
     """Returns arrays by name, of a mapping, a data frame, or one array, which gets `name`.
 
     Raises:
-        UserError: for lists of unequal lengths.
+        UserError: for lists of unequal lengths, what is no array, and names that occur twice.
     """
     is_mapping = isinstance(values, Mapping) or type(values).__name__ == "DataFrame"
     found = {}
     for key, column in values.items() if is_mapping else [(name, values)]:
         try:
-            found[str(key)] = _filled(column) if np.ma.is_masked(column) else np.asarray(column)
+            array = _filled(column) if np.ma.is_masked(column) else np.asarray(column)
         except ValueError as error:
             raise UserError(f"{split}: {key} is no array ({error})", "values of one shape for each example") from error
+        if not array.ndim:
+            fix = "its .toarray()" if hasattr(column, "toarray") else ""
+            raise UserError(f"{split}: {key} is a {type(column).__name__}", "an array with a row for each example", fix)
+        if str(key) in found:
+            raise UserError(f"{split} has two columns {key}", "a name of its own for each")
+        found[str(key)] = array
     return found
 
 
@@ -226,7 +232,7 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
     if [*columns] != [*train.columns]:
         other = next(iter({*columns} ^ {*train.columns}), None) or "the order of its columns"
         raise UserError(f"{split} and train differ in {other}", f"in all splits {', '.join(train.columns)}")
-    lengths = {name: len(array) if array.ndim else 0 for name, array in columns.items()}
+    lengths = {name: len(array) for name, array in columns.items()}
     first = next(iter(part.targets))
     if not lengths[first]:
         raise UserError(f"{split} has no example", "one at least; None for a split that is to be cut")

@@ -115,6 +115,7 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
         "a variable": [tf.Variable(0.0)],
         "an optimizer": keras.optimizers.SGD(),
         "a metric": keras.metrics.R2Score(),
+        "a metric of the task": keras.metrics.Mean("accuracy"),
     }.get(kind, {0: 1, "a": 2})
     return None if kind == "nothing" else found
 
@@ -129,6 +130,7 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
         "nan": "not finite .* before it is trained",
         "a variable": "has variables that no checkpoint would have: mine",
         "an optimizer": "has variables that no checkpoint would have: mine",
+        "a metric of the task": "a metric accuracy, as the task has. Expected another name",
         "a metric": "metric r2_score makes its variables at its first use",
         "nothing": "of_kind returns None. Expected a keras.Model",
     }.items(),

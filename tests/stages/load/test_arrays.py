@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from scipy.sparse import csr_matrix
 
 from stages.errors import UserError
 from stages.inspect import statistics
@@ -225,6 +226,9 @@ def words(**columns: Any) -> tuple[Any, Any]:
         (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
         (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
         (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
+        (lambda: (pd.DataFrame(np.eye(300)[:, :2], columns=["x", "x"]), CLASSES % 3), "train has two columns x"),
+        (lambda: ({1: NUMBERS, "1": NUMBERS}, CLASSES % 3), "train has two columns 1"),
+        (lambda: (csr_matrix(VECTORS), CLASSES % 3), "train: features is a csr_matrix. Expected an array with a row"),
         (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
         (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
         (lambda: (np.where(PIXELS[..., np.newaxis] == 7, np.nan, 1.0), CLASSES), "train: features is nan in row "),
