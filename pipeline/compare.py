@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console as RichConsole
 
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
-from pipeline.comparison.report import notes, terminal_table, write
+from pipeline.comparison.report import show, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
 from stages.errors import UserError
@@ -52,10 +52,7 @@ def _compare(options: argparse.Namespace) -> int:
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
-    if comparison.rows:
-        console.print(terminal_table(comparison))
-    for line in notes(comparison):
-        console.print(line)
+    show(comparison, console)
     # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
     folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:

@@ -6,6 +6,7 @@ That is the best on validation, or the cheapest of those that cannot be told fro
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import combinations
 
 import numpy as np
@@ -75,6 +76,16 @@ class Comparison:
     warnings: Sequence[str] = ()
     own_columns: Sequence[str] = ()  # metrics that the user wants to see
     search: SearchResult | None = None  # whose trials the runs are
+
+    def __str__(self) -> str:
+        """The table of `python -m pipeline.compare`, and what it says below."""
+        from rich.console import Console
+
+        from pipeline.comparison.report import show  # which imports this
+
+        console = Console(width=80, markup=False, highlight=False, file=StringIO())
+        show(self, console)
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
         """The page of the comparison, as a notebook shows it."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
 
 from pipeline.comparison.answer import answer
@@ -35,6 +36,14 @@ def terminal_table(comparison: Comparison) -> Table:
     for line in lines:
         table.add_row(*line)
     return table
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Prints the table, and what is said below it."""
+    if comparison.rows:
+        console.print(terminal_table(comparison))
+    for line in notes(comparison):
+        console.print(line)
 
 
 def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = True) -> list[list[str]]:

@@ -75,7 +75,10 @@ def sources(experiment: Experiment) -> Sources:
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     packages = {target.partition(".")[0] for target in targets} - {*NUMERIC, *sys.stdlib_module_names}
     for name in sorted({*_PROJECT, *packages}):
-        files |= {path: digest for place in _places(name) for path, digest in _contents(place, results, "")}
+        places = _places(name)
+        files |= {path: digest for place in places for path, digest in _contents(place, results, "")}
+        if name == "__main__" and not places:  # of a notebook, whose cells no file has: every run has code of its own
+            files[name] = os.urandom(8).hex()
     return Sources(files)
 
 
@@ -83,7 +86,8 @@ def _places(name: str) -> list[Path]:
     """Return the folders of a package (several of a namespace), or the file of a module or of a zip archive."""
     spec = find_package(name)
     if spec is None:
-        return []
+        script = vars(sys.modules[name]).get("__file__") if name == "__main__" else None
+        return [Path(script).resolve()] if script else []
     paths = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
     resolved = [Path(path).resolve() for path in paths]
     return [next(place for place in (path, *path.parents) if place.exists()) for path in resolved]

@@ -54,7 +54,10 @@ def test_a_notebook_shows_a_run_and_a_comparison(run: Run, outputs: Path) -> Non
     shown = run._repr_html_()
     assert f"<th>run</th><td>{run.summary.run_id}  FINISHED</td>" in shown
     assert '<img src="data:image/png;base64,' in shown
-    page = compare(run.folder, outputs=outputs)._repr_html_()
+    compared = compare(run.folder, outputs=outputs)
+    page, table = compared._repr_html_(), str(compared)
+    assert max(map(len, table.splitlines())) <= 80
+    assert f"{run.metrics['test/accuracy']:.2%}".rstrip("%") in table
     assert page.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     assert f"{run.metrics['test/accuracy']:.2%}".rstrip("%") in page
 

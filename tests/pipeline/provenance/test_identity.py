@@ -1,8 +1,10 @@
 """A run is resumed by the code that began it: the package of each `_target_` counts, and what it imports does not."""
 
 import hashlib
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -34,6 +36,17 @@ def place(own_code: Path) -> Path:
     }
     write_files(own_code, files)
     return own_code
+
+
+def test_a_script_counts_and_what_a_notebook_defines_is_never_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, main = experiment(NETWORK % "__main__.net"), ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert sources(given).digest != sources(given).digest
+    main.__file__ = str(place / "own_sibling.py")
+    assert "own_sibling.py" in str(sources(given).files)
+    assert sources(given).digest == sources(given).digest
 
 
 @pytest.mark.parametrize("setting", TARGETS)
