@@ -19,6 +19,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.code_state import versions
 from pipeline.targets import find_package
+from stages.errors import UserError
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
@@ -63,6 +64,24 @@ class Sources:
         names.sort(key=lambda name: (name.startswith(_PROJECT), name))  # the user's own first
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return ", ".join(names[:3]) + more
+
+
+_loaded: dict[str, tuple[object, str]] = {}
+"""From a module to its spec, which a reload replaces, and the digest of its file when a run first used it."""
+
+
+def refuse_edited(code: Sources) -> None:
+    """Raises UserError where this process, such as a notebook's, runs what a file of `code` was before."""
+    for path, digest in code.files.items():
+        name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if spec is None:
+            continue
+        known, before = _loaded.get(name, (None, digest))
+        if known is spec and before != digest:
+            problem = f"{path} was edited after this process had imported it"
+            raise UserError(problem, "the code that runs", f"importlib.reload({name}), or a new process")
+        _loaded[name] = spec, digest
 
 
 def sources(experiment: Experiment) -> Sources:

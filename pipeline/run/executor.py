@@ -192,6 +192,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     """
     experiment, folder = job.experiment, job.run_folder
     code = source_digest.sources(experiment)
+    source_digest.refuse_edited(code)
     state = job.sweep.code if job.sweep else code_state()
     summary = _first_summary(job, folder, code.digest)
     try:

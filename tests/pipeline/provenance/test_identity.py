@@ -1,6 +1,7 @@
 """A run is resumed by the code that began it: the package of each `_target_` counts, and what it imports does not."""
 
 import hashlib
+import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from pipeline.paths import CONF
 from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import sources
+from pipeline.provenance.source_digest import refuse_edited, sources
+from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_files
 
 pytestmark = pytest.mark.slow
@@ -47,6 +49,17 @@ def test_a_script_counts_and_what_a_notebook_defines_is_never_the_same(
     main.__file__ = str(place / "own_sibling.py")
     assert "own_sibling.py" in str(sources(given).files)
     assert sources(given).digest == sources(given).digest
+
+
+def test_a_process_runs_the_code_that_it_records(place: Path) -> None:
+    given, path = experiment(NETWORK % "own_package.parts.unused.tiny"), place / "own_package/parts/unused.py"
+    module = importlib.import_module("own_package.parts.unused")
+    refuse_edited(sources(given))
+    path.write_text("x = 23\n")
+    with pytest.raises(UserError, match=r"unused.py was edited .* Try: importlib.reload\(own_package.parts.unused\)"):
+        refuse_edited(sources(given))
+    importlib.reload(module)
+    refuse_edited(sources(given))
 
 
 @pytest.mark.parametrize("setting", TARGETS)
