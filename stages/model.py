@@ -16,7 +16,15 @@ from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
-from stages.networks.keras_internals import all_layers, inputs_of, is_built, one_line, reset_names, untracked_variables
+from stages.networks.keras_internals import (
+    all_layers,
+    inputs_of,
+    is_built,
+    keep_names,
+    one_line,
+    reset_names,
+    untracked_variables,
+)
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
@@ -212,6 +220,7 @@ def _build(
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
+    keep_names(shapes)
     taken = signature(function).parameters.get("categories")  # of the project's, texts need it, and images have none
     kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
     lacks = {"image": dataset.images is None, "text": all(one.kind != "text" for one in dataset.features.values())}

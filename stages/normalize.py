@@ -10,6 +10,7 @@ import numpy as np
 from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.encoder import NAME, learn_encoder, restore_encoder, save_encoder, saved_features
+from stages.networks.keras_internals import keep_names
 from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
 from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
@@ -44,6 +45,7 @@ def normalize(
     """
     images = dataset.images
     if images is None:
+        keep_names(dataset.features)
         return learn_encoder(dataset, settings, cache, reporter or Reporter(), folder)
     low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))

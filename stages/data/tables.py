@@ -23,7 +23,7 @@ from stages.settings.table import Header, TableSettings, format_of, not_in_encod
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
 
-MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 """Texts that mean a missing value."""
 
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)?\s*)$"
@@ -48,7 +48,7 @@ class Rows:
     """Rows of files, or of splits, in order.
 
     parts: the files or splits, and how many rows each has. takes_texts: whether a column of sentences is a feature
-    without being declared. ragged: what is said of rows that are left out.
+    without being declared. ragged: what is said of rows that are left out. missing: texts that mean a missing value.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Rows:
     parts: Sequence[tuple[str, int]]
     takes_texts: bool = False
     ragged: Sequence[str] = ()
+    missing: Sequence[str] = MISSING
 
     def __len__(self) -> int:
         return len(self.table)
@@ -82,7 +83,8 @@ class Rows:
             return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
         are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
         if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
-            return array.cast(pa.string())
+            texts = array.cast(pa.string())
+            return pc.if_else(pc.is_in(texts, pa.array(self.missing)), pa.scalar(None, pa.string()), texts)
         problem, fix = f"{self.parts[0][0]}: the column {name} holds {kind}", f"'data.features={{{name}: leave_out}}'"
         raise UserError(problem, "numbers, texts or dates", fix)
 
@@ -133,7 +135,7 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
         whole = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UserError(f"{header.name}: {error}", "columns of the same types in all files") from error
-    return Rows(header.name, whole, parts, ragged=ragged)
+    return Rows(header.name, whole, parts, ragged=ragged, missing=[*MISSING, *settings.missing])
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -168,11 +170,7 @@ def _batches(
             newlines_in_values=True,
             invalid_row_handler=leave_out if settings.on_error == "skip" else None,
         ),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[*MISSING, *settings.missing],
-            strings_can_be_null=True,
-        ),
+        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
     )
     return reader.schema, reader
 

@@ -20,7 +20,7 @@ from stages.evaluation.by_task import values_of
 from stages.evaluation.estimates import Columns
 from stages.evaluation.paired_tests import Interval, metric_difference
 from stages.evaluation.scored import EXAMPLES, by_example, sums_of_each
-from stages.features.kinds import Feature
+from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset
 
@@ -263,10 +263,11 @@ def _encoded(
     for name, feature in columns.items():
         parts = [np.asarray(split.features[name][chosen]) for split, chosen in ((train, rows), (test, slice(None)))]
         if feature.kind == "category":
-            values, counts = np.unique(parts[0].astype(str), return_counts=True)
+            words = [texts_of(part) for part in parts]
+            values, counts = np.unique(words[0], return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:MOST_CATEGORIES]
             codes = {value: float(code) for code, value in enumerate(most)}
-            parts = [np.array([codes.get(value, np.nan) for value in part.astype(str)]) for part in parts]
+            parts = [np.array([codes.get(value, np.nan) for value in part]) for part in words]
         found.append([part.astype(np.float64) for part in parts])
         safe_place()
     of_train, of_test = zip(*found, strict=True)

@@ -99,8 +99,7 @@ class Reference:
             )
 
         def plain(columns: Mapping[str, Column]) -> dict[str, np.ndarray]:
-            arrays = {name: np.asarray(column[:count]) for name, column in columns.items()}
-            return {name: array.astype(str) if array.dtype == object else array for name, array in arrays.items()}
+            return {name: np.asarray(column[:count]) for name, column in columns.items()}
 
         return cls(model.task, plain(test.features), plain(test.inputs), answers, batch)
 
@@ -120,7 +119,8 @@ class Reference:
             for takes_features, columns in ((True, self.features), (False, self.inputs)):
                 # A column may be named as an argument of `savez` is.
                 named = {f"{COLUMN}{name}": column for name, column in columns.items()}
-                np.savez(given[takes_features], allow_pickle=False, **named)
+                # Texts are objects: in an array of texts all are as long as the longest.
+                np.savez(given[takes_features], allow_pickle=True, **named)
             common: dict[str, Any] = {"batch": self.batch, "calls": CALLS}
             orders = {
                 name: {

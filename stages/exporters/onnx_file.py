@@ -42,7 +42,7 @@ class OnnxFile(Exporter):
 
         Raises:
             UserError: where ONNX lacks an operation of the network, which tf2onnx then takes over under TensorFlow's
-                name.
+                name, or the network has constant tensors, which tf2onnx makes inputs.
         """
         import onnx  # of the extra `onnx`, as tf2onnx
         import tf2onnx
@@ -51,8 +51,12 @@ class OnnxFile(Exporter):
         converted, _ = tf2onnx.convert.from_function(
             function, function.input_signature, opset=self.opset, custom_op_handlers={"Erfc": (_erfc, [])}
         )
+        inputs = {spec.name for spec in function.input_signature}
+        others = [given.name for given in converted.graph.input if given.name not in inputs]
         try:
             onnx.checker.check_model(converted)
+            if others:
+                raise onnx.checker.ValidationError(f"a constant tensor would be the input {others[0]}")
         except onnx.checker.ValidationError as error:  # such as "No Op registered for Erfc with domain_version of 18"
             raise UserError(
                 f"ONNX cannot compute this network ({str(error).strip().splitlines()[0]})",

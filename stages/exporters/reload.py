@@ -29,12 +29,13 @@ def measure(loader: str, path: str, features: str, answers: str, batch: int, cal
 
     Args:
         loader: the file with the function `load` of the format.
-        features: an .npz file, with an array for each, named after COLUMN. answers: the .npz file to write.
+        features: an .npz file, with an array for each, of texts objects, named after COLUMN. answers: the .npz file to
+            write.
         batch: examples that are answered at once.
         calls: calls with a single example, of which the median time counts.
     """
     predict = runpy.run_path(loader)["load"](path)
-    with np.load(features, allow_pickle=False) as arrays:
+    with np.load(features, allow_pickle=True) as arrays:
         columns = {name.removeprefix(COLUMN): array for name, array in arrays.items()}
     count = len(next(iter(columns.values())))
 

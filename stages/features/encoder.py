@@ -361,7 +361,7 @@ def _recoded(column: Column, own: Feature, other: Feature) -> Column:
 
     def read(rows: Any) -> np.ndarray:
         if becomes_text:
-            given = column[rows] if own.dtype == "string" else texts_of(column[rows]).astype(object)
+            given = column[rows] if own.dtype == "string" else texts_of(column[rows])
             return as_spelled(given, other.facts["values"])
         values = column[rows].tolist()
         numbers = [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values]

@@ -48,8 +48,8 @@ def as_spelled(texts: np.ndarray, known: Sequence[Any]) -> np.ndarray:
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:
-    """Returns values of a category, texts or whole numbers, as texts; a missing one is empty."""
-    return np.where(values == NO_NUMBER, "", values.astype(str))
+    """Returns values of a category, texts or whole numbers, as texts, object; a missing one is empty."""
+    return np.array(["" if value == NO_NUMBER else str(value) for value in values.tolist()], object)
 
 
 def image(shape: tuple[int, ...], dtype: Any, ends: tuple[float, float], resize: str = "stretch") -> Feature:

@@ -4,11 +4,13 @@ Checked with Keras 3.15, on TensorFlow's backend.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import core, random
 from keras.src.models import Functional
 from keras.src.random import seed_generator
@@ -169,6 +171,19 @@ def reset_names() -> None:
     Keras 3.15: `keras.src.utils.naming.reset_uids`; `keras.backend.clear_session` also drops graphs and seeds.
     """
     naming.reset_uids()
+
+
+def keep_names(names: Iterable[str]) -> None:
+    """Has Keras give others than `names` to layers and operations without one: a graph has each name once.
+
+    Keras 3.15: `keras.src.utils.naming.uniquify` counts how often a name was asked for, and appends that.
+    """
+    asked = global_state.get_global_attribute("object_name_uids", defaultdict(int), set_to_default=True)
+    for name in names:
+        stem, _, number = name.rpartition("_")
+        asked[name] = max(asked[name], 1)
+        if number.isdecimal():
+            asked[stem] = max(asked[stem], int(number) + 1)
 
 
 def one_line(error: object, longest: int = 240) -> str:

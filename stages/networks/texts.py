@@ -70,7 +70,7 @@ def transformer(
 
     def encoded(indices: Any, words: int, name: str) -> Any:
         values, is_word = embed_words(indices, words, width, name)
-        values = ops.add(values, ops.cast(positions(indices.shape[1], width), values.dtype))
+        values = ops.add(values, positions(indices.shape[1], width))
         attended = ops.expand_dims(ops.not_equal(indices, 0), axis=1)  # [b, 1, length]: the same for each word
         for _ in range(blocks):
             normal = keras.layers.LayerNormalization()(values)

@@ -178,9 +178,17 @@ def test_another_encoding_can_be_named(write: Write) -> None:
     assert columns(settings, color="category")["color"].tolist() == ["café"]
 
 
-def test_texts_that_mean_a_missing_value(write: Write) -> None:
-    settings = write("size,price\n?,1\nNA,2\n3,3\n", missing=["?"])
-    np.testing.assert_array_equal(columns(settings, size="number")["size"], [np.nan, np.nan, 3])
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather"])
+def test_texts_that_mean_a_missing_value_do_so_in_any_file(write: Write, tmp_path: Path, suffix: str) -> None:
+    settings = write("size,place,price\n?,NA,1\nNA,x,2\n3,,3\n", missing=["?"])
+    if suffix != "csv":
+        table = pa.table({"size": ["?", "NA", "3"], "place": ["NA", "x", ""], "price": [1, 2, 3]})
+        writer = pq.write_table if suffix == "parquet" else pa.feather.write_feather
+        writer(table, tmp_path / f"table.{suffix}")
+        settings = TableSettings(files=str(tmp_path / f"table.{suffix}"), target="price", missing=["?"])
+    found = columns(settings, size="number", place="category")
+    np.testing.assert_array_equal(found["size"], [np.nan, np.nan, 3])
+    assert found["place"].tolist() == ["", "x", ""]
 
 
 @pytest.mark.parametrize(

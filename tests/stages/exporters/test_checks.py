@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline.console import Console
@@ -19,12 +20,15 @@ from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
 from pipeline.run.engine import run_job
 from stages.errors import UserError
-from stages.export import check_formats
+from stages.export import check_formats, export
+from stages.exporters.comparison import Reference
 from stages.exporters.keras_file import KerasFile
 from stages.exporters.onnx_file import OnnxFile
 from stages.exporters.reload import load
-from stages.results import Model
-from stages.settings.model import MlpSettings, ResnetSettings
+from stages.normalize import normalize
+from stages.results import Model, Trained
+from stages.settings.data import NormalizeSettings
+from stages.settings.model import MlpSettings, ResnetSettings, TransformerSettings
 from stages.settings.results import (
     ExportSettings,
     KerasSettings,
@@ -34,7 +38,7 @@ from stages.settings.results import (
 )
 from stages.tasks.regression import Regression
 from tests.pipeline.experiments import experiment
-from tests.stages.experiments import built_of, one_device, real_digits
+from tests.stages.experiments import built_of, one_device, real_digits, table_of
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +102,13 @@ def subclass(image_shape: tuple[int, int, int], num_classes: int, **of_mlp: Any)
 def grouped(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
     layers = [keras.layers.Conv2D(4, 3), keras.layers.Conv2D(4, 3, groups=2), keras.layers.Flatten()]
     return keras.Sequential([keras.Input(image_shape), *layers, keras.layers.Dense(num_classes)])
+
+
+def shifted(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    """Adds a tensor, where it might add an array."""
+    images = keras.Input(image_shape)
+    values = keras.layers.Flatten()(images) + keras.ops.ones(int(np.prod(image_shape)))
+    return keras.Model(images, keras.layers.Dense(num_classes)(values))
 
 
 def by_rows(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
@@ -168,6 +179,24 @@ def test_exact_gelu_is_computed_by_onnx(tmp_path: Path) -> None:
 def test_operations_that_onnx_lacks_are_named() -> None:
     reason = refusal(network("grouped"), onnx=OnnxSettings())
     assert reason.startswith("ONNX cannot compute this network (No Op registered for StatefulPartitionedCall")
+    reason = refusal(network("shifted"), onnx=OnnxSettings())
+    assert reason.startswith("ONNX cannot compute this network (a constant tensor would be the input ")
+
+
+@needs_onnx
+def test_a_text_is_exported_whatever_columns_are_called(tmp_path: Path) -> None:
+    """Keras' operations have such names, too."""
+    names = ["softmax", "cast", "where", "stack", "add_1", "multiply_2"]
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, len(names))), columns=names)
+    frame["dense"] = [f"good film {row}" if row % 2 else "bad " * 500 for row in range(60)]
+    frame["label"] = ["pos", "neg"] * 30
+    loaded = table_of(tmp_path, frame, target="label", features={"dense": "text"})
+    data = normalize(loaded, NormalizeSettings(length=8))
+    built = built_of(TransformerSettings(width=16, blocks=1, dropout=0.0), data, one_device())
+    given = ExportSettings(formats={"keras": KerasSettings(), "onnx": OnnxSettings()}, reload="here")
+    assert set(export(Trained(built, (), 1, 0), data, given, tmp_path).others) == {"onnx"}
+    texts = Reference.of(built, data, 60).features["dense"]
+    assert texts.nbytes <= 8 * 60  # each is as long as it is: in an array of texts all are as long as the longest
 
 
 def test_operations_that_litert_lacks_are_named() -> None:
