@@ -20,6 +20,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.data import InspectSettings
+from stages.settings.table import declaring
 from stages.storage.atomic import write_csv
 from stages.tables import aligned
 
@@ -171,7 +172,7 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     for column, score in found.giving_away.items():
         reporter.warn(
             f"{column} alone predicts the target ({score:.1%}), as what is known only after it does; to leave it out: "
-            f"'data.features={{{column}: leave_out}}'"
+            f"{declaring({column: 'leave_out'})}"
         )
     _warn_of_absent(found.by_class or {}, dataset, reporter)
     _warn_of_unknown(dataset, reporter)

@@ -17,7 +17,7 @@ from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
 from stages.settings.places import regular_file
-from stages.settings.table import KINDS, TableSettings, TrainedTableSettings
+from stages.settings.table import KINDS, TableSettings, TrainedTableSettings, declaring
 from stages.tasks.classification import Classification
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -109,8 +109,7 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
         return dataset
     before, names = dataset.task.names, learnt["names"]
     if {*dataset.task.learnt} != {*learnt}:
-        numbers = ", ".join(f"{name}: number" for name in names)
-        fix = f"'data.features={{{numbers}}}'" if "mean" in learnt else ""
+        fix = declaring(dict.fromkeys(names, "number")) if "mean" in learnt else ""
         problem = f"{dataset.name}: its target is one of task={dataset.task.kind}, unlike in the training"
         raise UserError(problem, f"the target of the training, {', '.join(names[:5])}", fix)
     task = dataclasses.replace(dataset.task, **learnt)

@@ -19,7 +19,7 @@ from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_na
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
-from stages.settings.table import UNNAMED, Header, TableSettings, TrainedTableSettings, files_of, format_of
+from stages.settings.table import UNNAMED, Header, TableSettings, TrainedTableSettings, declaring, files_of, format_of
 from stages.storage.cache import Contents, cached
 
 FEW = 10
@@ -322,6 +322,8 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
 def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) -> ColumnFacts:
     role = _role(profile.name, settings)
     found, note = ("text", "") if rows.takes_texts and profile.is_prose else profile.kind()
+    if role == "target" and profile.different == 1 and len(settings.targets) > 1:
+        found, note = "category", ""  # a label that all examples have, or none
     kind = settings.declared.get(profile.name, found)
     if why := _left_out(profile.name, settings):
         kind, note = "leave_out", why
@@ -351,10 +353,11 @@ def _role(column: str, settings: TableSettings) -> str | None:
 
 def _left_out(column: str, settings: TableSettings) -> str:
     """Returns why the settings leave a column out; empty where they do not."""
-    if _role(column, settings) is not None:
-        return ""
-    if settings.declared.get(column) == "leave_out":
+    role = _role(column, settings)
+    if settings.declared.get(column) == "leave_out" and role in (None, "target"):
         return "by data.features"
+    if role is not None:
+        return ""
     if isinstance(settings.features, list) and column not in settings.features:
         return "not in data.features"
     if isinstance(settings, TrainedTableSettings) and column not in settings.declared:
@@ -369,9 +372,7 @@ def _refuse_texts(rows: Rows, profile: Profile) -> None:
     text, row = profile.wrong
     where = f"{rows.where(row, profile.name)} has {text!r}"
     if profile.is_marked:
-        raise UserError(
-            where, "numbers such as -1234.5, without other marks", f"'data.features={{{profile.name}: leave_out}}'"
-        )
+        raise UserError(where, "numbers such as -1234.5, without other marks", declaring({profile.name: "leave_out"}))
     raise UserError(
         f"{where}, and {profile.numbers:,} of {profile.present:,} values are numbers",
         "numbers alone, or the column's kind in data.features",
@@ -381,9 +382,8 @@ def _refuse_texts(rows: Rows, profile: Profile) -> None:
 
 def _refuse_target(profile: Profile, kind: str, note: str) -> None:
     if kind == "leave_out":
-        raise UserError(
-            f"data.target={profile.name} has {note}", "a column of numbers, or of several values that repeat"
-        )
+        has = f"is left out {note}" if note == "by data.features" else f"has {note}"
+        raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:

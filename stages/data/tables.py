@@ -18,7 +18,7 @@ import pyarrow.dataset
 
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
-from stages.settings.table import Header, TableSettings, format_of, not_in_encoding, text_of
+from stages.settings.table import Header, TableSettings, declaring, format_of, not_in_encoding, text_of
 
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
@@ -85,8 +85,8 @@ class Rows:
         if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
             texts = array.cast(pa.string())
             return pc.if_else(pc.is_in(texts, pa.array(self.missing)), pa.scalar(None, pa.string()), texts)
-        problem, fix = f"{self.parts[0][0]}: the column {name} holds {kind}", f"'data.features={{{name}: leave_out}}'"
-        raise UserError(problem, "numbers, texts or dates", fix)
+        problem = f"{self.parts[0][0]}: the column {name} holds {kind}"
+        raise UserError(problem, "numbers, texts or dates", declaring({name: "leave_out"}))
 
     def where(self, row: int, column: str) -> str:
         """See `place_of`."""

@@ -21,7 +21,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.data import SPLITS
-from stages.settings.table import TableSettings, TrainedTableSettings
+from stages.settings.table import TableSettings, TrainedTableSettings, declaring
 from stages.storage.atomic import write_csv
 from stages.tasks.chosen import refuse_other_kind
 from stages.tasks.classification import Classification
@@ -29,7 +29,7 @@ from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 
-LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 """Values of a column that is one of several labels, in any case."""
 
 MOST_ROUNDED = 1e-3
@@ -116,9 +116,13 @@ def dataset_of_rows(
         wide: features besides the columns of the table. files: of each row, where it has one.
     """
     if not source.used and wide is None:
-        left_out = "; ".join(f"{column.name}: {column.note}" for column in source.columns if column.kind == "leave_out")
-        left_out = left_out or "there is no other column"
-        raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target")
+        notes = {column.name: column.note for column in source.columns if column.kind == "leave_out"}
+        left_out = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "there is no other column"
+        texts = {
+            one.name: "text" for one in source.columns if one.kind == "leave_out" and one.note.startswith("a text")
+        }
+        fix = declaring(texts) if texts else ""
+        raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target", fix)
     targets, task, why = _task(source, settings)
     refuse_other_kind(task, settings.predicts)
     rows = _splits(source, targets, task, settings)
@@ -175,13 +179,15 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     """
     names = settings.targets
     kinds = {column.name: column.note for column in source.columns if column.kind == "target"}
-    for name in names if not isinstance(settings, TrainedTableSettings) else ():
-        if (source.arrays[name] == source.arrays[name][0]).all():
-            raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
     labels = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
     found = [part for part in labels if part is not None]
     least = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
-    if len(found) == len(names) >= least:
+    are_labels = len(found) == len(names) >= least
+    may_be_alike = isinstance(settings, TrainedTableSettings) or (are_labels and len(names) > 1)
+    for name in names if not may_be_alike else ():
+        if (source.arrays[name] == source.arrays[name][0]).all():
+            raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
+    if are_labels:
         several = np.stack(found, axis=1)
         if settings.predicts == "auto" and (several.sum(axis=1) == 1).all():
             problem = f"every row has exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''}"
@@ -199,7 +205,7 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     if len(names) > 1 and settings.predicts == "classification":
         raise UserError(f"task=classification with {len(names)} targets", "one target, or labels", "task=multi_label")
     if len(names) > 1:
-        raise _of_two_kinds(source, [name for name in names if kinds[name] != "number"])
+        raise _of_two_kinds(source, names, kinds)
     return _classes(source, settings, names[0])
 
 
@@ -252,15 +258,17 @@ def _labels(source: TableSource, name: str) -> np.ndarray | None:
     return np.array([label or 0 for label in known], np.int32)[values]
 
 
-def _of_two_kinds(source: TableSource, names: Sequence[str]) -> UserError:
-    """Returns the error for several targets, of which those named are no numbers."""
-    other = next((name for name in names if _labels(source, name) is None), names[0])
+def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str, str]) -> UserError:
+    """Returns the error for several targets that are neither all numbers nor all labels."""
+    wrong = [name for name in names if kinds[name] != "number"]
+    other = next((name for name in wrong if _labels(source, name) is None), wrong[0])
+    others = ",".join(name for name in names if name != other)
     values = list(map(str, source.of(other)))
     row = next((row for row, value in enumerate(values) if value.lower() not in LABELS), 0)
     return UserError(
         f"data.target: {source.where(row, other)} is {values[row]}, and there are several targets",
         "one target, several numbers, or several columns of 0 and 1",
-        f"'data.features={{{other}: number}}'",
+        declaring({other: "number"}) if kinds[other] == "whole" else f"'data.target=[{others}]'",
     )
 
 

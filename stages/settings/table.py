@@ -4,6 +4,7 @@ import codecs
 import csv
 import gzip
 import re
+import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -202,13 +203,18 @@ class TrainedTableSettings(TableSettings):
         return {**self.kinds, **super().declared}
 
 
+def declaring(kinds: Mapping[str, str], path: str = "data") -> str:
+    """Returns what to type to give columns kinds, beside those that others are given."""
+    as_typed = {re.sub(r"([\\()[\]{}:=,])", r"\\\1", column): kind for column, kind in kinds.items()}
+    named = ", ".join(f"{column}: {kind}" for column, kind in as_typed.items())
+    return shlex.quote(f"++{path}.features={{{named}}}")
+
+
 def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
     """Raises UserError for a kind of a column that there is not."""
     for column, kind in kinds.items():
         if kind not in KINDS:
-            raise UserError(
-                f"{path}.features: {column} is {kind}", KINDS, f"'{path}.features={{{column}: {KINDS[1]}}}'"
-            )
+            raise UserError(f"{path}.features: {column} is {kind}", KINDS, declaring({column: KINDS[1]}, path))
 
 
 def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:

@@ -1,12 +1,15 @@
 """Tables as data sets: what is predicted, how rows are divided, and what is said of targets that cannot be learned."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from stages.errors import UserError
 from stages.load.table import _whole_groups, table
@@ -108,13 +111,13 @@ def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -
 
 def test_several_columns_of_0_and_1_are_labels(load: Load) -> None:
     hot = RANDOM.integers(0, 2, ROWS)
-    wet = RANDOM.choice(["True", "False"], ROWS)
-    labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float)}
+    wet = RANDOM.choice(["Yes", "No"], ROWS)
+    labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float), "dry": ["no"] * ROWS, "all": [1] * ROWS}
     told = Telling()
     dataset = load([*labels], labels, reporter=told)
     assert isinstance(dataset.task, MultiLabel)
-    assert "hot, wet, old are 0 or 1: task=multi_label" in told.lines[0]
-    expected = np.stack([hot, wet == "True", hot[::-1]], axis=1)[dataset.train.numbers]
+    assert "hot, wet, old, dry, all are 0 or 1: task=multi_label" in told.lines[0]
+    expected = np.stack([hot, wet == "Yes", hot[::-1], 0 * hot, 0 * hot + 1], axis=1)[dataset.train.numbers]
     np.testing.assert_array_equal(dataset.train.targets, expected)
     assert dataset.train.targets.dtype == np.int32
     declared = {"hot": "number", "old": "number"}
@@ -260,6 +263,7 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
         ({"price": [5.5] * ROWS}, {}, "data.target=price is 5.5 in all rows"),
         (replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
         ({"price": [""] * ROWS}, {}, "data.target=price has no values"),
+        ({}, {"features": {"price": "leave_out"}}, "data.target=price is left out by data.features"),
         ({"price": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=price has an identifier, 400 different"),
         ({}, {"target": ["price", "color"]}, "table.csv row 1, column color is blue, and there are"),
         (
@@ -301,6 +305,34 @@ def test_tables_that_cannot_be_learned_from(
 ) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         load(replaced=columns, **settings)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings"),
+    [
+        ({"cost (a: b)": [f"${row + 900}" for row in range(ROWS)]}, {"features": {"shop": "leave_out"}}),
+        ({}, {"features": {"size": "numbr", "shop": "leave_out"}}),
+        ({}, {"target": ["price", "color"], "features": {"shop": "leave_out"}}),
+        (
+            {"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3},
+            {"target": ["hot", "old"], "features": {"shop": "leave_out"}},
+        ),
+        (
+            {"said": [f"row {row} of the table" for row in range(ROWS)]},
+            {"features": dict.fromkeys([*COLUMNS][:-2], "leave_out") | {"rent": "leave_out"}},
+        ),
+    ],
+)
+def test_what_an_error_advises_works_and_keeps_what_is_declared(
+    load: Load, columns: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError) as refused:
+        load(replaced=columns, **settings)
+    [word] = shlex.split(refused.value.fix)
+    typed = OverridesParser.create().parse_override(word)
+    given: Any = OmegaConf.create({"data": settings})
+    OmegaConf.update(given, typed.key_or_group, typed.value(), merge=True, force_add=typed.is_force_add())
+    assert "shop" not in load(replaced=columns, **dict(given.data)).features
 
 
 def test_real_tables() -> None:
