@@ -11,13 +11,16 @@ from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving import (
+    NUMBERS,
     answers,
     as_trained,
+    class_names,
     drift_of,
     encoded_function,
     load,
     saved_model,
     scores,
+    suffixes_of,
     takes_columns,
     write_answers,
 )
@@ -27,7 +30,7 @@ from stages.data.convert import SUFFIXES
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
 from stages.settings.places import regular_file
-from stages.settings.table import NAMES, TableSettings
+from stages.settings.table import TableSettings
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
     parser = command_parser("predict", __doc__)
     parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("files", nargs="+", type=Path, help="images, or tables; folders of them")
+    parser.add_argument("files", nargs="+", type=Path, help="images, texts, or tables; folders of them")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet file to write")
@@ -66,10 +69,10 @@ def _classify(options: argparse.Namespace) -> int:
     absent = next((path for path in options.files if not path.is_dir() and not path.is_file()), None)
     if absent is not None:
         problem = "is not a regular file" if absent.exists() else "is not there"
-        raise UserError(f"{absent} {problem}", "an image, a table, or a folder of them")
+        raise UserError(f"{absent} {problem}", "an image, a text, a table, or a folder of them")
     saved = saved_model(options.model, options.tracking_uri, options.outputs)
     loaded = load(saved)
-    files = list(_files(options.files, NAMES if takes_columns(loaded) else SUFFIXES))
+    files = list(_files(options.files, suffixes_of(loaded)))
     drift = drift_of(loaded)
     if takes_columns(loaded):
         code = _answer_tables(loaded, as_trained(loaded, saved, files), options, drift)
@@ -84,7 +87,7 @@ def _classify(options: argparse.Namespace) -> int:
 
 def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
     classify = encoded_function(loaded)
-    names = [name.decode() for name in loaded.class_names.numpy()]
+    names = class_names(loaded)
     failed = 0
     for file, answer in _answers(classify, files, drift):
         if not streams.is_read():
@@ -109,11 +112,18 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
         count = write_answers(loaded, settings, options.output, drift)
         print(f"{count:,} rows in {options.output}")
         return 0
+    names = class_names(loaded)
+
+    def readable(name: str, value: Any) -> Any:
+        if name in NUMBERS and isinstance(value, list) and len(value) == len(names):
+            return dict(zip(names, value, strict=True))
+        return value.decode() if isinstance(value, bytes) else value
+
     for block, columns in answers(loaded, settings, drift):
         named = {name: values.tolist() for name, values in columns.items()}
         for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
-            texts = [value.decode() if isinstance(value, bytes) else value for value in row]
-            facts = {"file": block.name, "row": place, **dict(zip(named, texts, strict=True))}
+            values = {name: readable(name, value) for name, value in zip(named, row, strict=True)}
+            facts = {"file": block.name, "row": place, **values}
             print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code

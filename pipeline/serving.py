@@ -16,17 +16,20 @@ from pipeline.run_folder.runs import CONFIG, Runs, read_config
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
-from stages.data.convert import decode_each
+from stages.data.convert import SUFFIXES, decode_each
 from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
 from stages.features.kinds import as_spelled
 from stages.settings.places import regular_folder
-from stages.settings.table import Header, TableSettings, files_of
+from stages.settings.table import NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
 BYTES = "serve_bytes"
 """The signature of a SavedModel that takes encoded images."""
+
+TEXT = "text"
+"""The only argument of a model of texts of a file each."""
 
 BATCH = 2**14
 """Rows that are answered at once."""
@@ -104,6 +107,11 @@ def drift_of(loaded: Any) -> Drift:
     return Drift("{}" if known is None else known.numpy().decode(), decoder)
 
 
+def class_names(loaded: Any) -> list[str]:
+    """Return the names of a loaded SavedModel's classes, labels or targets, in the order of its NUMBERS."""
+    return [name.decode() for name in loaded.class_names.numpy()] if hasattr(loaded, "class_names") else []
+
+
 def encoded_function(loaded: Any) -> Any:
     """Return the function of a loaded SavedModel that takes encoded images, string [N].
 
@@ -153,6 +161,17 @@ def takes_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
+def takes_texts(loaded: Any) -> bool:
+    """Return whether a loaded SavedModel takes texts of a file each, as `data=text_folder` has them."""
+    known = {"delimiter": None} if not hasattr(loaded, "reading") else json.loads(loaded.reading.numpy())
+    return "delimiter" not in known and takes_columns(loaded) and [*_arguments(loaded)] == [TEXT]
+
+
+def suffixes_of(loaded: Any) -> tuple[str, ...]:
+    """Return how the files end that a loaded SavedModel answers, of those in a folder."""
+    return (".txt",) if takes_texts(loaded) else NAMES if takes_columns(loaded) else SUFFIXES
+
+
 def as_trained(loaded: Any, saved: Path | None = None, paths: Sequence[Path] = ()) -> TableSettings:
     """Return how to read tables: as that of the training was.
 
@@ -169,13 +188,18 @@ def as_trained(loaded: Any, saved: Path | None = None, paths: Sequence[Path] = (
 def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
     """Yield some rows after others, with what the model answers by name, a row a row; `drift` counts them.
 
+    A text in a file of its own is a row.
+
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
     from stages.data.tables import names_of, read_files  # half a second, for pandas
 
     arguments = _arguments(loaded)
-    paths = files_of(settings.files)
+    files = files_of(settings.files)
+    texts = [file for file in files if file.suffix.lower() == ".txt"] if takes_texts(loaded) else []
+    yield from _of_texts(loaded, texts, settings.encoding, drift)
+    paths = [file for file in files if file not in texts]
     headers = [Header.of([path], settings.delimiter, settings.encoding) for path in paths]
     named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]
     wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
@@ -189,6 +213,17 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
                 given = take(slice(start, start + BATCH))
                 drift.add(given)
                 yield Block(file, start + 1), _answer(loaded, given)
+
+
+def _of_texts(
+    loaded: Any, files: Sequence[Path], encoding: str, drift: Drift
+) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
+    from stages.load.folders import read_text  # seconds, for TensorFlow
+
+    for file in files:
+        given = {TEXT: np.array([read_text(file, encoding)], object)}
+        drift.add(given)
+        yield Block(str(file), 1), _answer(loaded, given)
 
 
 def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> dict[str, np.ndarray]:
@@ -205,7 +240,6 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
 
     from stages.data.tables import MISSING, Rows
 
-    missing = {*MISSING, *settings.missing}
     arguments = _arguments(loaded)
     by_name = given if hasattr(given, "items") else {next(iter(arguments)): given}
     frame = pd.DataFrame({str(name): list(map(_unwrapped, values)) for name, values in by_name.items()})
@@ -215,9 +249,9 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     texts: dict[str, Any] = {}
     for column in plain.values():
         values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
-        present = [None if is_missing or str(value) in missing else str(value) for value, is_missing in values]
-        texts[column] = pa.array(present, pa.string())
-    taken = _reader(loaded, drift, Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))]), plain)(slice(None))
+        texts[column] = pa.array([None if is_missing else str(value) for value, is_missing in values], pa.string())
+    rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], missing=[*MISSING, *settings.missing])
+    taken = _reader(loaded, drift, rows, plain)(slice(None))
     for name, column in wide.items():
         try:
             taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
@@ -293,7 +327,10 @@ def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
-    """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are."""
+    """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are.
+
+    Names of classes are in the schema's metadata, as `predictions.parquet` has them.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -312,7 +349,8 @@ def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Dri
         for block, columns in answers(loaded, settings, drift):
             count = len(next(iter(columns.values())))
             named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
-            table = pa.table({**named, **{name: arrow(values) for name, values in columns.items()}})
+            answered = {name: arrow(values) for name, values in columns.items()}
+            table = pa.table({**named, **answered}, metadata={"class_names": json.dumps(class_names(loaded))})
             writer = writer or pq.ParquetWriter(partial, table.schema)
             writer.write_table(table)
             written += count

@@ -185,7 +185,7 @@ class Dataset:
     mixing: then applied to pairs of training images; None: none.
     augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
     is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
-    reading: of a table, settings by which others are read alike, see `TableSettings.reading`.
+    reading: of a table, settings by which others are read alike, see `TableSettings.reading`; of texts their encoding.
 
     Raises:
         UserError: where a split is empty, its columns do not fit `features`, targets do not fit the task, or pixels are

@@ -109,10 +109,14 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     Args:
         predicted: of all test examples; see `stages.evaluation.scored`. bins: of the calibration error.
     """
-    columns = {name: feature for name, feature in dataset.features.items() if feature.kind in KINDS}
+    rows, given = evenly_spread(len(dataset.train), MOST_ROWS), dataset.train.features
+    columns = {
+        name: feature
+        for name, feature in dataset.features.items()
+        if feature.kind in KINDS and (feature.kind != "text" or any(text.strip() for text in given[name][rows]))
+    }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
-    rows = evenly_spread(len(dataset.train), MOST_ROWS)
     task = dataset.task
     if EXAMPLES in predicted:
         name, outputs = "a linear model of the encoded numbers, by the loss of the task", _by_own_loss(dataset, rows)

@@ -55,7 +55,7 @@ def text_folder(
         UserError: where a text cannot be read, there are no two classes, or splits cannot be cut.
     """
     files = files_of_classes(settings.folder, (".txt",), reporter or Reporter())
-    texts = np.array([_text(path, settings.encoding) for path in files.paths], object)
+    texts = np.array([read_text(path, settings.encoding) for path in files.paths], object)
     targets = np.array(files.labels, np.int32)
     splits = {
         name: Split({TEXT: texts[part]}, targets[part], numbers=part, files=[files.name(row) for row in part])
@@ -64,7 +64,8 @@ def text_folder(
     task = Classification(files.class_names)
     dataset = dataset_of(files.root.name, splits, task, {TEXT: Feature("text", "string")})
     params = {**dataset.record.params, "held_in": "memory", "data/passed_over": files.passed_over}
-    return replace(dataset, record=replace(dataset.record, params=params))
+    record = replace(dataset.record, params=params)
+    return replace(dataset, record=record, reading={"encoding": settings.encoding})
 
 
 def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) -> Files:
@@ -128,7 +129,8 @@ def files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _text(path: Path, encoding: str) -> str:
+def read_text(path: Path, encoding: str) -> str:
+    """Returns a file's text; raises UserError where it cannot be read, or is in another encoding."""
     try:
         return regular_file(path).read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
     except UnicodeDecodeError as error:

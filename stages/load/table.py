@@ -118,9 +118,7 @@ def dataset_of_rows(
     if not source.used and wide is None:
         notes = {column.name: column.note for column in source.columns if column.kind == "leave_out"}
         left_out = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "there is no other column"
-        texts = {
-            one.name: "text" for one in source.columns if one.kind == "leave_out" and one.note.startswith("a text")
-        }
+        texts = {name: "text" for name, note in notes.items() if note.startswith("a text")}
         fix = declaring(texts) if texts else ""
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target", fix)
     targets, task, why = _task(source, settings)
@@ -197,11 +195,8 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         targets = np.stack([_as_float32(source, name) for name in names], axis=1)
         if len(names) == 1 and names[0] not in settings.declared:
             _refuse_few(names[0], targets)
-        return (
-            targets,
-            Regression(tuple(names)),
-            f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression",
-        )
+        why = f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression"
+        return targets, Regression(tuple(names)), why
     if len(names) > 1 and settings.predicts == "classification":
         raise UserError(f"task=classification with {len(names)} targets", "one target, or labels", "task=multi_label")
     if len(names) > 1:

@@ -28,12 +28,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         size = columns["size__m_"]
         doubled = tf.where(tf.math.is_nan(size), tf.constant(-1.0, tf.float64), 2 * size)
         pair = tf.stack([doubled, tf.cast(columns["grade"], tf.float64)], axis=1)
-        return {"doubled": doubled, "pair": pair, "name": columns["color"]}
+        return {"doubled": doubled, "probabilities": pair, "name": columns["color"]}
 
     kinds = {"size__m_": tf.float64, "grade": tf.int64, "color": tf.string}
     specs = {name: tf.TensorSpec((None,), kind, name=name) for name, kind in kinds.items()}
     function = tf.function(serve, autograph=False).get_concrete_function(specs)
-    tf.saved_model.save(tf.Module(), str(folder / "export" / "saved_model"), {"serving_default": function})
+    module = tf.Module()
+    with tf.device("/cpu:0"):
+        module.class_names = tf.Variable(["large", "grün"], trainable=False)
+    tf.saved_model.save(module, str(folder / "export" / "saved_model"), {"serving_default": function})
     return folder
 
 
@@ -53,12 +56,13 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     other.write_text(table.read_text().replace(",", "\t"))
     assert predict.main([str(run), str(table), str(other.parent), "-o", str(output)]) == 0
     answers = pq.read_table(output)
-    assert answers.column_names == ["file", "row", "doubled", "name", "pair"]
+    assert answers.column_names == ["file", "row", "doubled", "name", "probabilities"]
+    assert json.loads(answers.schema.metadata[b"class_names"]) == ["large", "grün"]
     assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.tsv"] * 3
     assert answers["row"].to_pylist() == [1, 2, 3] * 2
     assert answers["doubled"].to_pylist() == [3.0, -1.0, 6.0] * 2
     assert answers["name"].to_pylist() == ["red", "", "blüe"] * 2
-    np.testing.assert_array_equal(answers["pair"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
+    np.testing.assert_array_equal(answers["probabilities"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
 
 
 def test_of_earlier_models_the_run_says_how_tables_are_read(
@@ -85,9 +89,34 @@ def test_true_is_answered_as_a_model_spells_it_and_columns_go_by_either_name() -
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert rows[2] == {"file": "new.csv", "row": 3, "doubled": 6.0, "name": "blüe", "pair": [6.0, 3.0]}
+    pair = {"large": 6.0, "grün": 3.0}
+    assert rows[2] == {"file": "new.csv", "row": 3, "doubled": 6.0, "name": "blüe", "probabilities": pair}
     assert predict.main([str(run), str(table)]) == 0
     assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]
+
+
+def test_texts_of_files_are_answered_as_the_training_has_read_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = write_run(tmp_path / "runs" / "day" / "texts")
+    module = tf.Module()
+    with tf.device("/cpu:0"):
+        module.reading = tf.Variable('{"encoding": "latin1"}', trainable=False)
+    spec = {"text": tf.TensorSpec((None,), tf.string, name="text")}
+    function = tf.function(lambda columns: {"name": columns["text"]}, autograph=False).get_concrete_function(spec)
+    tf.saved_model.save(module, str(own / "export" / "saved_model"), {"serving_default": function})
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, text in (("a.txt", 'größe, "\nNA'), ("b.TXT", "NA"), (".c.txt", "hidden"), ("d.csv", "text\nnone")):
+        (folder / name).write_bytes(text.encode("latin1"))
+    assert predict.main([str(own), str(folder), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    named = {str(folder / "a.txt"): 'größe, "\nNA', str(folder / "b.TXT"): "NA"}
+    assert [(row["file"], row["name"]) for row in rows] == [*named.items()]
+    assert predict.main([str(own), str(folder / "d.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "none"
+    assert predict.main([str(own), str(tmp_path / "runs")]) == 2
+    assert "has no file for this model. Expected files that end in .txt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -125,3 +125,7 @@ def test_of_texts_beside_columns_it_knows_both(tmp_path: Path) -> None:
     assert exact.verdict == "better than"
     assert exact.values["r2"] > 0.9
     assert "TF-IDF of review beside 2 other columns on" in exact.sentence
+    blank = data.with_each_split(
+        lambda split: replace(split, features={**split.features, "review": np.full(len(split), " ", object)})
+    )
+    assert "gradient boosting" in compared(blank, np.asarray(data.test.targets), tmp_path).sentence
