@@ -11,7 +11,6 @@ from typing import Any
 
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.serving import (
-    NUMBERS,
     answers,
     as_trained,
     class_names,
@@ -114,15 +113,15 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
         return 0
     names = class_names(loaded)
 
-    def readable(name: str, value: Any) -> Any:
-        if name in NUMBERS and isinstance(value, list) and len(value) == len(names):
+    def readable(value: Any) -> Any:
+        if isinstance(value, list) and len(value) == len(names):
             return dict(zip(names, value, strict=True))
         return value.decode() if isinstance(value, bytes) else value
 
     for block, columns in answers(loaded, settings, drift):
         named = {name: values.tolist() for name, values in columns.items()}
         for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
-            values = {name: readable(name, value) for name, value in zip(named, row, strict=True)}
+            values = {name: readable(value) for name, value in zip(named, row, strict=True)}
             facts = {"file": block.name, "row": place, **values}
             print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
             if not streams.is_read():

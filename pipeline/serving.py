@@ -108,7 +108,7 @@ def drift_of(loaded: Any) -> Drift:
 
 
 def class_names(loaded: Any) -> list[str]:
-    """Return the names of a loaded SavedModel's classes, labels or targets, in the order of its NUMBERS."""
+    """Return the names of a loaded SavedModel's classes, labels or targets, in the order of its numbers."""
     return [name.decode() for name in loaded.class_names.numpy()] if hasattr(loaded, "class_names") else []
 
 

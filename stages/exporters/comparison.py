@@ -1,5 +1,6 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from stages.data.columns import Column, evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
-from stages.exporters.reload import COLUMN
+from stages.exporters.reload import COLUMN, TEXTS
 from stages.networks.complexity import scoring_batch
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv
@@ -117,10 +118,13 @@ class Reference:
         with tempfile.TemporaryDirectory() as folder:
             given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
             for takes_features, columns in ((True, self.features), (False, self.inputs)):
-                # A column may be named as an argument of `savez` is.
-                named = {f"{COLUMN}{name}": column for name, column in columns.items()}
-                # Texts are objects: in an array of texts all are as long as the longest.
-                np.savez(given[takes_features], allow_pickle=True, **named)
+                named = {}  # a column may be named as an argument of `savez` is
+                for name, column in columns.items():
+                    if column.dtype == object:
+                        named[f"{TEXTS}{name}"] = np.frombuffer(json.dumps(column.tolist()).encode(), np.uint8)
+                    else:
+                        named[f"{COLUMN}{name}"] = column
+                np.savez(given[takes_features], allow_pickle=False, **named)
             common: dict[str, Any] = {"batch": self.batch, "calls": CALLS}
             orders = {
                 name: {
