@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -29,6 +30,9 @@ from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from stages.errors import UserError
 from tests import commands
+
+Patch = pytest.MonkeyPatch
+Printed = pytest.CaptureFixture[str]
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
 """Settings of a run that is over in about two seconds."""

@@ -16,7 +16,7 @@ from pipeline.run_folder.lock import locked
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import write_run
+from tests.pipeline.experiments import Patch, Printed, write_run
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def run(outputs: Path) -> Run:
     return made
 
 
-def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -> list[dict[str, object]]:
+def listed(capsys: Printed, outputs: Path, *arguments: str) -> list[dict[str, object]]:
     capsys.readouterr()
     assert runs.main([*arguments, "--json", f"--outputs={outputs}"]) == 0
     entries = json.loads(capsys.readouterr().out)
@@ -40,7 +40,7 @@ def listed(capsys: pytest.CaptureFixture[str], outputs: Path, *arguments: str) -
     return entries
 
 
-def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match=r"error: sweep=tpe.*no setting has several values"):
         search(["train.epochs=1"])
@@ -125,7 +125,7 @@ def test_the_overrides_of_a_named_run_are_inherited_as_on_the_command_line(run: 
 
 
 @pytest.mark.slow
-def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: Printed) -> None:
     [entry] = listed(capsys, outputs)
     assert entry["status"] == "FINISHED"
     assert entry["folder"] == str(run.folder)
@@ -153,7 +153,7 @@ def test_the_table_shows_and_filters_runs(run: Run, outputs: Path, capsys: pytes
     assert "from_python" in capsys.readouterr().out
 
 
-def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsys: Printed) -> None:
     folder = write_run(tmp_path / "runs" / "digits" / "20260101-000000-abcd", "RUNNING")
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == [Run(folder).status] == ["INTERRUPTED"]
     with locked(folder):
@@ -161,9 +161,7 @@ def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsy
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
 
 
-def differences(
-    capsys: pytest.CaptureFixture[str], outputs: Path, *folders: Path
-) -> tuple[int, dict[str, dict[str, list[object]]]]:
+def differences(capsys: Printed, outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str, list[object]]]]:
     capsys.readouterr()
     code = diff.main([*map(str, folders), "--json", f"--outputs={outputs}"])
     sections = json.loads(capsys.readouterr().out)
@@ -172,9 +170,7 @@ def differences(
 
 
 @pytest.mark.slow
-def test_a_run_differs_from_another_by_what_was_changed(
-    run: Run, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Path, capsys: Printed) -> None:
     assert differences(capsys, outputs, run.folder, run.folder) == (
         0,
         {"settings": {}, "code": {}, "packages": {}, "data": {}, "metrics": {}, "measurements": {}},

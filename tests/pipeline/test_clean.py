@@ -13,7 +13,7 @@ from pipeline.clean import main
 from pipeline.run_folder.lock import locked
 from stages.reporter import Reporter
 from stages.storage.cache import Contents, cached
-from tests.pipeline.experiments import write_files, write_run
+from tests.pipeline.experiments import Patch, Printed, write_files, write_run
 
 DAYS = 86400
 KEPT = {"config.yaml", "pipeline.log", "export/saved_model/saved_model.pb", "checkpoints/best.weights.h5"}
@@ -51,7 +51,7 @@ def clean(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
 
 
-def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> None:
     expected = {
         make_run(outputs, "finished", "FINISHED"): LEFTOVERS | CHECKPOINTS,
         make_run(outputs, "1_seed=1", "FINISHED", place="sweeps/20260101"): LEFTOVERS | CHECKPOINTS,
@@ -113,9 +113,7 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
     assert len(entry.arrays["data"]) == 100_000
 
 
-def test_without_a_terminal_it_says_what_to_type(
-    outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_it_says_what_to_type(outputs: Path, capsys: Printed, monkeypatch: Patch) -> None:
     run = make_run(outputs, "finished", "FINISHED")
     before = files(run)
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: PTH123, SIM115

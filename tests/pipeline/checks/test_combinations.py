@@ -10,7 +10,7 @@ from pipeline.config.debug import debugged
 from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.system import machine
 from stages.settings.strategy import ParameterServerSettings
-from tests.pipeline.experiments import assert_refused, command_error, experiment
+from tests.pipeline.experiments import Patch, assert_refused, command_error, experiment
 
 REFUSED: Mapping[str, str] = {
     "cluster=tf_config": "cluster=tf_config with strategy=one_device without workers",
@@ -92,7 +92,7 @@ REFUSED: Mapping[str, str] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", REFUSED)
-def test_what_cannot_work_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_is_refused(given: str, monkeypatch: Patch) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
     assert_refused(["dry_run=true", *given.split()], REFUSED[given])
 
@@ -135,9 +135,7 @@ def test_a_debug_run_may_end_before_a_rate_falls() -> None:
         ("precision=float64", "avx512_bf16", "slower than float32 on every device"),
     ],
 )
-def test_a_precision_that_cannot_pay_is_told(
-    given: str, flags: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
     told = " ".join(advice(experiment(given)))
@@ -145,7 +143,7 @@ def test_a_precision_that_cannot_pay_is_told(
     assert bool(line) == bool(told)
 
 
-def test_replicas_are_known_before_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     known = {
         "strategy=default": 1,
@@ -160,7 +158,7 @@ def test_replicas_are_known_before_tensorflow(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("given", "first", "second"), [("", "0,1", "2,3"), ("2,3,6,7", "2,3", "6,7")])
-def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: tuple(machine.Gpu("A100", (8, 0)) for _ in range(4)))
     seen = {}
     for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1).members()):

@@ -105,9 +105,7 @@ def composer(tmp_path_factory: pytest.TempPathFactory) -> Composer:
 
 
 @pytest.mark.parametrize("given", CALLS)
-def test_arguments_of_functions_and_classes_are_checked_by_their_signature(
-    given: str, own_code: Path, composer: Composer
-) -> None:
+def test_arguments_of_code_are_checked_by_its_signature(given: str, own_code: Path, composer: Composer) -> None:
     write_files(own_code, {"own_net.py": NETWORK})
     words = ["model=own", f"+{given}"] if given.startswith("model.network={") else [given]
     composed = composer.compose(parsed([*words, "dry_run=true"]))

@@ -12,6 +12,7 @@ from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.compare import main
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import compared
+from tests.pipeline.experiments import Patch, Printed
 
 RANDOM = np.random.default_rng(0)
 
@@ -36,7 +37,7 @@ def ran(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
 
 
-def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_sweep_by_default(outputs: Path, capsys: Printed) -> None:
     assert ran(outputs) == 0
     printed = capsys.readouterr().out
     assert "sweep 20260102-000000-bbbb" in printed
@@ -46,9 +47,7 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: pytest.CaptureFixture[
     assert max(map(len, printed.splitlines()[:5])) <= 80
 
 
-def test_a_sweep_by_its_name_and_another_baseline_leaves_the_comparison_as_mlflow_has_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_by_name_and_another_baseline_leave_what_mlflow_has(outputs: Path, capsys: Printed) -> None:
     folder = outputs / "sweeps" / "20260101-000000-aaaa"
     for word in (folder.name, str(folder)):
         assert ran(outputs, word) == 0
@@ -58,9 +57,7 @@ def test_a_sweep_by_its_name_and_another_baseline_leaves_the_comparison_as_mlflo
     assert {path: path.read_bytes() for path in folder.glob("comparison.*")} == before
 
 
-def test_runs_by_name_and_by_filter(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: Printed, monkeypatch: Patch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert ran(outputs, "20260103-000000-first", "20260103-000000-second") == 0
     assert capsys.readouterr().out.startswith("2 runs")
@@ -98,7 +95,7 @@ def test_a_sweep_among_words_stands_for_its_jobs_with_the_tests_of_the_runs_that
     ],
 )
 def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
-    name: str, forms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, forms: tuple[str, str], tmp_path: Path, capsys: Printed
 ) -> None:
     name = f"optimizer.{name}"
     typed: list[dict[str, str]] = [{}, {"seed": "42"}, {name: forms[0]}, {name: forms[1], "seed": "43"}]
@@ -127,7 +124,7 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     assert re.search(r"fork=\S*04e12345\S* fork_weights=last$", capsys.readouterr().out, re.M)
 
 
-def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
     assert (
         ran(outputs, "--columns", "my/score,val/accuracy,seconds", "--baseline", "strategy=mirrored,data=digits") == 0
     )
@@ -150,9 +147,7 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: pytest.CaptureFixture
         (["test/accuracy>high"], "does not compare two numbers"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(
-    arguments: list[str], message: str, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_compare_is_one_line(arguments: list[str], message: str, outputs: Path, capsys: Printed) -> None:
     assert ran(outputs, *arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err
@@ -160,6 +155,6 @@ def test_what_cannot_be_compared_is_one_line(
     assert not printed.out
 
 
-def test_without_a_sweep_there_is_nothing_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_sweep_there_is_nothing_to_compare(tmp_path: Path, capsys: Printed) -> None:
     assert ran(tmp_path) == 2
     assert "there is no sweep" in capsys.readouterr().err

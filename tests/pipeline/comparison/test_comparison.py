@@ -171,7 +171,7 @@ def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
         ({"val_pixels": "16x16x1/stretch other"}, True),  # the same examples at another size, as far as can be known
     ],
 )
-def test_runs_validated_on_different_examples_have_no_best(
+def test_runs_validated_on_other_examples_have_no_best(
     digests: dict[str, Any], is_chosen: bool, tmp_path: Path
 ) -> None:
     """Scores on other examples, or of other data, say nothing about which setting is better."""

@@ -216,9 +216,7 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
         ("command", -9, "KILLED", "epoch"),
     ],
 )
-def test_whoever_is_killed_ends_all_others_and_the_run(
-    killed: str, code: int, status: str, said: str, start: Start
-) -> None:
+def test_whoever_is_killed_ends_all_and_the_run(killed: str, code: int, status: str, said: str, start: Start) -> None:
     """Of parameter servers, a chief that dies is one of those that start again, below."""
     running = start(f"strategy={'parameter_server' if killed == 'command' else 'multi_worker'}", *LONG)
     running.wait_for(r"epoch +3/5000")

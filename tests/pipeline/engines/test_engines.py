@@ -21,7 +21,7 @@ from pipeline.planning.job import Job
 from pipeline.run.engine import engine_of, run_job
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
-from tests.pipeline.experiments import experiment
+from tests.pipeline.experiments import Patch, Printed, experiment
 
 TWO = MultiWorkerSettings(deterministic=False)
 SERVERS = ParameterServerSettings(deterministic=False, workers=1, servers=1)
@@ -77,7 +77,7 @@ STEP = {
 
 
 @pytest.fixture
-def step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+def step(monkeypatch: Patch, tmp_path: Path) -> Patch:
     """The variables of a task, and an `scontrol` for its only node; tests/engines has the real one."""
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\necho localhost\n")
@@ -88,7 +88,7 @@ def step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> None:
+def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
     task = Slurm(SlurmCluster()).task(TWO)
     assert (task.job, task.index) == ("worker", 1)
     assert task.cluster == {"worker": ["localhost:10768", "localhost:10769"]}
@@ -105,7 +105,7 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: pytest.MonkeyPatch) -> N
     ],
 )
 def test_tasks_that_are_no_cluster_are_refused(
-    variables: dict[str, str], settings: dict[str, Any], message: str, step: pytest.MonkeyPatch
+    variables: dict[str, str], settings: dict[str, Any], message: str, step: Patch
 ) -> None:
     for name, value in variables.items():
         step.setenv(name, value)
@@ -113,7 +113,7 @@ def test_tasks_that_are_no_cluster_are_refused(
         Slurm(SlurmCluster()).task(MultiWorkerSettings(deterministic=False, **settings))
 
 
-def test_without_slurm_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> None:
     for name in STEP:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -137,9 +137,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_comm
     assert "pip install" in line
 
 
-def test_an_actor_that_cannot_be_started_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys: Printed) -> None:
     """As on a node that has none of this project's code; without Ray."""
 
     def get(*_: Any, **__: Any) -> None:

@@ -26,7 +26,7 @@ from stages.errors import UserError
 from tests import commands
 from tests.conftest import outputs_in
 from tests.pipeline.engines.test_cluster import Running
-from tests.pipeline.experiments import BARE
+from tests.pipeline.experiments import BARE, Patch
 from tests.servers import free_port
 
 pytestmark = [
@@ -190,9 +190,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("setting", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line_before_anything_starts(
-    setting: str, tmp_path: Path, pipeline_command: Any
-) -> None:
+def test_what_cannot_be_is_refused_in_one_line_at_once(setting: str, tmp_path: Path, pipeline_command: Any) -> None:
     given = ("strategy=multi_worker", "cluster=ray", setting, "tracking=off", f"outputs={tmp_path}/outputs")
     ran = pipeline_command(*given, trains=False)
     assert ran.returncode == 2
@@ -209,7 +207,7 @@ def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: A
     assert "there is no Ray to be used (`ray health-check` fails)" in ran.stderr.splitlines()[-1]
 
 
-def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: Patch) -> None:
     def init(**options: Any) -> None:
         raise ConnectionError
 

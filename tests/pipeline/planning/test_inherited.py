@@ -11,7 +11,7 @@ from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
-from tests.pipeline.experiments import write_files, write_run
+from tests.pipeline.experiments import Patch, write_files, write_run
 
 HARMLESS = [
     "train.epochs=7", "strategy=mirrored", "tracking.tags.team=x", "~pipeline.inspect", "++train.batch_size=2",
@@ -45,18 +45,14 @@ def test_settings_are_taken_over(option: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "taken"), [("resume", "gone.h5"), ("fork", "none"), ("run", "none")])
-def test_initial_weights_that_are_gone_are_left_out_where_nothing_reads_them(
-    option: str, taken: str, tmp_path: Path
-) -> None:
+def test_initial_weights_that_are_gone_are_left_out_where_none_reads(option: str, taken: str, tmp_path: Path) -> None:
     run = foreign(tmp_path, "model.weights='gone.h5'", "model.weights=imagenet")
     given, other = taken_over([f"{option}={run}"])[1:]
     assert (given.replace("'", ""), other) == (f"model.weights={taken}", "model.weights=imagenet")
 
 
 @pytest.mark.parametrize("run", ["from_a_friend", "{}/runs/e/from_a_friend"])
-def test_typed_settings_come_last_and_outputs_may_refer(
-    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_typed_settings_come_last_and_outputs_may_refer(run: str, tmp_path: Path, monkeypatch: Patch) -> None:
     """And a run that inherits is one run, whatever its experiment's file says that varies."""
     monkeypatch.setenv("PLACE", str(place := tmp_path / "it's"))
     foreign(place / "runs" / "e", "train.batch_size=128", "seed=3", "experiment=mine")
@@ -121,7 +117,7 @@ def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
     assert taken_over([f"fork={place}", f"--config-dir={tmp_path / 'my_conf'}"])[-1] == override
 
 
-def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: Patch) -> None:
     """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
     write_files(tmp_path, {"tracking/ours.yaml": "defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n"})
     asked: list[tuple[str, str | None]] = []

@@ -31,7 +31,18 @@ from pipeline.sweep.select import read_entries
 from stages.errors import UserError
 from tests import commands
 from tests.conftest import outputs_in
-from tests.pipeline.experiments import SMALL, TRAINED, experiment, last, only_run, ran, tracked, write_run
+from tests.pipeline.experiments import (
+    SMALL,
+    TRAINED,
+    Patch,
+    Printed,
+    experiment,
+    last,
+    only_run,
+    ran,
+    tracked,
+    write_run,
+)
 from tests.pipeline.planning.test_inherited import taken_over
 
 pytestmark = pytest.mark.slow
@@ -89,9 +100,7 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
     assert resolve(job(killed, *given), Console()).folder == Path(last(killed).folder)
 
 
-def test_other_code_begins_a_new_run_and_says_how_to_resume(
-    killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_code_begins_a_new_run_and_says_how_to_resume(killed: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"net.py": "other"}))
     assert resolve(job(killed), Console()).folder is None
     printed = " ".join(capsys.readouterr().out.split())
@@ -100,7 +109,7 @@ def test_other_code_begins_a_new_run_and_says_how_to_resume(
     assert resolve(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
 
 
-def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     replace(last(killed), status="RUNNING", run_id=None).write(folder)
@@ -172,9 +181,7 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
         resolve(replace(again, experiment=experiment(*SHORT, f"resume={run.folder}", outputs=finished)), Console())
 
 
-def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished: Path, capsys: Printed) -> None:
     source = last(finished)
     assert source.run_id is not None
     asked = (*SHORT, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
@@ -200,9 +207,7 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(
         assert begin(claim, Console()).summary.run_id == fork.run_id
 
 
-def test_data_that_have_changed_are_refused_before_anything_is_written(
-    tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_have_changed_are_refused_before_any_work(tmp_path: Path, outputs: Path, capsys: Printed) -> None:
     words = ("data=arrays", f"data.files={tmp_path}/a.npz", *TRAINED, "train.epochs=1", "tracking=off")
     numbers = np.random.default_rng(1).normal(size=(100, 3))
     np.savez(tmp_path / "a.npz", x=numbers, y=np.arange(100) % 2)

@@ -17,7 +17,7 @@ from stages.errors import UserError
 from stages.load.digits import digits
 from stages.settings.data import DigitsSettings
 from tests import commands
-from tests.pipeline.experiments import QUICK, experiment, only_folder
+from tests.pipeline.experiments import QUICK, Patch, experiment, only_folder
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +88,8 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     assert summary(other)["facts"]["known_test_images"] > 200
 
 
-def test_a_run_holds_what_it_reused_so_that_the_next_can_begin_with_it(
-    trained: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_holds_what_it_reused_for_the_next_to_begin_with(
+    trained: Path, outputs: Path, monkeypatch: Patch
 ) -> None:
     """Found by the name of a model in the registry, and then by its own id; replicas evaluate as one device does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs}/mlflow.db")  # the registry asks for models there
@@ -166,9 +166,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
         (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 and is"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_reused_is_refused_before_anything_starts(
-    words: list[str], said: str, trained: Path, outputs: Path
-) -> None:
+def test_what_cannot_be_reused_is_refused_at_once(words: list[str], said: str, trained: Path, outputs: Path) -> None:
     given = [word.replace("{run}", str(trained)) for word in words]
     own = [word for word in TRAINED if word.partition("=")[0] not in {word.partition("=")[0] for word in given}]
     with pytest.raises(UserError, match=re.escape(said.replace("{run}", str(trained)))):

@@ -13,7 +13,7 @@ from pipeline.paths import CONF
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import refuse_edited, sources
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment, write_files
+from tests.pipeline.experiments import Patch, experiment, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +40,7 @@ def place(own_code: Path) -> Path:
     return own_code
 
 
-def test_a_script_counts_and_what_a_notebook_defines_is_never_the_same(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_counts_and_what_a_notebook_defines_is_never_the_same(place: Path, monkeypatch: Patch) -> None:
     given, main = experiment(NETWORK % "__main__.net"), ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert sources(given).digest != sources(given).digest
@@ -110,7 +108,7 @@ def test_a_sweeps_own_file_is_no_code(tmp_path: Path) -> None:
         assert (sources(given).digest != before) is is_code, name
 
 
-def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: Patch) -> None:
     """In the working directory, installed, by a link from site-packages: its version stays while it is worked on."""
     installed, here = tmp_path / "env/lib/site-packages", tmp_path / "here"
     places = {"own_here": here, "own_dist": installed, "own_linked": tmp_path / "elsewhere"}

@@ -19,7 +19,7 @@ from pipeline.config.names import flatten
 from pipeline.redaction import GuardedStream, is_secret_name, learn, learn_arguments, redact, redact_overrides
 from tests import commands
 from tests.conftest import ROOT, outputs_in
-from tests.pipeline.experiments import SMALL, experiment
+from tests.pipeline.experiments import SMALL, Patch, experiment
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ the user root of postgres in /root/data is true
 
 
 @pytest.fixture(autouse=True)
-def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_learned(monkeypatch: Patch) -> None:
     monkeypatch.setattr("pipeline.redaction.learned", set())
 
 
@@ -112,7 +112,7 @@ def test_what_follows_the_name_of_a_secret_is_masked_in_texts() -> None:
         assert redact(redact(text)) == redact(text)
 
 
-def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_secret_stays_readable(monkeypatch: Patch) -> None:
     common = {"USER": "root", "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
     for name, value in {**common, "PWD": "/root/data", "XDG_SESSION_ID": "sqlite"}.items():
         monkeypatch.setenv(name, value)
@@ -122,7 +122,7 @@ def test_what_is_not_secret_stays_readable(monkeypatch: pytest.MonkeyPatch) -> N
     assert redact(kinds := {"cookies_enabled": "category", "auth": ["yes", True]}) == kinds
 
 
-def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypatch: Patch) -> None:
     for name, value in {
         "MY_SERVICE_TOKEN": "tulip/and+rose=7", "DATABASE_URL": "postgres://heinrich:p%40ss!word@host/db",
         "Api_Key": "rose_77", "MAIL_PWD": "p(w)d[7", "TLS_KEY": "a first line of it\nand a second line",
@@ -273,9 +273,7 @@ def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str]) 
     assert (config.seed, config.train.batch_size) == (1, 64)
 
 
-def test_a_servers_password_reaches_that_server_alone_and_no_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_servers_password_reaches_that_server_alone_and_no_address(tmp_path: Path, monkeypatch: Patch) -> None:
     """By real requests: MLflow prints the address that it is given, and asks for nothing else."""
     from mlflow.exceptions import MlflowException
 

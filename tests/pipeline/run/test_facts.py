@@ -16,7 +16,7 @@ from pipeline.run import facts
 from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
-from tests.pipeline.experiments import SMALL, TRAINED, experiment, only_folder
+from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, experiment, only_folder
 
 GROUPS = {"strategy": "mirrored", "debug": "fast", "precision": "float32", "model": "mlp"}
 METRICS = {
@@ -33,7 +33,7 @@ def summary(folder: Path, **changes: Any) -> Summary:
     )
 
 
-def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:
     made = summary(tmp_path)
     facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
@@ -79,7 +79,7 @@ def test_a_run_of_one_epoch_too_many_says_whose_weights_it_has(tmp_path: Path) -
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: Printed) -> None:
     stages = {"load": StageOutcome("ran", 2.0), "train": StageOutcome("failed", 3.0), "export": StageOutcome("skipped")}
     made = summary(tmp_path, stages=stages, seconds=10.0, start_seconds=4.0, resumed_from_step=7)
     made.recording_seconds = 1.0
@@ -143,9 +143,7 @@ def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
     assert text.endswith(cut)
 
 
-def test_folders_sort_by_their_beginning_whatever_the_local_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folders_sort_by_their_beginning_whatever_the_local_time(monkeypatch: Patch, tmp_path: Path) -> None:
     """Local time goes back when summer ends, and differs between machines."""
     names = []
     for zone in ("EAST-9", "WEST+9"):

@@ -26,7 +26,7 @@ from pipeline.sync import main as sync
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import QUICK, SMALL, TRAINED, experiment, only_folder, only_run
+from tests.pipeline.experiments import QUICK, SMALL, TRAINED, Patch, Printed, experiment, only_folder, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -201,7 +201,7 @@ def test_the_tracked_model_has_an_example_and_the_run_its_card(finished: Path) -
 
 
 @pytest.mark.smoke
-def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: Printed) -> None:
     assert run_job(Job(experiment("dry_run=true", outputs=tmp_path / "outputs")), Console()) == 0
     printed = capsys.readouterr().out
     assert f"digits_cnn: seed 42, float32, tracking local, results in {tmp_path}/outputs" in printed
@@ -209,7 +209,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: pyte
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: Printed) -> None:
     code = run_job(Job(experiment(f"evaluate._target_={__name__}.failing", *SMALL, outputs=outputs)), Console())
     assert code == 1
     _, run = only_run(outputs)
@@ -229,9 +229,7 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: pytes
     assert "secret" not in everything
 
 
-def test_a_signal_while_the_run_is_started_leaves_no_running_run(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_the_run_is_started_leaves_no_running_run(outputs: Path, monkeypatch: Patch) -> None:
     real = executor.begin
 
     def interrupted(*given: Any) -> object:
@@ -259,9 +257,7 @@ def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tm
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_a_store_that_breaks_in_the_middle_costs_nothing(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_breaks_in_the_middle_costs_nothing(outputs: Path, monkeypatch: Patch, capsys: Printed) -> None:
     def gone(self: object, values: object, step: int, time: int) -> None:
         raise OSError("the store has gone")
 

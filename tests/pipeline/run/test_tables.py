@@ -16,7 +16,7 @@ from pipeline import predict
 from stages.data.tables import argument_names
 from tests import commands
 from tests.conftest import outputs_in
-from tests.pipeline.experiments import killed_and_resumed, only_folder, only_run
+from tests.pipeline.experiments import Patch, Printed, killed_and_resumed, only_folder, only_run
 from tests.pipeline.serving.test_serving import JSON, post, serving
 from tests.stages.images import write
 
@@ -85,7 +85,7 @@ def predicted(outputs: Path, file: Path, folder: Path) -> np.ndarray:
 
 
 def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
-    outputs: Path, csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    outputs: Path, csv: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     tested, answers = pq.read_table(only_folder(outputs) / "predictions.parquet"), predicted(outputs, csv, tmp_path)
     expected = np.array(tested["probabilities"].to_pylist())
@@ -243,9 +243,7 @@ def load():
 """
 
 
-def test_a_function_of_arrays_is_trained_exported_and_asked(
-    tmp_path: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_of_arrays_is_trained_and_asked(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
     """Of a user's own, on two replicas."""
     (tmp_path / "mine.py").write_text(ARRAYS)
     outputs = outputs_in(tmp_path, migrated_store)
@@ -262,9 +260,7 @@ def test_a_function_of_arrays_is_trained_exported_and_asked(
     np.testing.assert_allclose(answers, tested["probabilities"].to_pylist(), atol=1e-6)
 
 
-def test_images_by_a_table_of_paths_are_killed_and_resumed_and_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_by_a_table_of_paths_are_killed_and_resumed_and_asked(tmp_path: Path, capsys: Printed) -> None:
     """With several labels each; resumed, the weights are those of an uninterrupted run, to the bit."""
     lines = ["file,red,wide"]
     for row in range(60):

@@ -22,7 +22,7 @@ from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
-from tests.pipeline.experiments import experiment, only_folder, only_run, write_run
+from tests.pipeline.experiments import Patch, Printed, experiment, only_folder, only_run, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -65,9 +65,7 @@ def copied(died: Path, tmp_path: Path) -> Path:
     return shutil.copytree(died, tmp_path / "outputs")
 
 
-def test_the_same_command_closes_a_finished_run_and_trains_nothing(
-    died: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: Path, capsys: Printed) -> None:
     outputs = copied(died, tmp_path)
     assert (Summary.read(only_folder(outputs)).status, only_run(outputs)[1].info.status) == ("FINISHED", "RUNNING")
     assert run_job(job(outputs), Console()) == 0
@@ -81,7 +79,7 @@ def test_the_same_command_closes_a_finished_run_and_trains_nothing(
 
 @pytest.mark.parametrize("how", ["resume", "untracked", "other code"])
 def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
-    how: str, died: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    how: str, died: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     outputs = copied(died, tmp_path)
     folder = only_folder(outputs)
@@ -96,7 +94,7 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
 
 
 @pytest.mark.parametrize("lost", ["tracking.sent", "mlflow.db"])
-def test_sync_closes_a_finished_run_from_whatever_is_left(
+def test_sync_closes_a_finished_run_from_what_is_left(
     lost: str, died: Path, tmp_path: Path, migrated_store: Path
 ) -> None:
     outputs = copied(died, tmp_path)
@@ -130,9 +128,7 @@ def killed_run(outputs: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_run_that_cannot_be_read_is_named_and_passed_over(
-    kind: str, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: Path, capsys: Printed) -> None:
     folder = killed_run(outputs)
     assert resolve(job(outputs), Console()).folder == folder
     DAMAGE[kind](folder / NAME)

@@ -24,7 +24,7 @@ from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED, tracked
+from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, tracked
 from tests.pipeline.tracking.journals import LOCAL, client, only_run, steps
 
 pytestmark = pytest.mark.slow
@@ -78,9 +78,7 @@ def left_by_a_killed_run(outputs: Path, folder: Path, shared: str = "") -> psuti
     return psutil.Process(int(killed.stdout))
 
 
-def test_a_killed_run_gets_its_end_and_what_its_journal_holds(
-    outputs: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_run_gets_its_end_and_what_its_journal_holds(outputs: Path, folder: Path, capsys: Printed) -> None:
     """No other command sends meanwhile, and none does it twice afterwards."""
     process = left_by_a_killed_run(outputs, folder)
     assert is_locked(folder)
@@ -125,9 +123,7 @@ def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Pa
         open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open_run)
 
 
-def test_a_store_that_does_not_answer_at_the_beginning_is_said_in_time(
-    outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_answer_first_is_said_in_time(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store_process, "OPEN_SECONDS", 0.3)
     with started(outputs, folder) as process:
         os.kill(process._process.pid, signal.SIGSTOP)
@@ -135,9 +131,7 @@ def test_a_store_that_does_not_answer_at_the_beginning_is_said_in_time(
             process.open_run(RunSpec(LOCAL, outputs, folder, "tried", "run"), None)
 
 
-def test_what_was_learned_to_be_secret_is_masked_there_too(
-    outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_learned_to_be_secret_is_masked_there_too(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(redaction, "learned", {"swordfish-12"})
     spec = RunSpec(LOCAL, outputs, folder, "tried", "run", tags={"note": "by swordfish-12"})
     with started(outputs, folder) as process:
@@ -169,7 +163,7 @@ def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, fold
     assert [point.value for point in client(outputs).get_metric_history(str(tracker.run_id), "loss")] == [1.0, 0.5]
 
 
-def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     """Under `tracking=off`, for a store of one's own, and where MLflow is imported already."""
     begun: list[Store] = []
     monkeypatch.setattr(store_process, "StoreProcess", lambda store, folder, lock: begun.append(store))

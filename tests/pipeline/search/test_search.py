@@ -21,7 +21,7 @@ from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import compare, latest, read_index, write_index
 from pipeline.system.signals import until
 from tests import commands
-from tests.pipeline.experiments import SMALL, TRAINED, sweep_runs, write_files
+from tests.pipeline.experiments import SMALL, TRAINED, Printed, sweep_runs, write_files
 
 pytestmark = pytest.mark.slow
 
@@ -86,9 +86,7 @@ def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
     assert not {name for name in metrics if name.startswith("system/")}  # they are switched off
 
 
-def test_the_table_of_runs_has_the_search_and_its_trials(
-    searched: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_runs_has_the_search_and_its_trials(searched: tuple[Path, str], capsys: Printed) -> None:
     folder, _ = searched
     assert runs.main([f"--outputs={folder.parents[1]}"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -16,7 +16,7 @@ from pipeline.console import Console
 from pipeline.search.plan import Axis, check_axes, probes, read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError
-from tests.pipeline.experiments import compose, write_run
+from tests.pipeline.experiments import Printed, compose, write_run
 
 PLAIN = compose()
 
@@ -126,9 +126,7 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
         search(tmp_path, "sweep=tpe", "sweep.metric=val/best_brier_score", "tracking=off")
 
 
-def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path, capsys: Printed) -> None:
     for words, said in (((), "30, each point once"), (("sweep.trials=20",), "20 of 30 points")):
         search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").begin(True)
         assert said in capsys.readouterr().out

@@ -60,9 +60,7 @@ def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str
 
 
 @pytest.mark.parametrize("sampler", ["grid", "tpe", "nsga2"])
-def test_a_space_with_trials_for_every_point_has_each_once_also_where_it_is_interrupted(
-    sampler: str, tmp_path: Path
-) -> None:
+def test_a_space_with_trials_for_every_point_has_each_once_though_interrupted(sampler: str, tmp_path: Path) -> None:
     plan = replace(changed(sampler=sampler, trials=6), axes=SMALL)
     for _ in range(2):
         run(Study(tmp_path, plan), at_most=2)

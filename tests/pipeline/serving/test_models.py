@@ -11,7 +11,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.serving import mlflow_model, saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
-from tests.pipeline.experiments import write_files, write_run
+from tests.pipeline.experiments import Patch, Printed, write_files, write_run
 
 LOCAL = "tracking: {kind: local, uri: null}\n"
 MASKED = "tracking: {kind: server, uri: 'http://***@127.0.0.1:9'}\n"
@@ -48,9 +48,7 @@ def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Pat
     assert sorted(path.name for path in elsewhere.iterdir()) == ["runs"]
 
 
-def test_a_model_is_found_where_outputs_has_moved_to(
-    run: Path, outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """Of a folder that has lost it, the error says which one is missing."""
     store = f"sqlite:///{outputs / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # in which MLflow looks the version's model up
@@ -99,7 +97,7 @@ def test_errors_end_with_a_command(outputs: Path) -> None:
             saved_model(model, None, outputs)
 
 
-def test_ports_that_can_be_had_are_returned_and_others_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ports_that_can_be_had_are_returned_and_others_refused(capsys: Printed) -> None:
     assert serve.main(["nope", "--port=65536"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: port 65536 of 127.0.0.1 cannot be had")

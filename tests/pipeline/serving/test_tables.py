@@ -16,7 +16,7 @@ from pipeline import predict
 from pipeline.serving import as_taken
 from stages.features.drift import Drift
 from stages.settings.table import TableSettings
-from tests.pipeline.experiments import write_run
+from tests.pipeline.experiments import Patch, Printed, write_run
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("pipeline.serving.BATCH", 2)
     """Of files of any kind, and of those in a folder."""
     output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
@@ -65,9 +65,7 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     np.testing.assert_array_equal(answers["probabilities"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
 
 
-def test_of_earlier_models_the_run_says_how_tables_are_read(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_earlier_models_the_run_says_how_tables_are_read(run: Path, tmp_path: Path, capsys: Printed) -> None:
     own = shutil.copytree(run, tmp_path / "runs" / "day" / "own")
     (own / "config.yaml").write_text("data: {delimiter: null, encoding: latin1, missing: ['?']}\n")
     (tmp_path / "new.csv").write_bytes("color,size (m),grade\ngrün,?,1\n?,2,2\n".encode("latin1"))
@@ -86,7 +84,7 @@ def test_true_is_answered_as_a_model_spells_it_and_columns_go_by_either_name() -
         assert taken["ok"].tolist() == ["true", "true", "true", "FALSE", ""]
 
 
-def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) -> None:
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     pair = {"large": 6.0, "grün": 3.0}
@@ -95,9 +93,7 @@ def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]
 
 
-def test_texts_of_files_are_answered_as_the_training_has_read_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Path, capsys: Printed) -> None:
     own = write_run(tmp_path / "runs" / "day" / "texts")
     module = tf.Module()
     with tf.device("/cpu:0"):
@@ -127,9 +123,7 @@ def test_texts_of_files_are_answered_as_the_training_has_read_them(
         ("color,size (m),grade\n", "has no rows"),
     ],
 )
-def test_tables_that_cannot_be_answered(
-    run: Path, tmp_path: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, message: str, capsys: Printed) -> None:
     (tmp_path / "new.csv").write_text(content)
     output = tmp_path / "predicted.parquet"
     assert predict.main([str(run), str(tmp_path / "new.csv"), "-o", str(output)]) == 2
@@ -137,14 +131,12 @@ def test_tables_that_cannot_be_answered(
     assert not output.exists()
 
 
-def test_answers_are_not_written_as_parquet_under_the_name_of_another_format(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_are_not_written_as_parquet_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:
     assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.csv")]) == 2
     assert f"Try: --output={tmp_path / 'answers.parquet'}" in capsys.readouterr().err
 
 
-def test_a_file_without_rows_has_no_answers(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_rows_has_no_answers(run: Path, tmp_path: Path, capsys: Printed) -> None:
     rows = pa.table({"color": ["red", "blue"], "size (m)": [1.5, 2.0], "grade": [1, 2]})
     files = [tmp_path / "full.parquet", tmp_path / "empty.parquet"]
     for file, part in zip(files, (rows, rows[:0]), strict=True):

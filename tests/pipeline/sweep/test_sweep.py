@@ -31,7 +31,7 @@ from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, experiment, sweep_runs
+from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, Patch, Printed, experiment, sweep_runs
 
 pytestmark = pytest.mark.slow
 
@@ -167,9 +167,7 @@ def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:
     assert job.info.status == "KILLED"
 
 
-def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(outputs: Path, monkeypatch: Patch) -> None:
     def interrupted(*given: Any) -> object:
         os.kill(os.getpid(), signal.SIGINT)
         return open_tracker(*given)
@@ -215,7 +213,7 @@ def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
     return SimpleNamespace(first=first, kind="sweep", unit="job", identity=identity, sources=sources, total=1)
 
 
-def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printed) -> None:
     folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
     (damaged := folder.with_name("20270101-000000-bbbbbbbb")).mkdir()

@@ -25,6 +25,7 @@ from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import configuration_params
 from pipeline.tracking.stored_run import StoredRun
 from stages.errors import UserError
+from tests.pipeline.experiments import Patch, Printed
 from tests.pipeline.tracking.journals import (
     EPOCHS,
     LOCAL,
@@ -79,9 +80,7 @@ def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
     assert "secret" not in redact(str(raised.value))
 
 
-def test_a_server_that_dies_and_comes_back_has_everything_once(
-    tmp_path: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
     """Tracked by a real server: killed in the middle, back later, and all that came meanwhile is sent."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     shutil.copy(migrated_store, tmp_path / "server.db")
@@ -179,9 +178,7 @@ def test_outputs_that_were_moved_are_all_in_the_new_place(outputs: Path) -> None
 
 
 @pytest.mark.smoke
-def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(outputs: Path, capsys: Printed) -> None:
     """One bad name of a batch does not lose the others; what is refused is told again at the end, and noted."""
     tracker = begin(outputs)
     tracker.metrics({"good": 1.0, "bad\nname": 2.0, "also good": 3.0}, step=1)
@@ -205,9 +202,7 @@ def slowed(method: Callable[..., object], seconds: float) -> Callable[..., objec
     return call
 
 
-def test_a_slow_store_that_answers_is_waited_for(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """The wait counts from the last answer, to a limit, and hears a signal. What is left is sent as it says."""
     tracker = begin(outputs)
     tracker.flush(seconds=30)
@@ -269,9 +264,7 @@ class TextRun(StoredRun):
 OWN = TrackingSettings(_target_=f"{__name__}.TextRun", options={"file": "mine.txt"})
 
 
-def test_a_store_of_ones_own_has_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_of_ones_own_has_the_journal(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
     monkeypatch.setattr("pipeline.tracking.tracker.RETRY_SECONDS", 0.1)
     tracker = begin(tmp_path, settings=OWN)
@@ -294,7 +287,7 @@ def test_a_store_of_ones_own_has_the_journal(
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_a_folder_names_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_names_no_code(tmp_path: Path, capsys: Printed) -> None:
     """Neither a method by a line of its journal, nor a class that the command does not name."""
     begin(tmp_path, settings=OWN).close(30)
     folder = folder_of(tmp_path)
