@@ -34,22 +34,13 @@ from tests import composed
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LIGHT = (
-    "pipeline.command_line.compose",
-    "pipeline.engines.local",
-    "pipeline.run.engine",
-    "pipeline.sweep.run",
-)
+LIGHT = ("pipeline.command_line.compose", "pipeline.engines.local", "pipeline.run.engine", "pipeline.sweep.run")
 """Modules of a command that ends before it needs TensorFlow."""
 
 HEAVY = (
-    *LIGHT,
-    "pipeline.run.preload",
-    "pipeline.sync",
-    "pipeline.tracking.mlflow_run",
-    "mlflow.store.tracking.sqlalchemy_store",
-    "mlflow.store.model_registry.sqlalchemy_store",
-)
+    *LIGHT, "pipeline.run.preload", "pipeline.sync", "pipeline.tracking.mlflow_run",
+    "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
+)  # fmt: skip
 """Modules of one that trains."""
 
 
@@ -130,13 +121,9 @@ def start(
         env: the whole environment; None: that of this process.
         trains: whether the command needs TensorFlow, itself or for the jobs of a sweep.
     """
-    order = {
-        "jobs": trains and any(word == "-m" or word.startswith("sweep=") for word in arguments),
-        "arguments": arguments,
-        "module": module,
-        "cwd": str(cwd),
-        "env": dict(os.environ if env is None else env),
-    }
+    jobs = trains and any(word == "-m" or word.startswith("sweep=") for word in arguments)
+    variables = dict(os.environ if env is None else env)
+    order = {"jobs": jobs, "arguments": arguments, "module": module, "cwd": str(cwd), "env": variables}
     own: list[IO[str] | None] = []
     theirs: list[int] = []
     opened: list[int] = []

@@ -54,9 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     environment.prepare()
     with environment.quiet_stderr():
         import tensorflow as tf
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
-    )
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
     tf.config.experimental.enable_op_determinism()
     tf.config.threading.set_intra_op_parallelism_threads(1)  # operations are small; commands have as many as anywhere
     commands.leave_graphs_alone()

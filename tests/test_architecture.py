@@ -10,30 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.chaos.mutations import MUTATIONS
 from tests.conftest import COLLECTED, ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
-VOCABULARY = (
-    "errors", "reporter", "results", "reuse", "seeds", "settings", "tables",
-    "targets",
-)  # fmt: skip
+VOCABULARY = ("errors", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
 CONTRACTS = ("data.columns", "data.split", "features.kinds", "tasks.task")
 """Modules of rooms that belong to the vocabulary: what everybody exchanges."""
 
 ROOMS = (
-    ("storage", "augmentations", "tasks"),
-    ("plots", "features"),
-    ("data", "collectives"),
-    ("networks",),
-    ("transfer", "optimization"),
-    ("evaluation", "checkpoints"),
-    ("callbacks",),
-    ("training", "exporters"),
-)
+    ("storage", "augmentations", "tasks"), ("plots", "features"), ("data", "collectives"), ("networks",),
+    ("transfer", "optimization"), ("evaluation", "checkpoints"), ("callbacks",), ("training", "exporters"),
+)  # fmt: skip
 """Of `stages`: rooms that stages share, from the ground up."""
 
 
@@ -45,27 +37,14 @@ def stages_and_their_rooms() -> tuple[str, ...]:
 
 
 FLOORS = {
-    "stages": (
-        VOCABULARY,
-        *ROOMS,
-        stages_and_their_rooms(),
-    ),
+    "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
     "pipeline": (
-        ("exit_codes", "paths"),
-        ("redaction", "system"),
-        ("console", "targets"),
-        ("config",),
-        ("command_line", "tracking"),
-        ("checks", "provenance", "run_folder"),
-        ("planning",),
-        ("run",),
-        ("engines",),
-        ("comparison",),
-        ("sweep",),
-        ("search", "serving"),
+        ("exit_codes", "paths"), ("redaction", "system"), ("console", "targets"), ("config",),
+        ("command_line", "tracking"), ("checks", "provenance", "run_folder"), ("planning",), ("run",), ("engines",),
+        ("comparison",), ("sweep",), ("search", "serving"),
         ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),
     ),
-}
+}  # fmt: skip
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""
 
 
@@ -147,10 +126,7 @@ def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
         "        if not module.name.endswith(('.preload', '.__main__')): importlib.import_module(module.name)\n"
         "print(sorted({'tensorflow', 'keras'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert commands.run_alone(script).stdout.strip() == "[]"
     for path in (ROOT / "pipeline").rglob("*.py"):
         assert not {"tensorflow", "keras"} & imported(path), path
 
@@ -232,11 +208,8 @@ def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
     assert folders == {"pipeline", "stages"}
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-m", "pipeline", "strategy=mirrored", "dry_run=true"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "model, dataset, strategy -> trained" in done.stdout
+    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, "model, dataset, strategy -> trained" in done.stdout) == (0, True)
     assert (tmp_path / "outputs").is_dir()  # in the working directory, as there is no source tree
     where = [sys.executable, "-c", "import pipeline.paths as p; print(p.CONF)"]
     found = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
@@ -251,9 +224,3 @@ def test_constraints_pin_everything_and_hold_no_address() -> None:
 
 def test_outputs_stand_in_the_tree_and_are_not_committed() -> None:
     assert (ROOT / "outputs" / ".gitignore").read_text() == "*\n!.gitignore\n"
-
-
-def test_signals_are_handled_before_the_rest_of_the_command_is_imported() -> None:
-    first = next(node for node in ast.parse((ROOT / "pipeline" / "__main__.py").read_text()).body[1:])
-    assert isinstance(first, ast.ImportFrom)
-    assert [alias.name for alias in first.names] == ["early_signals"]

@@ -1,6 +1,7 @@
 """`debug=…`: short runs that check an experiment, that count nowhere, and that no real run meets."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,7 @@ def checked(*overrides: str, outputs: Path | None = None) -> Experiment:
 def test_a_real_experiment_knows_nothing_of_debug_runs() -> None:
     real = experiment()
     assert debugged(real) is real
-    assert "debug" not in real.document
-    assert "debug" not in real.choices
+    assert "debug" not in {*real.document, *real.choices}
 
 
 @pytest.mark.smoke
@@ -82,8 +82,8 @@ def test_a_search_is_refused(pipeline_command: Callable[..., subprocess.Complete
     space = "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))"
     done = pipeline_command("sweep=random", "debug=fast", space, trains=False)
     assert done.returncode == 2
-    assert "debug=fast with a search" in done.stderr
-    assert "-m debug=fast optimizer.learning_rate=<value>,<value>" in done.stderr
+    said = "debug=fast with a search.*-m debug=fast optimizer.learning_rate=<value>,<value>"
+    assert re.search(said, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,7 @@ def test_all_stages_run_under_every_strategy_and_agree(sweep: tuple[Path, str]) 
 
 def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> None:
     client, runs = tracked(sweep[0])
-    assert len(runs) == 3
-    assert {run.data.tags["debug"] for run in runs} == {"fast"}
+    assert [run.data.tags["debug"] for run in runs] == ["fast"] * 3
     assert list(client.search_registered_models()) == []
 
 

@@ -16,8 +16,7 @@ REFUSED: Mapping[str, str] = {
     "cluster=tf_config": "cluster=tf_config with strategy=one_device without workers",
     "train=fit strategy=multi_worker": r"keras/issues/20585.*Try: train=loop",
     "train=fit strategy=parameter_server": "works on one device and on its mirrored replicas",
-    "train=fit strategy=central_storage": "keras/issues/21054",
-    "train=fit strategy=tpu": "keras/issues/19448",
+    "train=fit strategy=central_storage": "keras/issues/21054", "train=fit strategy=tpu": "keras/issues/19448",
     "train=fit optimizer.accumulation=2": "train=fit with optimizer.accumulation=2",
     "train=fit strategy=mirrored optimizer.clip_norm=1": "clips before the sum over the replicas",
     "train=fit strategy=mirrored precision=mixed_float16": "looks for an overflow of float16 before the sum",
@@ -42,6 +41,7 @@ REFUSED: Mapping[str, str] = {
     "strategy=tpu train.jit=auto augment=flip augment.where=model": "XLA cannot resample images",
     "augment=strong augment.where=model": r"a replica does not have the others' images.*Try: augment.where=input",
     "precision=bfloat16": r"beta_2 of 0.999 is rounded to 1.*Try: precision=mixed_bfloat16",
+    "task=regression task.single_logit=true": "single_logit",
     "precision=float16 optimizer=adamw": "squares of small gradients to 0",
     "debug.kind=fast": "debug.kind=fast: the option of debug sets it. Expected none. Try: debug=<option>",
     "strategy=parameter_server model=mobilenet_v2 model.frozen=true train.fine_tune_epochs=2": "of one optimizer",
@@ -58,8 +58,7 @@ REFUSED: Mapping[str, str] = {
     "schedule=step train.epochs=10": r"never falls: schedule.decay_epochs=\[15,25\].*Try: schedule.decay_epochs=\[5\]",
     "cluster.restarts=1": "with cluster=local without workers",
     "strategy=mirrored strategy.cpu_replicas=2 strategy.devices=[/cpu:0]": "with strategy.devices",
-    "train.fine_tune_layers=3": "train.fine_tune_epochs=0",
-    "augment.magnitude=0.5": "augment.rand_augment=0",
+    "train.fine_tune_layers=3": "train.fine_tune_epochs=0", "augment.magnitude=0.5": "augment.rand_augment=0",
     "train=fit model=mobilenet_v2 model.frozen=true train.cache_features=off": "with train=fit",
     "augment=none augment.where=input": "without changes of images",
     "optimizer=custom": r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion",
@@ -86,7 +85,6 @@ REFUSED: Mapping[str, str] = {
     "task.metrics=[mape]": r"task.metrics\[0\]=mape names no function or class",
     "task.loss._target_=keras.losses.Hubert": "keras.losses.Hubert cannot be imported",
     "task.loss._target_=keras.losses.Huber task.loss.deltas=2": "task.loss.deltas: keras.losses.Huber does not",
-    "task=regression task.single_logit=true": "single_logit",
 }  # fmt: skip
 
 
@@ -127,14 +125,11 @@ def test_a_debug_run_may_end_before_a_rate_falls() -> None:
 
 @pytest.mark.parametrize(
     ("given", "flags", "line"),
-    [
-        ("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
-        ("precision=bfloat16", "avx2", "no instructions for it"),
-        ("precision=mixed", "avx512_bf16", ""),
-        ("precision=float16", "avx512_fp16", ""),
-        ("precision=float64", "avx512_bf16", "slower than float32 on every device"),
-    ],
-)
+    [("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
+     ("precision=bfloat16", "avx2", "no instructions for it"), ("precision=mixed", "avx512_bf16", ""),
+     ("precision=float16", "avx512_fp16", ""),
+     ("precision=float64", "avx512_bf16", "slower than float32 on every device")],
+)  # fmt: skip
 def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
@@ -146,14 +141,10 @@ def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, 
 def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     known = {
-        "strategy=default": 1,
-        "strategy=mirrored strategy.cpu_replicas=3": 3,
-        "strategy=model_parallel": 1,
-        "strategy=central_storage": 2,
-        "strategy=multi_worker strategy.workers=3": 3,
-        "strategy=parameter_server": 1,
+        "strategy=default": 1, "strategy=mirrored strategy.cpu_replicas=3": 3, "strategy=model_parallel": 1,
+        "strategy=central_storage": 2, "strategy=multi_worker strategy.workers=3": 3, "strategy=parameter_server": 1,
         "strategy=mirrored strategy.devices=[/cpu:0,/cpu:1,/cpu:2]": 3,
-    }
+    }  # fmt: skip
     assert {given: expected_replicas(experiment(*given.split())) for given in known} == known
 
 

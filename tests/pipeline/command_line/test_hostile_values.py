@@ -37,11 +37,8 @@ NEEDED = {
 }  # fmt: skip
 """What an option cannot do without."""
 
-OPTIONS = sorted(
-    f"{path.parent.name}={path.stem}"
-    for path in CONF.glob("*/*.yaml")
-    if path.parent.name not in ("pipeline", "experiment")
-)
+FILES_OF_OPTIONS = [path for path in CONF.glob("*/*.yaml") if path.parent.name not in ("pipeline", "experiment")]
+OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in FILES_OF_OPTIONS)
 
 
 @pytest.fixture
@@ -124,12 +121,8 @@ def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
     return abs(number) <= largest
 
 
-LINES = {
-    "a" * 200_000: "characters",
-    "name=" + "x" * 200_000: "characters",
-    "name=\udc80": "cannot be shown",
-    "name=\x1b[31m": "cannot be shown",
-}
+LINES = {"a" * 200_000: "characters", "name=" + "x" * 200_000: "characters"}
+LINES |= dict.fromkeys(("name=\udc80", "name=\x1b[31m"), "cannot be shown")
 
 
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))

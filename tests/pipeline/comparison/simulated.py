@@ -22,17 +22,12 @@ SPEED_SPREAD = 0.2
 """Standard deviation of the logarithm of a run's speed."""
 
 LAYOUTS: dict[str, Sequence[str]] = {
-    "1 seed each": ("1", "1", "1"),
-    "2 seeds each": ("12", "12", "12"),
-    "3 seeds each": ("123", "123", "123"),
-    "5 seeds each": ("12345", "12345", "12345"),
-    "3, 2 and 3 seeds": ("123", "12", "123"),
-    "3, 1 and 3 seeds": ("123", "2", "123"),
-    "5, 3 and 4 seeds": ("12345", "145", "1234"),
-    "other seeds: 3 and 3": ("123", "456", "789"),
-    "1, 1 and 5 seeds": ("1", "2", "12345"),
-    "5 seeds, 2 pruned": ("12345", "1p2p345", "12345"),
-}
+    "1 seed each": ("1", "1", "1"), "2 seeds each": ("12", "12", "12"),
+    "3 seeds each": ("123", "123", "123"), "5 seeds each": ("12345", "12345", "12345"),
+    "3, 2 and 3 seeds": ("123", "12", "123"), "3, 1 and 3 seeds": ("123", "2", "123"),
+    "5, 3 and 4 seeds": ("12345", "145", "1234"), "other seeds: 3 and 3": ("123", "456", "789"),
+    "1, 1 and 5 seeds": ("1", "2", "12345"), "5 seeds, 2 pruned": ("12345", "1p2p345", "12345"),
+}  # fmt: skip
 """The seeds of each row, the baseline's first; `p` follows a seed whose run was pruned, and is worse."""
 
 BETWEEN = (0.0, 0.005, 0.01, 0.02)

@@ -49,9 +49,8 @@ def test_what_users_have_named_is_text(html: str) -> None:
 def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: str, tmp_path: Path) -> None:
     (tmp_path / "comparison.html").write_text(html)
     with browser() as opened:
-        opened.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        )
+        wanted = {"name": "prefers-color-scheme", "value": scheme}
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [wanted]})
         opened.get(f"file://{tmp_path}/comparison.html")
         body = opened.find_element("css selector", "body")
         color = body.value_of_css_property("background-color").replace("rgba", "rgb").replace(", 1)", ")")
@@ -82,6 +81,4 @@ def test_labels_name_the_setting_and_epochs_are_whole(comparison: Comparison) ->
 def test_nothing_to_draw(tmp_path: Path) -> None:
     failed = compare(make_sweep(tmp_path / "s", [MadeRun({"model": "mlp"}, None, status="FAILED")]))
     assert draw_curves(failed) is None
-    assert [path.name for path in write(failed, tmp_path)] == [
-        f"comparison.{suffix}" for suffix in ("md", "csv", "html")
-    ]
+    assert [path.name for path in write(failed, tmp_path)] == [f"comparison.{kind}" for kind in ("md", "csv", "html")]

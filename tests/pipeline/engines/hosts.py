@@ -22,21 +22,15 @@ class Host:
     address: str
 
     def start(
-        self,
-        *arguments: str,
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-        module: str = "pipeline",
-        core: int | None = None,
+        self, *words: str, log: Path, environment: Mapping[str, str], module: str = "pipeline", core: int | None = None
     ) -> "subprocess.Popen[bytes]":
         """Starts `python -m module` on this host, on `core` alone or on all; what it prints goes to the file `log`."""
         pinned = ["taskset", "--cpu-list", str(core)] if core is not None else []
-        command = ["ip", "netns", "exec", self.namespace, *pinned, sys.executable, "-m", module, *arguments]
-        settings = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, cwd=log.parent, env=settings, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        command = ["ip", "netns", "exec", self.namespace, *pinned, sys.executable, "-m", module, *words]
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        with log.open("ab") as out:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            return subprocess.Popen(command, cwd=log.parent, env=settings, **streams)  # type: ignore[call-overload]
 
     def link(self, state: str) -> None:
         """Cuts (`down`) or mends (`up`) the link."""
@@ -72,9 +66,8 @@ def _namespaces(names: Sequence[str]) -> Iterator[list[Host]]:
     if shutil.which("ip") is None or os.geteuid():
         pytest.skip("network namespaces need Debian's iproute2 and root")
     hosts = [Host(f"pipeline-{os.getpid()}-{index}", f"10.77.0.{index + 1}") for index in range(len(names))]
-    known = "127.0.0.1 localhost\n" + "".join(
-        f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True)
-    )
+    lines = [f"{host.address} {name}\n" for host, name in zip(hosts, names, strict=True)]
+    known = "".join(["127.0.0.1 localhost\n", *lines])
     with ExitStack() as held:
         for host in hosts:
             try:

@@ -36,14 +36,9 @@ class Running:
     def __init__(self, outputs: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.outputs = outputs
         self.log = outputs.parent / f"printed-{time.monotonic_ns()}.txt"
-        self.process = commands.start(
-            *arguments,
-            f"outputs={outputs}",
-            cwd=outputs.parent,
-            stdout=self.log.open("w"),
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-        )
+        streams: dict[str, Any] = {"stdout": self.log.open("w"), "stderr": subprocess.STDOUT}
+        env = {**os.environ, **(environment or {})}
+        self.process = commands.start(*arguments, f"outputs={outputs}", cwd=outputs.parent, env=env, **streams)
         self.everyone: list[psutil.Process] = []
 
     @property
@@ -118,8 +113,7 @@ def test_two_workers_that_were_started_by_hand_end_as_one_device_does(start: Sta
     for name in ("train/loss", "val/loss", "test/loss", "test/accuracy"):
         assert found[name] == pytest.approx(expected[name], abs=1e-5), name
     assert found["export/max_abs_diff"] <= 1e-6
-    assert two.summary()["replicas"] == 2
-    assert two.status_in_mlflow() == "FINISHED"
+    assert (two.summary()["replicas"], two.status_in_mlflow()) == (2, "FINISHED")
 
 
 def test_servers_that_were_started_by_hand_end_with_their_chief(start: Start) -> None:
@@ -136,8 +130,7 @@ def test_a_signal_saves_and_ends_all_within_ten_seconds(start: Start) -> None:
     running.wait_for(r"epoch +3/5000")
     began = time.monotonic()
     running.process.send_signal(signal.SIGINT)
-    assert running.end() == 130
-    assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert (running.end(), time.monotonic() - began < commands.HEARD_SECONDS) == (130, True)
     assert list(Path(running.summary()["folder"]).glob("checkpoints/step-*.npz"))
     assert running.printed.count("listen on all network interfaces") == 1
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
@@ -149,8 +142,7 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     running.wait_for(r"epoch +3/7")
     began = time.monotonic()
     running.member("worker-1").terminate()
-    assert running.end() == 143, running.printed
-    assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert (running.end(), time.monotonic() - began < commands.HEARD_SECONDS) == (143, True), running.printed
     assert running.summary()["status"] == running.status_in_mlflow() == "KILLED"
     assert "resume      python -m pipeline strategy=multi_worker" in running.printed
     [folder] = running.outputs.glob("runs/*/*")
@@ -158,8 +150,7 @@ def test_a_signal_to_one_worker_saves_and_ends_all_and_the_same_command_goes_on(
     assert saved > 46
     again = start(*given)
     assert again.end() == 0, again.printed
-    assert again.summary()["resumed_from_step"] == saved
-    assert again.status_in_mlflow() == "FINISHED"
+    assert (again.summary()["resumed_from_step"], again.status_in_mlflow()) == (saved, "FINISHED")
     client, run = only_run(again.outputs)
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [point.step for point in history] == list(range(1, 8))
@@ -210,20 +201,16 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("killed", "code", "status", "said"),
-    [
-        ("worker-1", 1, "FAILED", "error: worker-1 was killed by signal 9: the run cannot continue"),
-        ("chief", 137, "FAILED", "the run is FAILED: its process was killed"),
-        ("command", -9, "KILLED", "epoch"),
-    ],
-)
+    [("worker-1", 1, "FAILED", "error: worker-1 was killed by signal 9: the run cannot continue"),
+     ("chief", 137, "FAILED", "the run is FAILED: its process was killed"), ("command", -9, "KILLED", "epoch")],
+)  # fmt: skip
 def test_whoever_is_killed_ends_all_and_the_run(killed: str, code: int, status: str, said: str, start: Start) -> None:
     """Of parameter servers, a chief that dies is one of those that start again, below."""
     running = start(f"strategy={'parameter_server' if killed == 'command' else 'multi_worker'}", *LONG)
     running.wait_for(r"epoch +3/5000")
     began = time.monotonic()
     (running.process if killed == "command" else running.member(killed)).kill()
-    assert running.end() == code
-    assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert (running.end(), time.monotonic() - began < commands.HEARD_SECONDS) == (code, True)
     assert said in running.printed
     assert running.summary()["status"] == status
     if killed != "command":  # which would have sent it
@@ -248,8 +235,7 @@ def test_parameter_servers_reach_95_percent_whoever_is_lost_on_the_way(start: St
     metrics = running.summary()["metrics"]
     assert metrics["test/accuracy"] >= 0.95
     assert metrics["export/max_abs_diff"] <= 1e-6
-    assert running.summary()["replicas"] == 2
-    assert running.status_in_mlflow() == "FINISHED"
+    assert (running.summary()["replicas"], running.status_in_mlflow()) == (2, "FINISHED")
 
 
 def test_workers_agree_on_what_each_has_measured(tmp_path: Path) -> None:
@@ -262,8 +248,6 @@ def test_workers_agree_on_what_each_has_measured(tmp_path: Path) -> None:
 def test_examples_and_steps_are_counted_exactly_and_variables_spread_over_the_servers(tmp_path: Path) -> None:
     code, printed = run_chief("tests.coordinator", str(tmp_path / "counts.json"), start=commands.start)
     assert code == 0, printed
-    found = json.loads((tmp_path / "counts.json").read_text())
-    assert found["initial weights that differ"] == 0  # float64 against float32
-    assert found["examples"] == [900.0] * 3
-    assert found["steps"] == 45
-    assert found["servers"] == ["task:0", "task:1"]
+    initial_weights_that_differ, *found = json.loads((tmp_path / "counts.json").read_text())
+    assert initial_weights_that_differ == 0  # float64 against float32
+    assert found == [[900.0] * 3, 45, ["task:0", "task:1"]]

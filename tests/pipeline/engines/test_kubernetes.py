@@ -16,9 +16,8 @@ from pipeline.run.engine import Task
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests.conftest import ROOT
 
-JOB, TFJOB, SERVERS = (
-    ROOT / "docs" / "kubernetes" / name for name in ("job.yaml", "tfjob.yaml", "tfjob-parameter-server.yaml")
-)
+NAMES = ("job", "tfjob", "tfjob-parameter-server")
+JOB, TFJOB, SERVERS = (ROOT / "docs" / "kubernetes" / f"{name}.yaml" for name in NAMES)
 SCHEMAS = "1.37"
 """Version of Kubernetes."""
 

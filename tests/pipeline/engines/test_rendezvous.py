@@ -37,16 +37,13 @@ def config(workers: Any, task: Any = FIRST, **others: Any) -> str:
 
 
 WRONG = {
-    "{": "JSONDecodeError",
-    config("a:1"): "'a' is no address",
-    config([]): "there is no worker 0",
+    "{": "JSONDecodeError", config("a:1"): "'a' is no address", config([]): "there is no worker 0",
     config(["a:1"], {"type": "evaluator", "index": 0}): "KeyError('evaluator')",
     config(["a:1"], {"type": "worker", "index": 1}): "there is no worker 1",
     config(["a:1"], ps=["b:1"]): "has the members worker 0, ps 0. Expected worker",
     config(["a:1"], chief=["b:1", "c:1"]): "chief 1. Expected worker; one chief at most",
-    config(["a:1", "b:99999"]): "'b:99999' is no address",
-    config(["a:1", "::1:2222"]): "'::1:2222' is no address",
-}
+    config(["a:1", "b:99999"]): "'b:99999' is no address", config(["a:1", "::1:2222"]): "'::1:2222' is no address",
+}  # fmt: skip
 
 
 def task_of_environment(strategy: StrategySettings) -> Task:
@@ -139,8 +136,7 @@ def test_members_with_different_clusters_say_so() -> None:
     first, second = local_tasks(TWO.members())
     other = replace(second, cluster={"worker": [*second.cluster["worker"], "127.0.0.1:1"]})
     errors = waiting([first, other], 5, 5)
-    assert "worker 1" in str(errors[0])
-    assert "was started with other members" in str(errors[0])
+    assert re.search("worker 1.*was started with other members", str(errors[0]))
 
 
 def test_waiting_hears_a_signal() -> None:

@@ -38,20 +38,11 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
         signal_seconds=45, options={"constraint": "a100"},
     )  # fmt: skip
     assert parameters(several, settings) == {
-        "job_name": "asked",
-        "partition": "long",
-        "account": "vision",
-        "time": 90,
-        "nodes": 2,
-        "cpus_per_task": 6,
-        "gpus_per_task": 1,
-        "mem": "1536M",
-        "signal_delay_s": 45,
-        "stderr_to_stdout": True,
-        "wckey": None,
+        "job_name": "asked", "partition": "long", "account": "vision", "time": 90, "nodes": 2, "cpus_per_task": 6,
+        "gpus_per_task": 1, "mem": "1536M", "signal_delay_s": 45, "stderr_to_stdout": True, "wckey": None,
         "srun_args": ["--open-mode=append", "--cpus-per-task=6"],
         "additional_parameters": {"ntasks": 4, "distribution": "block", "requeue": True, "constraint": "a100"},
-    }
+    }  # fmt: skip
     left_to_slurm = {"partition", "account", "cpus_per_task", "gpus_per_task", "mem"}
     assert left_to_slurm & least.keys() == set()
     assert least["srun_args"] == ["--open-mode=append"]

@@ -7,14 +7,6 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 
 
-def test_the_plan_matches_inputs_by_name() -> None:
-    plan = {stage.name: stage for stage in make_plan(experiment("strategy=mirrored"))}
-    assert plan["strategy"].inputs == ()
-    assert plan["train"].inputs == ("model", "dataset", "strategy")
-    assert plan["export"].inputs == ("trained", "dataset")
-    assert (plan["load"].option, plan["strategy"].option) == ("digits", "mirrored")
-
-
 def without_settings(model: object, size: int = 1) -> None:
     """Takes the result of an earlier stage, and no settings."""
 

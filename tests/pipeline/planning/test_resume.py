@@ -82,12 +82,10 @@ def job(outputs: Path, *given: str) -> Job:
 
 def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) -> None:
     before = last(killed)
-    assert before.status == "KILLED"
-    assert before.error == "stopped by SIGINT"
+    assert (before.status, before.error) == ("KILLED", "stopped by SIGINT")
     found = resolve(job(killed), Console())
-    assert found.folder == Path(before.folder)
     assert found.resumed is not None
-    assert found.resumed.run_id == before.run_id
+    assert (found.folder, found.resumed.run_id) == (Path(before.folder), before.run_id)
 
 
 def test_another_experiment_begins_a_new_run(killed: Path) -> None:
@@ -103,8 +101,7 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
 def test_other_code_begins_a_new_run_and_says_how_to_resume(killed: Path, monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"net.py": "other"}))
     assert resolve(job(killed), Console()).folder is None
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "the code has changed since" in printed
+    assert "the code has changed since" in " ".join(capsys.readouterr().out.split())
     folder = last(killed).folder
     assert resolve(job(killed, f"resume={folder}"), Console()).folder == Path(folder)
 
@@ -187,8 +184,7 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
     asked = (*SHORT, "train.epochs=4", "optimizer.learning_rate=0.01", f"fork={source.run_id}")
     fork = ran(finished, *asked)
     assert fork.run_id != source.run_id
-    assert fork.resumed_from_step is None
-    assert fork.overrides == list(asked)
+    assert (fork.resumed_from_step, fork.overrides) == (None, list(asked))
     client, _ = tracked(finished)
     assert client.get_run(str(fork.run_id)).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(str(fork.run_id), "val/loss")] == [3, 4]

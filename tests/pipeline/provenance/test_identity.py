@@ -18,25 +18,17 @@ from tests.pipeline.experiments import Patch, experiment, write_files
 pytestmark = pytest.mark.slow
 
 NETWORK = "model.network={_target_: %s}"
-TARGETS = (
-    NETWORK,
-    "train._target_=%s",
-    "train.callbacks=[{_target_: keras.callbacks.Callback, parts: [{deep: {_target_: %s}}]}]",
-)
+DEEP = "train.callbacks=[{_target_: keras.callbacks.Callback, parts: [{deep: {_target_: %s}}]}]"
+TARGETS = (NETWORK, "train._target_=%s", DEEP)
 """Where a configuration may name code."""
 
 
 @pytest.fixture
 def place(own_code: Path) -> Path:
     """A folder on the path of modules that holds a user's own code."""
-    files = {
-        "own_package/__init__.py": "",
-        "own_package/net.py": "import own_sibling\nimport numpy\n",
-        "own_package/parts/unused.py": "x = 1\n",
-        "own_package/tables/classes.json": "[]\n",
-        "own_sibling.py": "x = 1\n",
-    }
-    write_files(own_code, files)
+    parts = {"__init__.py": "", "net.py": "import own_sibling\nimport numpy\n", "parts/unused.py": "x = 1\n"}
+    package = {f"own_package/{name}": text for name, text in {**parts, "tables/classes.json": "[]\n"}.items()}
+    write_files(own_code, {**package, "own_sibling.py": "x = 1\n"})
     return own_code
 
 
@@ -90,22 +82,9 @@ def test_what_is_no_code_never_counts(place: Path) -> None:
     package = place / "own_package"
     given = experiment(NETWORK % "own_package.net.tiny", outputs=package)
     before = sources(given).digest
-    for name in (
-        "__pycache__/x.py", ".git/config.yaml", ".net.py.swp", "runs/a/b/config.yaml", "cache/k/facts.json", "a.log",
-    ):  # fmt: skip
-        write_files(package, {name: "x"})
+    hidden = ("__pycache__/x.py", ".git/config.yaml", ".net.py.swp")
+    write_files(package, dict.fromkeys((*hidden, "runs/a/b/config.yaml", "cache/k/facts.json", "a.log"), "x"))
     assert sources(given).digest == before
-
-
-def test_a_sweeps_own_file_is_no_code(tmp_path: Path) -> None:
-    """Its values are in the identity of the sweep, or free, such as more trials."""
-    folder = tmp_path / "conf"
-    write_files(folder, {"sweep/mine.yaml": "trials: 2\n", "model/own.yaml": "a: 1\n"})
-    given = replace(experiment(), config_dirs=(folder,))
-    before = sources(given).digest
-    for name, is_code in (("sweep/mine.yaml", False), ("model/own.yaml", True)):
-        write_files(folder, {name: "trials: 3\n"})
-        assert (sources(given).digest != before) is is_code, name
 
 
 def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -126,13 +105,13 @@ def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: Patch) -> No
 
 
 def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
-    write_files(tmp_path, {"my_conf/model/tiny.yaml": "a: 1\n"})
-    given = replace(experiment(), config_dirs=(tmp_path / "my_conf",))
-    before = sources(given)
-    (tmp_path / "my_conf" / "plot.png").write_text("x")
-    assert sources(given).digest == before.digest
-    write_files(tmp_path, {"my_conf/model/tiny.yaml": "a: 2\n"})
-    assert sources(given).digest != before.digest
+    """Without the file of a sweep: its values are in the identity of the sweep, or free, such as more trials."""
+    write_files(tmp_path, {"sweep/mine.yaml": "trials: 2\n", "model/tiny.yaml": "a: 1\n"})
+    given = replace(experiment(), config_dirs=(tmp_path,))
+    before = sources(given).digest
+    for name, is_code in (("plot.png", False), ("sweep/mine.yaml", False), ("model/tiny.yaml", True)):
+        write_files(tmp_path, {name: "trials: 3\n"})
+        assert (sources(given).digest != before) is is_code, name
 
 
 def test_the_projects_own_files_count() -> None:

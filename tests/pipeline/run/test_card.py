@@ -16,16 +16,11 @@ SIZES = {f"{split}_examples": 10 for split in ("train", "val", "test")}
 
 
 def summary(data: dict[str, Any], **metrics: float) -> Summary:
-    return Summary(
-        run_id="4d9eb298",
-        status="FINISHED",
-        name="mine_cnn",
-        folder="/runs/mine",
-        choices={},
-        metrics={name.replace("__", "/"): value for name, value in metrics.items()},
-        exported={"saved_model": "/runs/mine/export/saved_model"},
-        facts={"data": data | SIZES, "confidence": 0.9, "intervals": {"test/accuracy": (0.8, 0.95)}},
-    )
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    facts = {"data": data | SIZES, "confidence": 0.9, "intervals": {"test/accuracy": (0.8, 0.95)}}
+    exported = {"saved_model": "/runs/mine/export/saved_model"}
+    own: dict[str, Any] = {"metrics": named, "exported": exported, "facts": facts}
+    return Summary("4d9eb298", "FINISHED", "mine_cnn", "/runs/mine", {}, **own)
 
 
 CLASSES = summary(IMAGES, test__accuracy=0.9, test__macro_f1=0.85, test__accuracy_low=0.8)
@@ -38,10 +33,13 @@ def front(text: str) -> dict[str, Any]:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def test_the_hub_reads_task_and_licence() -> None:
-    read = front(facts.model_card(CLASSES, IMAGE_MODEL))
+def test_the_hub_reads_task_and_licence_and_intervals_stand_beside_their_metrics() -> None:
+    read = front(text := facts.model_card(CLASSES, IMAGE_MODEL))
     assert (read["library_name"], read["license"]) == ("keras", "mit")
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
+    assert "| metric | value | 90 % interval |" in text
+    assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
+    assert "accuracy_low" not in text
 
 
 def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
@@ -51,13 +49,6 @@ def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
     assert "a number in the units of its data: price" in text
     assert "| test/rmse | 12,346 |" in text
     assert "accuracy" not in text
-
-
-def test_intervals_stand_beside_their_metrics() -> None:
-    text = facts.model_card(CLASSES, IMAGE_MODEL)
-    assert "| metric | value | 90 % interval |" in text
-    assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
-    assert "accuracy_low" not in text
 
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:

@@ -27,10 +27,8 @@ METRICS = {
 
 
 def summary(folder: Path, **changes: Any) -> Summary:
-    weights = {"epoch": 22, "selection": "best", "monitor": "val_loss", "ema": False}
-    return Summary(
-        "abc", "FINISHED", "x", str(folder), {}, metrics=dict(METRICS), replicas=1, weights=weights, **changes
-    )
+    changes["weights"] = {"epoch": 22, "selection": "best", "monitor": "val_loss", "ema": False}
+    return Summary("abc", "FINISHED", "x", str(folder), {}, metrics=dict(METRICS), replicas=1, **changes)
 
 
 def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:
@@ -47,9 +45,8 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
     facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "loss 0.0120 last epoch 30: val accuracy 0.9700, loss 0.0200; test and export have its weights (EMA)" in printed
-    )
+    last = "last epoch 30: val accuracy 0.9700, loss 0.0200; test and export have its weights (EMA)"
+    assert f"loss 0.0120 {last}" in printed
 
 
 def test_the_comparison_says_so_too(tmp_path: Path) -> None:
@@ -58,8 +55,8 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
     summary(tmp_path / "1").write(tmp_path / "1")
     comparison = compare(tmp_path)
     cells = {column.key: column.text(comparison.rows[0]) for column in columns_of(comparison)}
-    assert (cells["train/weights_epoch"], cells["val/best_accuracy"]) == ("22", "98.00")
-    assert cells["train/features_per_second"] == "12,345"
+    shown = {"train/weights_epoch": "22", "val/best_accuracy": "98.00", "train/features_per_second": "12,345"}
+    assert shown.items() <= cells.items()
     assert "train/images_per_second" not in cells
     write(comparison, tmp_path)
     assert "- epoch: train/weights_epoch" in (tmp_path / "comparison.md").read_text()
@@ -92,14 +89,10 @@ def test_the_time_that_is_printed_adds_up(tmp_path: Path, capsys: Printed) -> No
 
 @pytest.mark.parametrize(
     ("overrides", "name"),
-    [
-        (["strategy=mirrored", "precision=mixed_bfloat16", "debug=fast"], "mirrored mixed_bfloat16 debug=fast"),
-        (["optimizer.learning_rate=0.01", "train.batch_size=64"], "lr=0.01 batch=64"),
-        (["+model.network.mine=[1,2]", "seed=2"], "mine=[1,2] seed=2"),
-        (["the only job"], "the only job"),
-        ([], ""),
-    ],
-)
+    [(["strategy=mirrored", "precision=mixed_bfloat16", "debug=fast"], "mirrored mixed_bfloat16 debug=fast"),
+     (["optimizer.learning_rate=0.01", "train.batch_size=64"], "lr=0.01 batch=64"), ([], ""),
+     (["+model.network.mine=[1,2]", "seed=2"], "mine=[1,2] seed=2"), (["the only job"], "the only job")],
+)  # fmt: skip
 def test_a_label_is_the_options_and_the_last_part_of_a_setting(overrides: list[str], name: str) -> None:
     assert facts.label(overrides, GROUPS) == name
 

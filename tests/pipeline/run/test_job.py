@@ -1,6 +1,5 @@
 """A job: what it leaves behind, whether it ends well or fails."""
 
-import csv
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,40 +63,30 @@ def finished(command: Command) -> Path:
 def test_the_summary_keeps_the_contract(finished: Path) -> None:
     folder = only_folder(finished)
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["status"] == "FINISHED"
+    given = {"status": "FINISHED", "replicas": 2, "precision": "mixed_bfloat16", "resumed_from_step": None}
+    assert given.items() <= summary.items()
     assert {stage["status"] for stage in summary["stages"].values()} == {"ran"}
     assert list(summary["stages"]) == list(experiment().pipeline)
-    assert summary["replicas"] == 2
-    assert summary["precision"] == "mixed_bfloat16"
-    assert summary["resumed_from_step"] is None
     assert (Path(summary["exported"]["saved_model"]) / "saved_model.pb").is_file()
     assert summary["versions"]["tensorflow"].startswith("2.21")
     assert {
         "train/loss", "train/accuracy", "val/loss", "val/accuracy", "test/loss", "test/accuracy",
         "train/images_per_second", "train/step_milliseconds", "export/max_abs_diff", "load/seconds",
     } <= summary["metrics"].keys()  # fmt: skip
-    for name in (
-        "config.yaml",
-        "pipeline.log",
-        "checkpoints/best.weights.h5",
-        "plots/history.png",
-        "plots/confusion.png",
-        "plots/batch.png",
-        "data/statistics.csv",
-    ):
+    plots = (f"plots/{name}.png" for name in ("history", "confusion", "batch"))
+    for name in ("config.yaml", "pipeline.log", "checkpoints/best.weights.h5", *plots, "data/statistics.csv"):
         assert (folder / name).stat().st_size > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["epochs"] == 2
-    log = (folder / "pipeline.log").read_text()
-    assert "epoch 2/2" in log
-    assert "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1" in log
+    for said in ("epoch 2/2", "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1"):
+        assert said in (folder / "pipeline.log").read_text()
 
 
 def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     client, run = only_run(finished)
     tags = run.data.tags
-    assert tags["team"] == "vision"
+    given = {"team": "vision", "mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
+    assert given.items() <= tags.items()
     assert run.info.run_name.startswith("mirrored mixed epochs=2")
-    assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("python -m pipeline", "LOCAL")
     assert tags["mlflow.user"]
     assert len(tags["mlflow.source.git.commit"]) in (4, 40)
     assert tags["mlflow.source.git.dirty"] in ("true", "false")
@@ -117,23 +105,18 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
 def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     client, run = only_run(finished)
     assert run.info.status == "FINISHED"
-    assert run.data.params["train.epochs"] == "2"
-    assert [run.data.params[f"model.network.filters.{index}"] for index in (0, 1)] == ["8", "16"]
-    assert run.data.params["strategy/replicas"] == "2"
-    assert run.data.params["choice/precision"] == "mixed"
     assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
     assert len(run.data.params["load/fingerprint"]) == 32
+    settings = {"train.epochs": "2", "model.network.filters.0": "8", "model.network.filters.1": "16"}
     facts = {"data/height": "8", "data/classes": "10", "data/train_examples": "1293", "data/duplicates_train_val": "0"}
+    facts |= {**settings, "strategy/replicas": "2", "choice/precision": "mixed"}
     assert facts.items() <= run.data.params.items()
     assert not {name for name in run.data.metrics if name.startswith(("data/", "load/f", "model/p"))}
     history = client.get_metric_history(run.info.run_id, "val/accuracy")
     assert [point.step for point in history] == [1, 2]
     assert len(client.get_metric_history(run.info.run_id, "test/accuracy")) == 1
-    files = {
-        entry.path
-        for folder in ("", "data", "plots", "environment", "report")
-        for entry in client.list_artifacts(run.info.run_id, folder)
-    }
+    folders = ("", "data", "plots", "environment", "report")
+    files = {entry.path for folder in folders for entry in client.list_artifacts(run.info.run_id, folder)}
     assert {
         "config.yaml", "pipeline.log", "summary.json", "plots/history.png", "plots/confusion.png",
         "environment/environment.json", "environment/packages.txt", "report/test_by_class.csv",
@@ -219,14 +202,11 @@ def test_a_stage_that_breaks_ends_the_run_as_failed(outputs: Path, capsys: Print
     folder = only_folder(outputs)
     summary = json.loads((folder / "summary.json").read_text())
     assert [stage["status"] for stage in summary["stages"].values()] == ["ran"] * 7 + ["failed", "skipped"]
-    log = (folder / "pipeline.log").read_text()
-    assert "Traceback" in log
-    printed = capsys.readouterr().out
-    assert "Traceback" not in printed
+    log, printed = (folder / "pipeline.log").read_text(), capsys.readouterr().out
+    assert ("Traceback" in log, "Traceback" in printed) == (True, False)
     assert "error: evaluate: RuntimeError: the disk is made of cheese" in printed
     assert "\ntime        FAILED in " in printed
-    everything = log + printed + str(run.data) + json.dumps(summary)
-    assert "secret" not in everything
+    assert "secret" not in log + printed + str(run.data) + json.dumps(summary)
 
 
 def test_a_signal_while_the_run_is_started_leaves_no_running_run(outputs: Path, monkeypatch: Patch) -> None:
@@ -247,14 +227,6 @@ def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
     log = (only_folder(outputs) / "pipeline.log").read_text()
     assert "error: load: the cheese is wrong. Expected gouda. Try: cheese=gouda" in log
     assert "Traceback" not in log
-
-
-def test_settings_of_an_untyped_stage_are_checked_before_anything_is_recorded(tmp_path: Path) -> None:
-    wrong = experiment(outputs=tmp_path / "outputs")
-    wrong = replace(wrong, settings={**wrong.settings, "train": {"_target_": "stages.train.train", "epochs": "many"}})
-    with pytest.raises(UserError, match="epochs=many has the wrong type"):
-        run_job(Job(wrong), Console())
-    assert not list(tmp_path.rglob("*.*"))
 
 
 def test_a_store_that_breaks_in_the_middle_costs_nothing(outputs: Path, monkeypatch: Patch, capsys: Printed) -> None:
@@ -292,5 +264,4 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     store = "mlflow ui --backend-store-uri sqlite:///"
     for said in ("best epoch", "test        accuracy", "images/s", store, "differ from the model's by"):
         assert said in done.stdout
-    report = only_folder(outputs) / "test_by_class.csv"
-    assert len(list(csv.reader(report.open()))) == 11
+    assert len((only_folder(outputs) / "test_by_class.csv").read_text().splitlines()) == 11

@@ -123,11 +123,7 @@ def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, run: Run) -> 
     assert run.console.warned == []
 
 
-@pytest.mark.parametrize(
-    "result",
-    [0.25, (0.9, Path("x")), {"score": "good"}, WithRecord({"score": 0.25})],
-    ids=lambda one: type(one).__name__,
-)
+@pytest.mark.parametrize("result", [0.25, (0.9, Path("x")), {"score": "good"}, WithRecord({"score": 0.25})], ids=repr)
 def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run: Run) -> None:
     with pytest.raises(UserError, match="Expected a dataclass with a Record as `record`, a Record, or"):
         run(mine=lambda: result)
@@ -136,26 +132,16 @@ def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run:
 def test_a_stage_is_given_the_latest_result_of_a_name(run: Run) -> None:
     """As `load`, `normalize` and `augment` hand on one `dataset` after another."""
     seen: list[float] = []
-    functions: list[Callable[..., Any]] = [
-        lambda: WithRecord(Record(), 1.0),
-        lambda made: dataclasses.replace(made, error=2.0),
-        lambda made: seen.append(made.error),
-    ]
+    first: list[Callable[..., Any]] = [lambda: WithRecord(Record(), 1.0), lambda made: WithRecord(Record(), 2.0)]
+    functions = [*first, lambda made: seen.append(made.error)]
     stages = [PlannedStage(str(place), "x.y", "", ("made",) * bool(place), "made") for place in range(3)]
     run.runner.run([BoundStage(*pair, None) for pair in zip(stages, functions, strict=True)])
     assert seen == [2.0]
 
 
 def test_numbers_of_every_kind_become_metrics_and_others_are_named_once(run: Run) -> None:
-    values = {
-        "numpy bool": np.bool_(True),
-        "int": np.int8(3),
-        "half": tf.constant(0.5, tf.bfloat16),
-        "decimal": Decimal("0.25"),
-        "a[0]": 1.5,
-        "inf": math.inf,
-        "nan": math.nan,
-    }
+    values = {"numpy bool": np.bool_(True), "int": np.int8(3), "half": tf.constant(0.5, tf.bfloat16)}
+    values |= {"decimal": Decimal("0.25"), "a[0]": 1.5, "inf": math.inf, "nan": math.nan}
     others = {"none": None, "array": np.zeros(3), "text": "0.5", "huge": 10**400}
 
     def mine(reporter: Any) -> None:
@@ -187,31 +173,16 @@ def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.Mo
     for path in (a, b, run_folder / "d.txt"):
         path.write_text("x")
     monkeypatch.chdir(work)
-    record = Record(
-        files={
-            "text": str(a),
-            "set": {str(b)},
-            "generator": (path for path in (a, "b.txt")),
-            "of the run": ["d.txt"],
-            "gone": "nowhere.txt",
-            "": "a.txt",
-        }
-    )
+    given = {"text": str(a), "set": {str(b)}, "generator": (path for path in (a, "b.txt")), "of the run": ["d.txt"]}
+    record = Record(files={**given, "gone": "nowhere.txt", "": "a.txt"})
     assert record.files["text"] == a
     assert Run(run_folder)(mine=lambda: record).tracker.files == [
-        (a, "text"),
-        (b, "set"),
-        (a, "generator"),
-        (b, "generator"),
-        (run_folder / "d.txt", "of the run"),
-        (run_folder / "nowhere.txt", "gone"),  # which the store refuses, and the run lists at its end
-        (a, ""),
-    ]
+        (a, "text"), (b, "set"), (a, "generator"), (b, "generator"), (run_folder / "d.txt", "of the run"),
+        (run_folder / "nowhere.txt", "gone"), (a, ""),  # the store refuses what has gone, and the run lists it
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "given", [{"files": {"x": [None]}}, {"files": "x"}, {"metrics": 0.5}, {"params": ["a"]}], ids=str
-)
+@pytest.mark.parametrize("given", [{"files": {"x": [None]}}, {"files": "x"}, {"metrics": 0.5}, {"params": ["a"]}])
 def test_a_record_of_wrong_types_is_refused_at_once(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"Record\.(files|metrics|params)"):
         Record(**given)
@@ -233,10 +204,8 @@ def test_results_without_a_record_are_recorded_by_their_type(run: Run, tmp_path:
     )
     assert (run.summary.replicas, run.summary.precision) == (2, "mixed_bfloat16")
     assert run.summary.facts["devices"] == ["/cpu:0", "/cpu:1"]
-    assert run.summary.facts["data"] == {
-        "classes": 10, "height": 8, "width": 8, "channels": 1,
-        **{f"{name}_examples": len(split) for name, split in dataset.splits.items()},
-    }  # fmt: skip
+    sizes = {f"{name}_examples": len(split) for name, split in dataset.splits.items()}
+    assert run.summary.facts["data"] == {"classes": 10, "height": 8, "width": 8, "channels": 1, **sizes}
     assert run.summary.exported == {"saved_model": str(tmp_path)}
     assert [one.fingerprint for one in run.tracker.datasets] == [dataset.fingerprint]
     assert run.tracker.models == [exported]

@@ -70,8 +70,7 @@ def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: 
     assert (Summary.read(only_folder(outputs)).status, only_run(outputs)[1].info.status) == ("FINISHED", "RUNNING")
     assert run_job(job(outputs), Console()) == 0
     printed = capsys.readouterr().out
-    assert "has finished" in printed
-    assert re.search(r"run +\w+  FINISHED", printed)
+    assert re.search(r"(?s)has finished.*run +\w+  FINISHED", printed)
     assert "\nepoch" not in printed
     assert_whole_run(outputs)
     assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run

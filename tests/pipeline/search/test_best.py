@@ -70,9 +70,8 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
     composer = Composer(read_arguments(words))
     assert composer.is_sweep
     varying = [override for override in composer.of_jobs if override.is_sweep_override()]
-    trial = composer.with_lines(
-        [f"{one.get_key_element()}={0.25 if one.is_interval_sweep() else 'mlp'}" for one in varying]
-    )
+    values = [f"{one.get_key_element()}={0.25 if one.is_interval_sweep() else 'mlp'}" for one in varying]
+    trial = composer.with_lines(values)
     job = read_composed(trial)
     made = SweepJob(1, "", job, trial.overrides)
     typed = shlex.split(run_it(read_job(1, tmp_path / made.folder, made.entry)))

@@ -27,14 +27,11 @@ def axes(*words: str) -> list[Axis]:
 
 @pytest.mark.parametrize(
     ("word", "low", "high", "whole", "log", "ends"),
-    [
-        ("a=interval(1,5)", 1, 5, False, False, ("1.0", "5.0")),
-        ("a=tag(log,interval(1e-4,1e-1))", 1e-4, 1e-1, False, True, ("0.0001", "0.1")),
-        ("a=tag(log,int(interval(1,64)))", 1, 64, True, True, ("1", "64")),
-        ("a=range(1,10,2)", 1, 9, True, False, ("1", "9")),
-        ("a=range(0,1,0.25)", 0, 0.75, False, False, ("0.0", "0.75")),
-    ],
-)
+    [("a=interval(1,5)", 1, 5, False, False, ("1.0", "5.0")), ("a=range(1,10,2)", 1, 9, True, False, ("1", "9")),
+     ("a=tag(log,interval(1e-4,1e-1))", 1e-4, 1e-1, False, True, ("0.0001", "0.1")),
+     ("a=tag(log,int(interval(1,64)))", 1, 64, True, True, ("1", "64")),
+     ("a=range(0,1,0.25)", 0, 0.75, False, False, ("0.0", "0.75"))],
+)  # fmt: skip
 def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, ends: tuple[str, ...]) -> None:
     [axis] = axes(word)
     drawn = axis.drawn_from
@@ -58,13 +55,9 @@ def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
 
 @pytest.mark.parametrize(
     ("word", "ends"),
-    [
-        ("train.batch_size=tag(log,interval(8,64))", ("8", "64")),
-        ("+evaluate.batch_size=interval(1,5)", ("1", "5")),
-        ("train.batch_size=interval(8.5,64)", ("9", "64")),
-        ("optimizer.learning_rate=interval(1,2)", ("1.0", "2.0")),
-    ],
-)
+    [("train.batch_size=tag(log,interval(8,64))", ("8", "64")), ("+evaluate.batch_size=interval(1,5)", ("1", "5")),
+     ("train.batch_size=interval(8.5,64)", ("9", "64")), ("optimizer.learning_rate=interval(1,2)", ("1.0", "2.0"))],
+)  # fmt: skip
 def test_an_interval_of_a_whole_setting_is_whole(word: str, ends: tuple[str, ...]) -> None:
     """As its schema says, since Hydra makes both ends floats."""
     [axis] = axes(word)
@@ -134,15 +127,10 @@ def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("facts", "words", "said"),
-    [
-        ({"val_examples": "other"}, (), r"trial 2 is validated on other examples .* python -m pipeline -m"),
-        (
-            {"task": {"metrics": ["accuracy"], "higher_is_better": []}},
-            ("sweep.metric=val/best_accuracy",),
-            r"maximize by its name, to minimize by the runs' task.* Try: sweep\.direction=\[minimize\]",
-        ),
-    ],
-)
+    [({"val_examples": "other"}, (), r"trial 2 is validated on other examples .* python -m pipeline -m"),
+     ({"task": {"metrics": ["accuracy"], "higher_is_better": []}}, ("sweep.metric=val/best_accuracy",),
+      r"maximize by its name, to minimize by the runs' task.* Try: sweep\.direction=\[minimize\]")],
+)  # fmt: skip
 def test_what_the_runs_themselves_tell_ends_a_search(
     facts: dict[str, Any], words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:

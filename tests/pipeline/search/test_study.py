@@ -65,9 +65,8 @@ def test_a_space_with_trials_for_every_point_has_each_once_though_interrupted(sa
     for _ in range(2):
         run(Study(tmp_path, plan), at_most=2)
     trials = run(Study(tmp_path, plan))
-    assert {plan.lines(trial) for trial in trials} == {
-        (f"units={units}", f"kind={kind}") for units in (1, 2, 3) for kind in "ab"
-    }
+    points = {(f"units={units}", f"kind={kind}") for units in (1, 2, 3) for kind in "ab"}
+    assert {plan.lines(trial) for trial in trials} == points
     assert [trial.number for trial in trials] == [0, 1, 2, 3, 4, 5]
 
 

@@ -16,11 +16,8 @@ def write_export(folder: Path) -> None:
         good = tf.reduce_all(tf.strings.substr(encoded, 0, 2) == b"\xff\xd8")
         with tf.control_dependencies([tf.debugging.Assert(good, ["no image"])]):
             rows = tf.tile([[0.2, 0.7, 0.1]], [tf.size(encoded), 1])
-        return {
-            "probabilities": rows,
-            "class_name": tf.gather(NAMES, tf.argmax(rows, axis=-1)),
-            "score": tf.reduce_max(rows, axis=-1),
-        }
+        names = tf.gather(NAMES, tf.argmax(rows, axis=-1))
+        return {"probabilities": rows, "class_name": names, "score": tf.reduce_max(rows, axis=-1)}
 
     module = tf.Module()
     with tf.device("/cpu:0"):

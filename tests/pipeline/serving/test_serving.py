@@ -116,14 +116,13 @@ def test_the_printed_commands_work_as_they_are_pasted(served: tuple[str, int], o
 GOOD = base64.b64encode(encoded()).decode()
 WRONG: dict[str, tuple[str, str, bytes, int]] = {
     "pixels of another shape": ("/invocations", JSON, json.dumps({"instances": [[[0.0]]]}).encode(), 400),
-    "broken JSON": ("/invocations", JSON, b"{", 400),
+    "broken JSON": ("/invocations", JSON, b"{", 400), "no image": ("/images", JSON, b'{"images": []}', 400),
     "another content type": ("/invocations", "text/html", b"<p>", 415),
     "half a JPEG": ("/images", "image/jpeg", encoded(0, "JPEG")[:200], 400),
     "one of two images damaged": ("/images", JSON, json.dumps({"images": [GOOD, "AAAA"]}).encode(), 400),
-    "no image": ("/images", JSON, b'{"images": []}', 400),
     "text that is not base64": ("/images", JSON, b'{"images": ["***"]}', 400),
     "JSON of 100,000 brackets": ("/images", JSON, b"[" * 100_000, 400),
-}
+}  # fmt: skip
 """From what is wrong with a request to path, content type, body and status."""
 
 

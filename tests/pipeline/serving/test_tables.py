@@ -4,8 +4,8 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,10 +59,9 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     assert answers.column_names == ["file", "row", "doubled", "name", "probabilities"]
     assert json.loads(answers.schema.metadata[b"class_names"]) == ["large", "grün"]
     assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.tsv"] * 3
-    assert answers["row"].to_pylist() == [1, 2, 3] * 2
-    assert answers["doubled"].to_pylist() == [3.0, -1.0, 6.0] * 2
-    assert answers["name"].to_pylist() == ["red", "", "blüe"] * 2
-    np.testing.assert_array_equal(answers["probabilities"].to_pylist(), [[3, 1], [-1, 2], [6, 3]] * 2)
+    columns: dict[str, list[Any]] = {"row": [1, 2, 3], "doubled": [3.0, -1.0, 6.0], "name": ["red", "", "blüe"]}
+    for name, values in {**columns, "probabilities": [[3, 1], [-1, 2], [6, 3]]}.items():
+        assert answers[name].to_pylist() == values * 2
 
 
 def test_of_earlier_models_the_run_says_how_tables_are_read(run: Path, tmp_path: Path, capsys: Printed) -> None:
@@ -117,12 +116,9 @@ def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("color,grade\nred,1\n", "has no column size__m_"),
-        ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is no number"),
-        ("color,size (m),grade\n", "has no rows"),
-    ],
-)
+    [("color,grade\nred,1\n", "has no column size__m_"), ("color,size (m),grade\n", "has no rows"),
+     ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is no number")],
+)  # fmt: skip
 def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, message: str, capsys: Printed) -> None:
     (tmp_path / "new.csv").write_text(content)
     output = tmp_path / "predicted.parquet"

@@ -18,9 +18,8 @@ from tests.pipeline.experiments import experiment
 def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\ncase $* in *--id=1*) ;; *) echo 'Tesla T4, 7.5' ;; esac\necho 'Some GPU, with a comma, 8.0'\n"
-    )
+    first = "case $* in *--id=1*) ;; *) echo 'Tesla T4, 7.5' ;; esac"
+    program.write_text(f"#!/bin/sh\n{first}\necho 'Some GPU, with a comma, 8.0'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -21,7 +21,7 @@ import pytest
 from pipeline.exit_codes import STOPPED
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
-from pipeline.system.signals import CLOSED_OUTPUT, Interrupted
+from pipeline.system.signals import Interrupted
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import LONG
@@ -155,9 +155,8 @@ def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
             printed, errors = process.communicate(timeout=60)
             taken = time.monotonic() - began
         told = f"{signal.Signals(number).name} after {moment:.2f} s: exit code {process.returncode}\n{printed}{errors}"
-        assert process.returncode == 128 + number, told
+        assert (process.returncode, "Traceback" in errors) == (128 + number, False), told
         assert taken < commands.HEARD_SECONDS, told
-        assert "Traceback" not in errors, told
         assert set(statuses(place)) <= {"KILLED"}, told
 
 
@@ -174,17 +173,9 @@ def heard(count: int = 1) -> None:
         time.sleep(0.01)
 
 
-def test_a_handler_never_raises_and_safe_places_do(listening: None) -> None:
-    signal.raise_signal(signal.SIGTERM)
-    heard()
-    time.sleep(0.3)
-    with pytest.raises(Interrupted) as stopped:
-        signals.check()
-    assert (stopped.value.exit_code, stopped.value.number) == (143, signal.SIGTERM)
-
-
 @pytest.mark.smoke
 def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: None) -> None:
+    """No handler raises; a safe place does."""
     for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
         signal.raise_signal(number)
         signal.raise_signal(number)  # at the same time: `timeout` sends it to the process, and to its group
@@ -192,8 +183,8 @@ def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: N
         time.sleep(0.4)
         assert signals.times_requested() == count
     with pytest.raises(Interrupted) as stopped:
-        signals.pause(60)
-    assert stopped.value.exit_code == 129
+        signals.check()
+    assert (stopped.value.exit_code, stopped.value.number) == (129, signal.SIGHUP)
 
 
 class Swallows:
@@ -255,8 +246,7 @@ def test_a_time_limit_is_a_stop_with_its_own_exit_code(listening: None) -> None:
     signals.time_out(time.monotonic() + 0.3, 0.3)
     with pytest.raises(Interrupted, match=r"job_timeout_seconds=0\.3") as stopped:
         signals.pause(30)
-    assert stopped.value.exit_code == 124
-    assert stopped.value.exit_code not in STOPPED  # a sweep's other jobs run
+    assert stopped.value.exit_code == 124 not in STOPPED  # a sweep's other jobs run
 
 
 def test_the_event_loop_of_a_notebook_hears_of_signals_again() -> None:
@@ -275,11 +265,3 @@ def test_a_forked_process_does_not_tell_its_parent_of_its_signals(listening: Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     time.sleep(0.5)
     assert signals.requested() is None
-
-
-@pytest.mark.smoke
-def test_a_closed_output_is_a_wish_to_end(listening: None) -> None:
-    signals.request(CLOSED_OUTPUT)
-    with pytest.raises(Interrupted) as stopped:
-        signals.check()
-    assert stopped.value.exit_code == 141

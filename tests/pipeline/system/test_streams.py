@@ -39,8 +39,7 @@ def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     make_sweep(tmp_path / "sweeps" / "s", [MadeRun({"seed": "1"}, None)])
     done = by_shell(f"'{sys.executable}' -m pipeline.compare --outputs='{tmp_path}' --to='{tmp_path}/file/in'")
-    assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path}/file/in: Not a directory\n"
+    assert (done.returncode, done.stderr) == (1, f"error: {tmp_path}/file/in: Not a directory\n")
 
 
 def test_a_pipe_gets_one_line_a_run(tmp_path: Path) -> None:

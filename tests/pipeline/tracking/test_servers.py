@@ -56,9 +56,8 @@ def served(
 
 def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
     registered = ["export.register=squares", "export.alias=champion"]
-    done = commands.succeed(
-        "-m", "seed=1,2", *SMALL, "tracking.tags.team=vision", *registered, *served.arguments, cwd=tmp_path
-    )
+    words = ("-m", "seed=1,2", *SMALL, "tracking.tags.team=vision", *registered, *served.arguments)
+    done = commands.succeed(*words, cwd=tmp_path)
     client = MlflowClient(served.address)
     [found] = client.search_experiments(filter_string="name = 'synthetic_mlp'")
     runs = client.search_runs([found.experiment_id])
@@ -175,11 +174,8 @@ class OtherServer(BaseHTTPRequestHandler):
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("path", "said"),
-    [
-        ("", r"is a server of MLflow 2\.9\.2\. Expected one of the version .* 3\.17"),
-        ("/other", r"does not answer \(Not Found\)"),
-    ],
-)
+    [("", r"is a server of MLflow 2\.9\.2\. Expected .* version .* 3\.17"), ("/other", r"answer \(Not Found\)")],
+)  # fmt: skip
 def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tmp_path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
         Thread(target=server.serve_forever, daemon=True).start()

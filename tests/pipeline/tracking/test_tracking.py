@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.redaction import redact
 from pipeline.run_folder.pending import settings_for
 from pipeline.system import signals
 from pipeline.system.processes import process_context
@@ -48,9 +47,8 @@ def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
     """Those that change in a continued run are tags, as MLflow cannot change them."""
     long = "x" * 5_000
     first = begin(outputs)
-    first.params(
-        {f"p.{index}": index for index in range(350)} | {"long": long, "odd[0]=key": 1, "strategy": "mirrored"}
-    )
+    many = {f"p.{index}": index for index in range(350)}
+    first.params({**many, "long": long, "odd[0]=key": 1, "strategy": "mirrored"})
     first.close(30)
     again = begin(outputs)
     again.params({"strategy": "one_device", "p.1": 1, "more": 2})
@@ -62,22 +60,14 @@ def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
 
 
 def test_pointers_stand_once_and_values_resolved() -> None:
-    document = OmegaConf.create(
-        {"seed": 7, "train": {"seed": "${seed}", "name": "run ${seed}", "list": [1, 2]}, "e": {}}
-    )
+    train = {"seed": "${seed}", "name": "run ${seed}", "list": [1, 2]}
+    document = OmegaConf.create({"seed": 7, "train": train, "e": {}})
     assert configuration_params(document) == {"seed": 7, "train.name": "run 7", "train.list": [1, 2], "e": {}}
 
 
 def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
     begin(outputs, settings=TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")).close(30)
     assert only_run(outputs).info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
-
-
-def test_a_store_that_cannot_be_used_is_said_in_one_line(outputs: Path) -> None:
-    settings = TrackingSettings(kind="server", uri="postgresql://me:secret@127.0.0.1:9/x")
-    with pytest.raises(UserError, match="tracking=server cannot be used") as raised:
-        begin(outputs, settings=settings)
-    assert "secret" not in redact(str(raised.value))
 
 
 def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
@@ -187,10 +177,8 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(outputs: Pat
     assert tracker.close(30) == 0
     assert only_run(outputs).data.metrics == {"good": 1.0, "also good": 3.0}
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "refused by the store for good" in last
-    assert "bad\\nname" in last
-    assert "there_is_none.png" in last
-    assert "also good" not in last
+    said = ("refused by the store for good", "bad\\nname", "there_is_none.png", "also good")
+    assert [text in last for text in said] == [True, True, True, False]
     assert Journal(folder_of(outputs)).is_closed
 
 
