@@ -22,7 +22,7 @@ from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings, StrategySettings
 from tests import commands
-from tests.pipeline.experiments import BARE, LONG, TRAINED, only_folder, only_run
+from tests.pipeline.experiments import BARE, LONG, SMALL, TRAINED, only_folder, only_run
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def test_two_workers_that_were_started_by_hand_end_as_one_device_does(start: Sta
 
 
 def test_servers_that_were_started_by_hand_end_with_their_chief(start: Start) -> None:
-    given = ("strategy=parameter_server", "cluster=tf_config", "train.epochs=2", SHORT[1], *TRAINED)
+    given = ("strategy=parameter_server", "cluster=tf_config", *SMALL, *TRAINED)
     environments = by_hand(ParameterServerSettings(deterministic=False, workers=1, servers=1))
     running = [start(*given, environment=own) for own in reversed(environments)]
     assert [one.end() for one in running] == [0] * 3, [one.printed for one in running]

@@ -44,19 +44,17 @@ def test_the_order_of_a_parameter_server_cluster_is_chief_servers_workers() -> N
     assert [task.address for task in tasks] == hosts
 
 
+COUNTED = r"the cluster has 2 members\. Expected .*: 1 chief, 1 ps, 1 worker"
+
+
 @pytest.mark.parametrize(
     ("hosts", "index", "message"),
     [([OWN, "127.0.0.1:23458"], None, WHICH), ([ELSEWHERE, "c.invalid:1"], None, WHICH), ([OWN, ELSEWHERE], 2, WHICH),
-     (["nonsense"], None, "'nonsense' is no address")],
+     (["nonsense"], None, "'nonsense' is no address"), ([OWN, ELSEWHERE], None, COUNTED)],
 )  # fmt: skip
 def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Hosts(HostsCluster(hosts=hosts, index=index)).task(TWO)
-
-
-def test_hosts_of_a_parameter_server_cluster_are_counted() -> None:
-    with pytest.raises(UserError, match=r"the cluster has 2 members\. Expected .*: 1 chief, 1 ps, 1 worker"):
-        Hosts(HostsCluster(hosts=[OWN, ELSEWHERE])).task(SERVERS)
+        Hosts(HostsCluster(hosts=hosts, index=index)).task(SERVERS if message == COUNTED else TWO)
 
 
 def test_counts_of_tasks_are_expanded() -> None:

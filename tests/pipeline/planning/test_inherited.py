@@ -19,12 +19,11 @@ HARMLESS = [
 ]  # fmt: skip
 
 ASKED = {
-    "model.network._target_=os.system": "run os.system",
-    "+train.callbacks=[{_target_: evil.Watch}]": "run evil.Watch",
+    "model.network._target_=os.system": "run os.system", "+train.callbacks=[{_target_: evil.Watch}]": "run evil.Watch",
     "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]": "run subprocess.run",
     "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x",
     "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "run evil.net",
-}
+}  # fmt: skip
 
 NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hydra.job.chdir=true", "a b=1", "")
 

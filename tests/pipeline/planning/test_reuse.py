@@ -155,8 +155,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["from=evaluate"], "from=evaluate without run"),
-        (["run={run}"], "run={run} without from"),
+        (["from=evaluate"], "from=evaluate without run"), (["run={run}"], "run={run} without from"),
         (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
         (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
         (["from=model", "run={run}"], "from=model would train again. Expected one of: evaluate, export"),

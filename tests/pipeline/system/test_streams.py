@@ -10,18 +10,11 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from tests.conftest import ROOT
 
 DRY = "pipeline dry_run=true outputs={place}"
+LONG = ("pipeline --cfg job", f"{DRY} sweep=tpe +sweep.over.seed=[1,2]", "pipeline.runs --outputs={place}")
+SLOW = [pytest.param(arguments, marks=pytest.mark.slow) for arguments in LONG]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "pipeline --help",
-        DRY,
-        pytest.param("pipeline --cfg job", marks=pytest.mark.slow),
-        pytest.param("pipeline sweep=tpe +sweep.over.seed=[1,2] dry_run=true outputs={place}", marks=pytest.mark.slow),
-        pytest.param("pipeline.runs --outputs={place}", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("arguments", ["pipeline --help", DRY, *SLOW])
 def test_a_full_disk_behind_standard_output_is_an_error(arguments: str, tmp_path: Path) -> None:
     full = by_shell(f"'{sys.executable}' -m {arguments.format(place=tmp_path)} >/dev/full")
     said = "error: standard output: No space left on device, so part of it is lost\n"

@@ -29,24 +29,14 @@ from tests.pipeline.tracking.journals import (
 pytestmark = pytest.mark.slow
 
 
-def delete_store(outputs: Path, empty: Path) -> None:
-    (outputs / "mlflow.db").unlink()
-
-
-def overwrite_store(outputs: Path, empty: Path) -> None:
-    shutil.copyfile(empty, outputs / "mlflow.db")
-
-
-def truncate_store(outputs: Path, empty: Path) -> None:
-    (outputs / "mlflow.db").write_bytes(b"")
-
-
-def delete_run(outputs: Path, empty: Path) -> None:
-    client(outputs).delete_run(only_run(outputs).info.run_id)
-
-
-def delete_experiment(outputs: Path, empty: Path) -> None:
-    client(outputs).delete_experiment(only_run(outputs).info.experiment_id)
+LOSE: dict[str, Callable[[Path, Path], object]] = {
+    "deleted": lambda outputs, empty: (outputs / "mlflow.db").unlink(),
+    "overwritten": lambda outputs, empty: shutil.copyfile(empty, outputs / "mlflow.db"),
+    "truncated": lambda outputs, empty: (outputs / "mlflow.db").write_bytes(b""),
+    "without the run": lambda outputs, empty: client(outputs).delete_run(only_run(outputs).info.run_id),
+    "without all": lambda outputs, empty: client(outputs).delete_experiment(only_run(outputs).info.experiment_id),
+}
+"""From what is lost of a store to how; the last is restored, and its runs with it."""
 
 
 MAKE = """
@@ -78,9 +68,9 @@ def test_a_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     assert client(tmp_path).search_experiments()
 
 
-@pytest.mark.parametrize("lose", [delete_store, overwrite_store, truncate_store, delete_run, delete_experiment])
+@pytest.mark.parametrize("lost", LOSE)
 def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_command(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
+    lost: str, outputs: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal has what went into a deleted file, or into nothing."""
     monkeypatch.setattr("pipeline.tracking.tracker.STOPPED_SECONDS", 1.0)
@@ -89,7 +79,7 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
     record(tracker, EPOCHS)
     assert tracker.flush(seconds=30) == 0
     before = tracker.run_id
-    lose(outputs, migrated_store)
+    LOSE[lost](outputs, migrated_store)
     record(tracker, EPOCHS + 2)
     tracker.status("FINISHED")
     tracker.close(2)
@@ -98,16 +88,13 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
         assert not thread.is_alive()
     assert sync.main([str(folder_of(outputs))]) == 0
     run = assert_complete(outputs)
-    if lose is not delete_experiment:  # it is restored, and its runs with it
-        assert run.data.tags["replaces_run"] == before
+    assert lost == "without all" or run.data.tags["replaces_run"] == before
 
 
-@pytest.mark.parametrize("lose", [overwrite_store, delete_run])
-def test_a_store_that_is_lost_between_two_commands_has_all_of_the_run(
-    lose: Callable[[Path, Path], None], outputs: Path, migrated_store: Path
-) -> None:
+@pytest.mark.parametrize("lost", ["overwritten", "without the run"])
+def test_a_store_that_is_lost_between_commands_has_all_of_a_run(lost: str, outputs: Path, migrated_store: Path) -> None:
     interrupted(outputs)
-    lose(outputs, migrated_store)
+    LOSE[lost](outputs, migrated_store)
     finish(outputs)
     assert_complete(outputs)
 
@@ -116,12 +103,12 @@ def test_sync_fills_a_store_that_was_lost_after_the_end(outputs: Path, migrated_
     """A run that was deleted there stays deleted until it is named."""
     interrupted(outputs)
     finish(outputs)
-    delete_run(outputs, migrated_store)
+    LOSE["without the run"](outputs, migrated_store)
     assert sync.main([f"--outputs={outputs}"]) == 0
     assert not client(outputs).search_runs([client(outputs).search_experiments()[0].experiment_id])
     assert sync.main([str(folder_of(outputs))]) == 0
     assert_complete(outputs)
-    delete_store(outputs, migrated_store)
+    LOSE["deleted"](outputs, migrated_store)
     assert sync.main([f"--outputs={outputs}", "--again"]) == 0
     assert_complete(outputs)
 
