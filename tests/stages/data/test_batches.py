@@ -109,8 +109,7 @@ def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, c
 
 
 @pytest.mark.parametrize(
-    ("replicas", "changes"),
-    [(1, "flip_rotate"), (4, "flip_rotate"), (3, "strong"), (3, "in the step")],
+    ("replicas", "changes"), [(1, "flip_rotate"), (4, "flip_rotate"), (3, "strong"), (3, "in the step")]
 )
 def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, changes: str) -> None:
     """What a TPU needs: the same examples in the same places, in batches of one shape."""

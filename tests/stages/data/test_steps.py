@@ -25,10 +25,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("replicas", "changes"),
-    [(1, "in one order"), (1, "augmented in the step"), (2, "mixed")],
-)
+@pytest.mark.parametrize(("replicas", "changes"), [(1, "in one order"), (1, "augmented in the step"), (2, "mixed")])
 def test_training_takes_the_same_steps_wherever_its_images_are(replicas: int, changes: str) -> None:
     """Over the ends of epochs, whose last batches have five examples, and from a step within an epoch."""
     where = one_device() if replicas == 1 else mirrored(replicas)

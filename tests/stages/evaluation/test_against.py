@@ -11,12 +11,7 @@ from scipy import stats
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.predictions import (
-    NAME,
-    check_comparable,
-    check_other,
-    compare_predictions,
-)
+from stages.evaluation.predictions import NAME, check_comparable, check_other, compare_predictions
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 from tests.stages.evaluation import made

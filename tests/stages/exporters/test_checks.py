@@ -29,13 +29,7 @@ from stages.normalize import normalize
 from stages.results import Model, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings, ResnetSettings, TransformerSettings
-from stages.settings.results import (
-    ExportSettings,
-    KerasSettings,
-    LiteRTFloat16Settings,
-    LiteRTSettings,
-    OnnxSettings,
-)
+from stages.settings.results import ExportSettings, KerasSettings, LiteRTFloat16Settings, LiteRTSettings, OnnxSettings
 from stages.tasks.regression import Regression
 from tests.pipeline.experiments import experiment
 from tests.stages.experiments import built_of, one_device, real_digits, table_of

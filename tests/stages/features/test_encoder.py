@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.features.encoder import (
-    NUMBERS,
-    ONE_HOT,
-    encoder_of,
-    encoding,
-    learn,
-    learn_category,
-    learn_vector,
-)
+from stages.features.encoder import NUMBERS, ONE_HOT, encoder_of, encoding, learn, learn_category, learn_vector
 from stages.features.kinds import NO_NUMBER, Feature
 
 RANDOM = np.random.default_rng(3)

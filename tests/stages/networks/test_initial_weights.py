@@ -15,11 +15,7 @@ from stages.networks.precision import last_dtype
 from stages.normalize import normalize
 from stages.results import Dataset, Strategy
 from stages.settings.data import NormalizeSettings, SyntheticSettings
-from stages.settings.model import (
-    CnnPhotoSettings,
-    CnnSettings,
-    MlpSettings,
-)
+from stages.settings.model import CnnPhotoSettings, CnnSettings, MlpSettings
 from tests.stages.experiments import built_of, mirrored, model_parallel, one_device
 
 pytestmark = pytest.mark.slow

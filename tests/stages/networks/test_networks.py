@@ -20,10 +20,7 @@ from stages.networks.rescaling import for_pixels_of
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Normalization
 from stages.settings.data import NormalizeSettings, SyntheticSettings
-from stages.settings.model import (
-    ApplicationSettings,
-    CnnPhotoSettings,
-)
+from stages.settings.model import ApplicationSettings, CnnPhotoSettings
 from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, real_digits, settings
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,7 @@ from stages.errors import UserError
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings
-from stages.settings.train import (
-    CosineSettings,
-    CustomOptimizerSettings,
-    CustomScheduleSettings,
-    SgdSettings,
-)
+from stages.settings.train import CosineSettings, CustomOptimizerSettings, CustomScheduleSettings, SgdSettings
 from tests.stages.experiments import PLACES, built_of, flat, one_device, real_digits, settings, start
 from tests.stages.training import stopped
 from tests.stages.training.test_loop import overflowing

@@ -150,10 +150,7 @@ def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
 
 
 BY_FIT: dict[str, dict[str, Any]] = {
-    "decay, 5 steps a call": {
-        "optimizer": SgdSettings(learning_rate=0.05, weight_decay=0.01),
-        "steps_per_call": 5,
-    },
+    "decay, 5 steps a call": {"optimizer": SgdSettings(learning_rate=0.05, weight_decay=0.01), "steps_per_call": 5},
     "clipped, decay, 5 steps a call": {
         "optimizer": SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01),
         "steps_per_call": 5,

@@ -56,12 +56,7 @@ def any_kind(input_shape: tuple[int, int, int], num_classes: int, kind: str, cor
 
 @pytest.mark.parametrize(
     ("kind", "core"),
-    [
-        ("sequential", "sequential"),
-        ("sequential", "shared"),
-        ("nested", "graph"),
-        ("subclassed", "graph"),
-    ],
+    [("sequential", "sequential"), ("sequential", "shared"), ("nested", "graph"), ("subclassed", "graph")],
 )
 def test_any_kind_of_backbone_is_frozen_and_its_top_trained(kind: str, core: str) -> None:
     """Through its features where it can be cut off, else with the images."""

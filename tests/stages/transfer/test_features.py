@@ -27,10 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("where", "changes"),
-    [
-        (mirrored, {}),
-        (one_device, {"policy": "mixed_bfloat16", "pooled": False, "epochs": 1}),
-    ],
+    [(mirrored, {}), (one_device, {"policy": "mixed_bfloat16", "pooled": False, "epochs": 1})],
     ids=["2 replicas", "bfloat16, not pooled"],
 )
 def test_features_teach_the_head_what_images_do(where: Callable[[], Strategy], changes: dict[str, Any]) -> None:
