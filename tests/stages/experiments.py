@@ -86,27 +86,20 @@ def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
 
 def streamed(dataset: Dataset) -> Dataset:
     """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
-    splits = {
-        name: replace(
-            split,
-            features={"images": Streamed(split.images.__getitem__, np.arange(len(split)), split.images.shape[1:])},
-        )
-        for name, split in dataset.splits.items()
-    }
-    return replace(dataset, **splits)  # type: ignore[arg-type]
+
+    def read(split: Split) -> Split:
+        images = Streamed(split.images.__getitem__, np.arange(len(split)), split.images.shape[1:])
+        return replace(split, features={"images": images})
+
+    return dataset.with_each_split(read)
 
 
 def assemble(
-    name: str,
-    train: Split,
-    val: Split,
-    test: Split,
-    class_names: tuple[str, ...],
-    pixel_range: tuple[float, float] = (0.0, 255.0),
+    name: str, train: Split, val: Split, test: Split, names: tuple[str, ...], ends: tuple[float, float] = (0.0, 255.0)
 ) -> Dataset:
     """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
-    images = image(train.images.shape[1:], train.images.dtype, pixel_range)
-    return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(class_names), {IMAGES: images})
+    images = image(train.images.shape[1:], train.images.dtype, ends)
+    return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(names), {IMAGES: images})
 
 
 def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32", **more: Any) -> Model:

@@ -1,7 +1,6 @@
 """What is done to images in training: each change by itself, mixing, and that nobody can tell who has made them."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -96,15 +95,10 @@ def test_a_crop_lies_within_the_image() -> None:
 
 def test_colors_are_those_of_pillow() -> None:
     pillow = [Image.fromarray(image.astype(np.uint8)) for image in NOISE]
-    for name, enhance in {
-        "brightness": ImageEnhance.Brightness,
-        "contrast": ImageEnhance.Contrast,
-        "saturation": ImageEnhance.Color,
-    }.items():
+    kinds = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
+    for name, enhance in kinds.items():
         for number, factor in ((0.1, 0.52), (0.9, 1.48)):
-            strength: dict[str, Any] = {name: 0.6}
-            drawn: dict[str, Any] = {name: number}
-            ours = changed(AugmentSettings(**strength), **drawn)
+            ours = changed(replace(AugmentSettings(), **{name: 0.6}), **{name: number})  # type: ignore[arg-type]
             theirs = np.stack([np.asarray(enhance(image).enhance(factor)) for image in pillow])
             assert np.abs(ours - theirs).max() < 2, name  # Pillow rounds to bytes, twice
 
@@ -212,9 +206,8 @@ def test_a_partner_is_its_row_s_own_augmented_image() -> None:
     """By MixUp, a batch minus each example's share of itself is the batch of augmented images, moved by some rows."""
     plain = augment(real_digits(40), AugmentSettings(rotation=0.2))
     mixed = augment(real_digits(40), AugmentSettings(rotation=0.2, mixup=1.0))
-    for (before, labels, _), (after, shares, _) in zip(
-        elements(training_input(plain, 16, 3, 1)), elements(training_input(mixed, 16, 3, 1)), strict=True
-    ):
+    batches = (elements(training_input(data, 16, 3, 1)) for data in (plain, mixed))
+    for (before, labels, _), (after, shares, _) in zip(*batches, strict=True):
         found = []
         for distance in range(1, len(labels)):
             others, names = np.roll(before, -distance, axis=0), np.roll(labels, -distance)

@@ -58,12 +58,7 @@ def test_a_fingerprint_changes_with_one_pixel() -> None:
 
 
 PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a", "b")
-
-
-def with_pixel(value: float) -> np.ndarray:
-    images = np.zeros((2, 2, 2, 1), np.float32)
-    images[1, 1, 0, 0] = value
-    return images
+ONE = np.float32(np.arange(8).reshape(PIXELS.shape) == 6)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +71,6 @@ def with_pixel(value: float) -> np.ndarray:
         ({"labels": np.array([0, 2**40])}, "labels lie in 0..1099511627776"),
         ({"labels": np.array([0.0, 1.0])}, r"train labels are float64 \(2,\). Expected whole numbers, 0..1"),
         ({"labels": np.array([False, True])}, "labels are bool"),
-        ({"labels": np.array(["a", "b"])}, "Expected whole numbers"),
         ({"labels": np.array([None, "b"], object)}, "Expected whole numbers"),
         ({"labels": np.array([0, 1, 1])}, "one label an image|[[]N[]]"),
         ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 \(2, 2\)"),
@@ -85,8 +79,8 @@ def with_pixel(value: float) -> np.ndarray:
         ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"),
         ({"ends": (1.0, 1.0)}, "the least pixel"),
         ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
-        ({"images": with_pixel(258)}, r"lie in 0\.\.258"),
-        ({"images": with_pixel(float("nan"))}, "lie in nan..nan.*finite pixels"),
+        ({"images": ONE * 258}, r"lie in 0\.\.258"),
+        ({"images": np.where(ONE, np.float32(np.nan), ONE)}, "lie in nan..nan.*finite pixels"),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: str) -> None:

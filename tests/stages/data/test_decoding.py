@@ -46,29 +46,21 @@ def files() -> Iterator[tuple[str, bytes]]:
         alpha = Image.fromarray(pixels(height, width, 4, index))
         gray = Image.fromarray(pixels(height, width, 1, index))
         deep = Image.fromarray(pixels(height, width, 1, index, np.uint16))
-        seen = f"{height}x{width}"
-        yield f"{seen}-color.jpg", encoded(color, "JPEG", quality=85)
-        yield f"{seen}-fine.jpg", encoded(color, "JPEG", quality=95, subsampling=0)
-        yield f"{seen}-progressive.jpg", encoded(color, "JPEG", progressive=True)
-        yield f"{seen}-gray.jpg", encoded(gray, "JPEG")
-        yield f"{seen}-cmyk.jpg", encoded(color.convert("CMYK"), "JPEG")
-        yield f"{seen}-turned.jpg", encoded(color, "JPEG", exif=exif(1 + (index + 2) % 8))
-        yield f"{seen}-color.png", encoded(color, "PNG")
-        yield f"{seen}-gray.png", encoded(gray, "PNG")
-        yield f"{seen}-deep.png", encoded(deep, "PNG")
-        yield f"{seen}-palette.png", encoded(color.convert("P"), "PNG", transparency=3)
-        yield f"{seen}-two.png", encoded(gray.convert("1"), "PNG")
-        yield f"{seen}-alpha.png", encoded(alpha, "PNG")
-        yield f"{seen}-gray-alpha.png", encoded(alpha.convert("LA"), "PNG")
-        yield f"{seen}-color.bmp", encoded(color, "BMP")
-        yield f"{seen}-color.gif", encoded(color, "GIF")
-        yield f"{seen}-palette.bmp", encoded(color.convert("P"), "BMP")
-        yield f"{seen}-two.bmp", encoded(gray.convert("1"), "BMP")
-        yield f"{seen}-alpha.bmp", encoded(alpha, "BMP")
-        yield f"{seen}-lossless.webp", encoded(color, "WEBP", lossless=True)
-        yield f"{seen}-turned.webp", encoded(alpha, "WEBP", quality=80, exif=exif(6))
-        yield f"{seen}-transparent.gif", encoded(color.quantize(20), "GIF", transparency=3)
-        yield f"{seen}-moving.gif", encoded(color, "GIF", save_all=True, append_images=[color.rotate(90)])
+        kinds: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+            "color.jpg": (color, {"quality": 85}), "fine.jpg": (color, {"quality": 95, "subsampling": 0}),
+            "progressive.jpg": (color, {"progressive": True}), "cmyk.jpg": (color.convert("CMYK"), {}),
+            "gray.jpg": (gray, {}), "turned.jpg": (color, {"exif": exif(1 + (index + 2) % 8)}),
+            "color.png": (color, {}), "gray.png": (gray, {}), "deep.png": (deep, {}), "alpha.png": (alpha, {}),
+            "palette.png": (color.convert("P"), {"transparency": 3}), "two.png": (gray.convert("1"), {}),
+            "gray-alpha.png": (alpha.convert("LA"), {}), "palette.bmp": (color.convert("P"), {}),
+            "color.bmp": (color, {}), "two.bmp": (gray.convert("1"), {}), "alpha.bmp": (alpha, {}),
+            "lossless.webp": (color, {"lossless": True}), "turned.webp": (alpha, {"quality": 80, "exif": exif(6)}),
+            "color.gif": (color, {}), "transparent.gif": (color.quantize(20), {"transparency": 3}),
+            "moving.gif": (color, {"save_all": True, "append_images": [color.rotate(90)]}),
+        }  # fmt: skip
+        for name, (made, options) in kinds.items():
+            kind = name.partition(".")[2].upper().replace("JPG", "JPEG")
+            yield f"{height}x{width}-{name}", encoded(made, kind, **options)
     for orientation in range(1, 9):
         color = Image.fromarray(pixels(90, 130, 3, orientation))
         yield f"orientation-{orientation}.jpg", encoded(color, "JPEG", exif=exif(orientation))

@@ -162,20 +162,19 @@ def test_whole_numbers_of_a_first_block_do_not_decide(write: Write, monkeypatch:
     assert kinds(settings) == {"size": "number", "price": "category"}
 
 
-def test_quoted_values_may_have_delimiters_and_lines(write: Write) -> None:
-    settings = write('size,color,price\n1,"a, ""b""\nc",2\n3,d,4\n')
-    assert columns(settings, color="category")["color"].tolist() == ['a, "b"\nc', "d"]
-
-
-def test_a_byte_order_mark_and_spaces_around_numbers_are_no_part_of_them(write: Write) -> None:
-    settings = write("\ufeffsize,color,price\n 1.5 ,a,2\n x,b,3\n".encode(), on_error="skip")
+@pytest.mark.parametrize(("content", "given", "read_as", "values"), [
+    ('size,color,price\n1,"a, ""b""\nc",2\n3,d,4\n', {}, {"color": "category"}, ['a, "b"\nc', "d"]),
+    ("\ufeffsize,color,price\n 1.5 ,a,2\n x,b,3\n".encode(), {"on_error": "skip"}, {"size": "number"}, [1.5]),
+    ("color,price\ncafé,1\n".encode("latin1"), {"encoding": "latin1"}, {"color": "category"}, ["café"]),
+    ("size,price\n1.5,2\n".encode("utf16"), {"encoding": "utf16"}, {"size": "number"}, [1.5]),
+], ids=["quoted delimiters and lines", "a mark of byte order, spaces around numbers", "latin1", "utf16"])  # fmt: skip
+def test_texts_are_read_as_they_were_written(
+    write: Write, content: str, given: dict[str, Any], read_as: dict[str, str], values: list[Any]
+) -> None:
+    settings = write(content, **given)
     settings.check("data")
-    assert columns(settings, size="number")["size"].tolist() == [1.5]
-
-
-def test_another_encoding_can_be_named(write: Write) -> None:
-    settings = write("color,price\ncafé,1\n".encode("latin1"), encoding="latin1")
-    assert columns(settings, color="category")["color"].tolist() == ["café"]
+    [name] = read_as
+    assert columns(settings, **read_as)[name].tolist() == values
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather"])
@@ -262,8 +261,6 @@ def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: P
     pq.write_table(pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=names), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"has two columns named a"):
         header_of(TableSettings(files=str(tmp_path / "a.parquet"), target="price"))
-    settings = write("a,price\n1.5,2\n".encode("utf16"), encoding="utf16")
-    assert columns(settings, a="number")["a"].tolist() == [1.5]
 
 
 def test_an_index_a_mark_of_bytes_and_dates_beyond_nanoseconds(write: Write) -> None:

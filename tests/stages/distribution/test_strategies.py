@@ -201,13 +201,8 @@ def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
     slots = [variable.value.device[-1] for variable in loop.step.optimizer.variables[2:]]  # after count and rate
     assert slots == list("000011113333")
     places = [(op.type, op.device[-1:]) for op in loop.step.gradients._function.graph.get_operations()]
-    for kind, devices in {
-        "Conv2D": {"0", "1"},
-        "Conv2DBackpropFilter": {"0", "1"},
-        "MaxPoolGrad": {"0", "1"},
-        "MatMul": {"3"},
-    }.items():
-        assert {place for op, place in places if op == kind} == devices, kind
+    for kind, devices in {"Conv2D": "01", "Conv2DBackpropFilter": "01", "MaxPoolGrad": "01", "MatMul": "3"}.items():
+        assert {place for op, place in places if op == kind} == {*devices}, kind
     one = built.on_one_device()
     np.testing.assert_array_equal(flat(one.network), flat(built.network))
     assert {v.value.device[-1] for v in one.network.weights} == {"0"}
@@ -230,25 +225,18 @@ def odd(input_shape: tuple[int, ...], num_classes: int, batch_norm: bool = False
 def plain(input_shape: tuple[int, ...], num_classes: int, is_spectral: bool = False) -> keras.Model:
     """Returns a network with a penalty before a synchronized BatchNorm, or with a weight that `call` assigns."""
     last = keras.layers.Dense(num_classes)
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            keras.layers.Flatten(),
-            keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), kernel_regularizer="l2"),
-            keras.layers.BatchNormalization(synchronized=True),
-            keras.layers.SpectralNormalization(last) if is_spectral else last,
-        ]
-    )
+    inner = keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), kernel_regularizer="l2")
+    layers = [keras.layers.Flatten(), inner, keras.layers.BatchNormalization(synchronized=True)]
+    layers.append(keras.layers.SpectralNormalization(last) if is_spectral else last)
+    return keras.Sequential([keras.Input(input_shape), *layers])
 
 
 class Counting(keras.layers.Layer):
     """Adds noise without a seed, and keeps sums: of the examples, twice, and of the noise."""
 
     def build(self, shape: Any) -> None:
-        self.sums = [
-            self.add_weight((), "zeros", dtype, trainable=False, aggregation="sum")
-            for dtype in ("float32", "int32", "float32")
-        ]
+        given: dict[str, Any] = {"trainable": False, "aggregation": "sum"}
+        self.sums = [self.add_weight((), "zeros", dtype, **given) for dtype in ("float32", "int32", "float32")]
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training:
@@ -297,12 +285,13 @@ def test_losses_of_the_network_s_own_are_honoured(network: str) -> None:
 
 
 def test_a_network_that_would_be_trained_wrong_is_refused() -> None:
-    case = Case(network={"_target_": f"{__name__}.odd", "batch_norm": True}, train={"optimizer": SgdSettings()})
-    with pytest.raises(UserError, match="a synchronized BatchNorm and a custom compute_loss"):
-        run(case, STRATEGIES["mirrored 2"]())
-    case = Case(network={"_target_": f"{__name__}.plain", "is_spectral": True}, train={"optimizer": SgdSettings()})
-    with pytest.raises(UserError, match=r"assigns the trained weight \S*dense_\d*/kernel in call.*train=fit"):
-        run(case, STRATEGIES["default"]())
+    for kind, given, where, said in (
+        ("odd", "batch_norm", "mirrored 2", "a synchronized BatchNorm and a custom compute_loss"),
+        ("plain", "is_spectral", "default", r"assigns the trained weight \S*dense_\d*/kernel in call.*train=fit"),
+    ):
+        case = Case(network={"_target_": f"{__name__}.{kind}", given: True}, train={"optimizer": SgdSettings()})
+        with pytest.raises(UserError, match=said):
+            run(case, STRATEGIES[where]())
 
 
 @pytest.mark.smoke

@@ -210,6 +210,11 @@ def test_files(names: Mapping[str, np.ndarray], settings: dict[str, Any], sizes:
     assert (dataset.train.weights is not None) == ("w" in names or settings.get("weight") is not None)
 
 
+def load_file(settings: ArraysSettings) -> Dataset:
+    settings.check("data")
+    return arrays(settings)
+
+
 def words(**columns: Any) -> tuple[Any, Any]:
     return {"size": NUMBERS, **columns}, CLASSES % 3
 
@@ -253,11 +258,6 @@ def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: st
         dataset_of_result(make())
     assert message in str(error.value)
     assert "\n" not in str(error.value).strip()
-
-
-def load_file(settings: ArraysSettings) -> Dataset:
-    settings.check("data")
-    return arrays(settings)
 
 
 @pytest.mark.parametrize(

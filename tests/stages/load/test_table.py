@@ -285,7 +285,7 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
         ({"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
         ({"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
         ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price has '$900'. Expected numbers"),
-        ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "the test split cannot be cut"),
+        ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "class blue has 1"),
     ],
 )
 def test_tables_that_cannot_be_learned_from(

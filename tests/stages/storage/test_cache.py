@@ -21,19 +21,15 @@ def make(folder: Path) -> Contents:
     return Contents({"class_names": ["a", "b"], "invalid": []}, {"labels": LABELS}, mapped=["images"])
 
 
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir, "pipe": os.mkfifo, "file": lambda path: path.write_text("{}"), "nothing": lambda _: None,
+    "link": lambda path: path.symlink_to("nowhere"),
+}  # fmt: skip
+
+
 def replaced(path: Path, by: str) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-    if by == "folder":
-        path.mkdir()
-    elif by == "pipe":
-        os.mkfifo(path)
-    elif by == "file":
-        path.write_text("{}")
-    elif by == "link":
-        path.symlink_to("nowhere")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    OTHERS[by](path)
 
 
 def of_another_key(place: Path) -> None:

@@ -132,7 +132,8 @@ def test_the_epoch_of_the_best_weights_decides_the_phase() -> None:
     assert at_epoch(of_both, 6) == {"epoch": 6, "done": 0, "phase": 0, "began": 0}
 
 
-MEASURED = AutoTaskSettings(metrics=[{"_target_": "keras.metrics.AUC"}])
+OTHER_SUMS = AutoTaskSettings(metrics=[{"_target_": "keras.metrics.AUC"}])
+MEASURED = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=OTHER_SUMS)
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +146,7 @@ def within_the_third(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp_path: Path) -> None:
     start_from(within_the_third, tmp_path / "checkpoints")
-    changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5}
-    changes["build"] = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=MEASURED)
+    changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5, "build": MEASURED}
     trained, told = stopped.run(one_device(), tmp_path, **changes)
     assert any("the optimizer starts again, and its learning-rate schedule with it;" in line for line in told.lines)
     assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
@@ -163,16 +163,13 @@ def test_a_fork_that_switches_the_ema_on_averages_from_the_weights_it_takes(whol
     assert told.rows[5]["val/accuracy"] >= whole.told.rows[4]["val/accuracy"] - 0.05
 
 
-def test_a_fork_with_the_same_order_goes_on_within_the_epoch(within_the_third: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("build", "first"), [(None, 20 + 1), (MEASURED, 2 * 8 + 1)], ids=["same", "other sums"])
+def test_a_fork_goes_on_within_the_epoch_unless_it_sums_otherwise(
+    build: Any, first: int, within_the_third: Path, tmp_path: Path
+) -> None:
     start_from(within_the_third, tmp_path / "checkpoints")
-    told = stopped.stop(one_device(), tmp_path, 21)
-    assert (told.first, told.resumed_from) == (20 + 1, None)
-
-
-def test_a_fork_with_other_sums_begins_the_epoch_again(within_the_third: Path, tmp_path: Path) -> None:
-    start_from(within_the_third, tmp_path / "checkpoints")
-    measured = functools.partial(built_of, CnnSettings(filters=[8, 16], dropout=0.3), task=MEASURED)
-    assert stopped.stop(one_device(), tmp_path, 17, build=measured).first == 2 * 8 + 1
+    told = stopped.stop(one_device(), tmp_path, first, build=build)
+    assert (told.first, told.resumed_from) == (first, None)
 
 
 def test_a_fork_with_nothing_left_to_do_is_refused(whole: Whole, tmp_path: Path) -> None:

@@ -19,34 +19,19 @@ from tests.stages.training.stopped import DATASET, Whole, assert_resumes_as, giv
 pytestmark = pytest.mark.slow
 
 
+OWN = {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_loss", "min_delta": 0.06, "patience": 2}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "mirrored 2, adam, EMA, clipped, mixed_float16": (
-        mirrored,
-        {"optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "policy": "mixed_float16", "epochs": 3},
-    ),
+    "mirrored 2, adam, EMA, clipped, mixed_float16": (mirrored, {
+        "optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "policy": "mixed_float16", "epochs": 3,
+    }),
     "central storage, bfloat16": (central_storage, {"policy": "bfloat16", "epochs": 3}),
     "model parallel": (model_parallel, {"epochs": 3}),
-    "plateau, then patience": (
-        one_device,
-        {
-            "monitor": "val_accuracy",
-            "early_stopping_patience": 3,
-            "schedule": PlateauSettings(patience=1),
-            "optimizer": SgdSettings(learning_rate=1e-5),
-            "epochs": 6,
-        },
-    ),
-    "own patience": (
-        one_device,
-        {
-            "early_stopping_patience": 0,
-            "callbacks": [
-                {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_loss", "min_delta": 0.06, "patience": 2}
-            ],
-            "epochs": 8,
-        },
-    ),
-}
+    "plateau, then patience": (one_device, {
+        "monitor": "val_accuracy", "early_stopping_patience": 3, "schedule": PlateauSettings(patience=1),
+        "optimizer": SgdSettings(learning_rate=1e-5), "epochs": 6,
+    }),
+    "own patience": (one_device, {"early_stopping_patience": 0, "callbacks": [OWN], "epochs": 8}),
+}  # fmt: skip
 """Several things at once, wherever what is not restored would show: the weights are compared to the bit."""
 
 

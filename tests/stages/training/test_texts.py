@@ -69,16 +69,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return normalize(loaded, NormalizeSettings(length=8))
 
 
-def test_a_text_of_a_table_is_numbers_of_words(data: Dataset) -> None:
-    assert {name: feature.kind for name, feature in data.features.items()} == {
-        "size": "number", "color": "category", "review": "text",
-    }  # fmt: skip
-    words = data.train.inputs["review"]
-    assert isinstance(words, np.ndarray)
-    assert (words.dtype, words.shape[1]) == (np.int32, 8)
-    assert (words == 0).all(axis=1).any()  # an empty text
-
-
 def test_layers_of_several_inputs_are_on_several_devices(data: Dataset) -> None:
     make = partial(build, network=TRANSFORMER)
     (one, _), (placed, _) = (after_steps(where(), data, settings(), 6, make) for where in (one_device, model_parallel))

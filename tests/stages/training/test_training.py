@@ -30,20 +30,16 @@ pytestmark = pytest.mark.slow
 
 FEATURES: dict[str, dict[str, Any]] = {
     "plateau, then early stopping": {
-        "schedule": PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2),
-        "early_stopping_patience": 2,
-        "monitor": "val_accuracy",
-        "epochs": 8,
-        "optimizer": SgdSettings(learning_rate=0.0002),
+        "schedule": PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2), "early_stopping_patience": 2,
+        "monitor": "val_accuracy", "epochs": 8, "optimizer": SgdSettings(learning_rate=0.0002),
     },
     "EMA in use": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True)},
     "EMA in use, last epoch": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
     "balanced classes, smoothed labels": {
-        "optimizer": AdamWSettings(learning_rate=0.001, epsilon=1e-5),
-        "class_weights": "balanced",
+        "optimizer": AdamWSettings(learning_rate=0.001, epsilon=1e-5), "class_weights": "balanced",
         "label_smoothing": 0.1,
     },
-}
+}  # fmt: skip
 
 
 def run(

@@ -10,7 +10,7 @@ from stages.networks.precision import last_dtype
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.transfer.pretrained import backbone_of
-from tests.stages.experiments import adam, built_of, real_digits, settings
+from tests.stages.experiments import adam, built_of, flat, real_digits, settings
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
 
@@ -66,7 +66,12 @@ def run(where: Strategy, folder: Path | None = None, **changes: Any) -> tuple[Tr
     return stopped.run(where, folder, **two_phases(**changes))
 
 
-def weights_inside(network: keras.Model) -> np.ndarray:
+def inside(network: keras.Model) -> keras.Model:
+    """Returns the backbone in a network."""
     backbone = backbone_of(network)
     assert backbone is not None
-    return np.concatenate([weight.ravel() for weight in backbone.get_weights()])
+    return backbone
+
+
+def weights_inside(network: keras.Model) -> np.ndarray:
+    return flat(inside(network))

@@ -17,10 +17,9 @@ from stages.results import Dataset, Model, Strategy
 from stages.settings.data import AugmentSettings
 from stages.train import train
 from stages.transfer.feature_cache import OnFeatures, on_features
-from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import adam, flat, mirrored, one_device
 from tests.stages.training.stopped import Stopper
-from tests.stages.transfer.small import DATASET, build, given, run
+from tests.stages.transfer.small import DATASET, build, given, inside, run
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +73,7 @@ def without_last_image(split: Split) -> Split:
 def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:
     features(tmp_path)
     other = build(one_device())
-    kernel = backbone_of(other.network).weights[0]  # type: ignore[union-attr]
+    kernel = inside(other.network).weights[0]
     kernel.assign(kernel + 1e-3)
     doubled = replace(DATASET, normalization=replace(DATASET.normalization, scale=(2.0,)))
     for made, dataset in (
@@ -92,9 +91,7 @@ def test_where_features_cannot_stand_for_images_there_are_none() -> None:
     changed = augment(DATASET, AugmentSettings(horizontal_flip=True))
     mixed = augment(DATASET, AugmentSettings(mixup=0.2))
     own = build(where, frozen=False)  # frozen as Keras' guide has it: dropout inside is on in training
-    backbone = backbone_of(own.network)
-    assert backbone is not None
-    backbone.trainable = False
+    inside(own.network).trainable = False
     for made, dataset, changes, why in (
         (build(where), changed, {}, "images are changed"),
         (build(where), mixed, {}, "images are changed"),
@@ -104,9 +101,7 @@ def test_where_features_cannot_stand_for_images_there_are_none() -> None:
         (build(where), DATASET, {"cache_features": "off"}, "as asked"),
     ):
         left, data, said = on_features(made, dataset, where, given(**changes), Reporter(), None)
-        assert left is made
-        assert data is dataset
-        assert said.startswith("off: ")
+        assert (left is made, data is dataset, said[:5]) == (True, True, "off: ")
         assert why in said
     taught, _, said = on_features(build(where), DATASET, where, given(), Reporter(), None)
     assert isinstance(taught.network, OnFeatures)

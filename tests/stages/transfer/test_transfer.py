@@ -14,11 +14,10 @@ from stages.results import Strategy
 from stages.settings.model import CnnSettings
 from stages.settings.train import CosineSettings
 from stages.train import train
-from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import adam, built_of, flat, mirrored, one_device
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper, Whole
-from tests.stages.transfer.small import DATASET, build, given, run, two_phases, weights_inside
+from tests.stages.transfer.small import DATASET, build, given, inside, run, two_phases, weights_inside
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +26,7 @@ def test_a_frozen_backbone_stays_to_the_bit() -> None:
     """Statistics included; its dropout is off in training. Where its features are cached: test_backbones.py."""
     where = one_device()
     made = build(where)
-    backbone, before = backbone_of(made.network), weights_inside(made.network)
-    assert backbone is not None
+    backbone, before = inside(made.network), weights_inside(made.network)
     images = tf.cast(DATASET.train.images[:4], tf.float32)
     np.testing.assert_array_equal(backbone(images, training=True), backbone(images, training=False))
     head = flat(made.network)[len(before) :]
@@ -51,14 +49,11 @@ CASES: dict[str, tuple[Callable[[], Strategy], tuple[int, ...], dict[str, Any]]]
         one_device,
         (4, 9, 12),
         {
-            "optimizer": adam(learning_rate=1e-9, ema_momentum=0.9, ema_use=True),
-            "epochs": 9,
-            "monitor": "val_accuracy",
-            "early_stopping_patience": 2,
-            "schedule": CosineSettings(),
+            "optimizer": adam(learning_rate=1e-9, ema_momentum=0.9, ema_use=True), "schedule": CosineSettings(),
+            "epochs": 9, "monitor": "val_accuracy", "early_stopping_patience": 2,
         },
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -77,8 +72,7 @@ def test_a_resumed_training_of_two_phases_equals_an_uninterrupted_one(case: str,
 def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Path) -> None:
     where, reporter = one_device(), Stopper()
     made = build(where)
-    backbone = backbone_of(made.network)
-    assert backbone is not None
+    backbone = inside(made.network)
     before = backbone.get_weights()
     trained = train(made, DATASET, where, given(fine_tune_rate=0.5, restore_best=False), reporter, tmp_path)
     assert list(reporter.rows) == [1, 2, 3, 4]

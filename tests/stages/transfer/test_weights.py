@@ -13,10 +13,10 @@ from stages.results import Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.model import ApplicationSettings, ModelSettings
 from stages.settings.results import ExportSettings
-from stages.transfer.pretrained import backbone_of, load_weights
+from stages.transfer.pretrained import load_weights
 from tests.conftest import shared
 from tests.stages.experiments import built_of, flat, one_device
-from tests.stages.transfer.small import DATASET, build, weights_inside
+from tests.stages.transfer.small import DATASET, build, inside, weights_inside
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +26,8 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
     source = build(where, frozen=False)
     network = source.network
     network.set_weights([np.random.default_rng(1).random(w.shape).astype(np.float32) for w in network.get_weights()])
-    backbone = backbone_of(network)
-    assert backbone is not None
     network.save_weights(tmp_path / "whole.weights.h5")
-    backbone.save_weights(tmp_path / "backbone.weights.h5")
+    inside(network).save_weights(tmp_path / "backbone.weights.h5")
     exported = export(Trained(source, (), 1, 0), DATASET, ExportSettings(), tmp_path)
     told = SyntheticSettings(split_seed=1, examples=64, test_examples=16, height=8, width=8, channels=1, num_classes=2)
     binary = synthetic(told)
