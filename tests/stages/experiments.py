@@ -50,13 +50,10 @@ def model_parallel() -> Strategy:
 
 
 PLACES: dict[str, Callable[[], Strategy]] = {
-    "one device": one_device,
-    "default": lambda: strategy(kinds.DefaultSettings(deterministic=False)),
-    "mirrored 2": mirrored,
-    "mirrored 3": lambda: mirrored(3),
-    "central_storage 2": central_storage,
+    "one device": one_device, "default": lambda: strategy(kinds.DefaultSettings(deterministic=False)),
+    "mirrored 2": mirrored, "mirrored 3": lambda: mirrored(3), "central_storage 2": central_storage,
     "model_parallel 2": model_parallel,
-}
+}  # fmt: skip
 
 
 def real_digits(train: int | None = None) -> Dataset:
@@ -150,21 +147,9 @@ def settings(**changes: object) -> TrainSettings:
 def strong(**changes: object) -> AugmentSettings:
     """Returns settings with every change switched on."""
     given = AugmentSettings(
-        horizontal_flip=True,
-        vertical_flip=True,
-        crop=0.3,
-        aspect=1.33,
-        rotation=0.1,
-        zoom=0.2,
-        translation=0.1,
-        brightness=0.3,
-        contrast=0.3,
-        saturation=0.3,
-        hue=0.1,
-        rand_augment=3,
-        mixup=0.4,
-        cutmix=1.0,
-    )
+        horizontal_flip=True, vertical_flip=True, crop=0.3, aspect=1.33, rotation=0.1, zoom=0.2, translation=0.1,
+        brightness=0.3, contrast=0.3, saturation=0.3, hue=0.1, rand_augment=3, mixup=0.4, cutmix=1.0,
+    )  # fmt: skip
     return replace(given, **changes)  # type: ignore[arg-type]
 
 

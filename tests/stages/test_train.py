@@ -35,8 +35,7 @@ def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
 def test_training_stops_early() -> None:
     rate = SgdSettings(learning_rate=1e-12)  # nothing gets better
     trained = run(epochs=20, early_stopping_patience=2, optimizer=rate, monitor="val_accuracy")
-    assert len(trained.history) == 3
-    assert trained.best_epoch == 1
+    assert (len(trained.history), trained.best_epoch) == (3, 1)
 
 
 def test_the_replicas_must_have_a_share_of_the_batch() -> None:
@@ -75,8 +74,7 @@ def test_every_epoch_is_told_once_to_callbacks_and_reports_with_rates_of_trainin
     given = settings(epochs=3, steps_per_call=2, callbacks=[heard])
     train(small_cnn(dataset, where), dataset, where, given, told, tmp_path)
     epochs = [["epoch 0", 0, 2, 3, "epoch 0 over"], *([f"epoch {n}", 1, 3, f"epoch {n} over"] for n in (1, 2))]
-    assert heard.calls == ["begin", *itertools.chain(*epochs), "end"]
-    assert list(told.rows) == [1, 2, 3]
+    assert (heard.calls, list(told.rows)) == (["begin", *itertools.chain(*epochs), "end"], [1, 2, 3])
     assert all({"train/loss", "val/accuracy", "train/images_per_second"} <= row.keys() for row in told.rows.values())
     assert [one for one in told.shown if "/" in one] == [f"{step}/12" for step in (1, 3, 4, 6, 8, 10, 12)]
     ends = ["validating on 144 images", "writing a checkpoint", "writing the best weights"]

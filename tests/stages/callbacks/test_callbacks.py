@@ -52,8 +52,7 @@ def test_what_callbacks_add_to_an_epoch_is_in_history_and_files_and_survives_res
     plain, _ = run(callbacks=[])
     whole, told = run()
     for epoch, (row, before) in enumerate(zip(whole.history, plain.history, strict=True)):
-        assert (row["val/own"], row["train/a[0]"]) == (epoch + 0.5, 1.0)
-        assert row["train/calls"] == epoch + 1
+        assert (row["val/own"], row["train/a[0]"], row["train/calls"]) == (epoch + 0.5, 1.0, epoch + 1)
         assert row["val/accuracy"] == before["val/accuracy"] + 10.0
         assert row["train/images_per_second"] != 7.0  # training's own
         assert "train/note" not in row
@@ -71,8 +70,7 @@ def test_what_callbacks_add_to_an_epoch_is_in_history_and_files_and_survives_res
     assert again.rows == told.rows
     assert [row["val/own"] for row in resumed.history] == [0.5, 1.5]
     over, third = run("loop", tmp_path, callbacks=with_a_file())
-    assert third.rows == told.rows
-    assert times_aside(over) == times_aside(whole)
+    assert (third.rows, times_aside(over)) == (told.rows, times_aside(whole))
 
 
 def times_aside(trained: Trained) -> dict[str, float]:
@@ -136,8 +134,7 @@ def test_all_callbacks_of_a_hook_share_one_mapping() -> None:
 
     logs = {"loss": 1.0}
     Callbacks([Writing(), Reading()]).on_epoch_end(0, logs)
-    assert Reading.found == 3
-    assert logs == {"loss": 1.0, "added": 3.0}
+    assert (Reading.found, logs) == (3, {"loss": 1.0, "added": 3.0})
 
 
 class Poisoning(keras.callbacks.Callback):
@@ -184,16 +181,13 @@ def test_a_callback_stops_training_within_an_epoch(by: str) -> None:
     assert (trained.steps, len(trained.history)) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("callback", "changes", "said"),
-    [
-        (keras.callbacks.ReduceLROnPlateau(), {"schedule": CosineSettings()}, "so does schedule=cos"),
-        (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
-        (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
-        (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
-        (keras.callbacks.EarlyStopping("learning_rate"), {}, "of which more or less may be.*one of: mode: max"),
-    ],
-)
+@pytest.mark.parametrize(("callback", "changes", "said"), [
+    (keras.callbacks.ReduceLROnPlateau(), {"schedule": CosineSettings()}, "so does schedule=cos"),
+    (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
+    (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
+    (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
+    (keras.callbacks.EarlyStopping("learning_rate"), {}, "of which more or less may be.*one of: mode: max"),
+])  # fmt: skip
 def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=rf"train\.callbacks\[0\] .*{said}"):
         build_callbacks(settings(callbacks=[callback], **changes), TASK, Stopper())

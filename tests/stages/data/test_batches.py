@@ -78,14 +78,11 @@ def test_an_input_that_starts_late_yields_what_the_whole_one_would(first_step: i
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("examples", "replicas", "changes"),
-    [
-        *((64, 3, "flip_rotate"), (63, 2, "flip_rotate"), (63, 4, "flip_rotate"), (34, 2, "flip_rotate")),
-        *((34, 4, "flip_rotate"), (33, 2, "flip_rotate"), (33, 3, "flip_rotate")),
-        *itertools.product([34], [3], ["none", "strong", "cutmix alone", "in the step"]),
-    ],
-)
+@pytest.mark.parametrize(("examples", "replicas", "changes"), [
+    *((64, 3, "flip_rotate"), (63, 2, "flip_rotate"), (63, 4, "flip_rotate"), (34, 2, "flip_rotate")),
+    *((34, 4, "flip_rotate"), (33, 2, "flip_rotate"), (33, 3, "flip_rotate")),
+    *itertools.product([34], [3], ["none", "strong", "cutmix alone", "in the step"]),
+])  # fmt: skip
 def test_replicas_share_each_batch_of_one_device(examples: int, replicas: int, changes: str) -> None:
     """To the bit: images, labels, weights, and random numbers where the step is to augment.
 

@@ -61,28 +61,23 @@ PIXELS, LABELS, NAMES = np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 1]), ("a"
 ONE = np.float32(np.arange(8).reshape(PIXELS.shape) == 6)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"images": np.zeros((2, 2, 2), np.uint8)}, "images of shape"),
-        ({"images": np.zeros((0, 2, 2, 1), np.uint8), "labels": np.array([], np.int32)}, "at least 1"),
-        ({"images": PIXELS.astype(np.float64)}, "uint8 or float32"),
-        ({"labels": np.array([0, 2])}, "labels lie in 0..2"),
-        ({"labels": np.array([0, 2**40])}, "labels lie in 0..1099511627776"),
-        ({"labels": np.array([0.0, 1.0])}, r"train labels are float64 \(2,\). Expected whole numbers, 0..1"),
-        ({"labels": np.array([False, True])}, "labels are bool"),
-        ({"labels": np.array([None, "b"], object)}, "Expected whole numbers"),
-        ({"labels": np.array([0, 1, 1])}, "one label an image|[[]N[]]"),
-        ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 \(2, 2\)"),
-        ({"names": ("a", "a")}, "2 class name.*'a', 'a'. Expected two different"),
-        ({"names": (1, 2)}, "class name.*1, 2. Expected two different texts"),
-        ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"),
-        ({"ends": (1.0, 1.0)}, "the least pixel"),
-        ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
-        ({"images": ONE * 258}, r"lie in 0\.\.258"),
-        ({"images": np.where(ONE, np.float32(np.nan), ONE)}, "lie in nan..nan.*finite pixels"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"images": np.zeros((2, 2, 2), np.uint8)}, "images of shape"),
+    ({"images": np.zeros((0, 2, 2, 1), np.uint8), "labels": np.array([], np.int32)}, "at least 1"),
+    ({"images": PIXELS.astype(np.float64)}, "uint8 or float32"), ({"labels": np.array([0, 2])}, "labels lie in 0..2"),
+    ({"labels": np.array([0, 2**40])}, "labels lie in 0..1099511627776"),
+    ({"labels": np.array([0.0, 1.0])}, r"train labels are float64 \(2,\). Expected whole numbers, 0..1"),
+    ({"labels": np.array([False, True])}, "labels are bool"),
+    ({"labels": np.array([None, "b"], object)}, "Expected whole numbers"),
+    ({"labels": np.array([0, 1, 1])}, "one label an image|[[]N[]]"),
+    ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 \(2, 2\)"),
+    ({"names": ("a", "a")}, "2 class name.*'a', 'a'. Expected two different"),
+    ({"names": (1, 2)}, "class name.*1, 2. Expected two different texts"),
+    ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"), ({"ends": (1.0, 1.0)}, "the least pixel"),
+    ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
+    ({"images": ONE * 258}, r"lie in 0\.\.258"),
+    ({"images": np.where(ONE, np.float32(np.nan), ONE)}, "lie in nan..nan.*finite pixels"),
+])  # fmt: skip
 def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: str) -> None:
     images, labels, names = given.get("images", PIXELS), given.get("labels", LABELS), given.get("names", NAMES)
     split = Split.of_images(images, labels)
@@ -94,8 +89,7 @@ def test_whole_numbers_of_any_type_are_labels() -> None:
     for labels in (LABELS.astype(np.int64), LABELS.astype(np.uint64), LABELS.tolist()):
         split = Split.of_images(PIXELS, labels)
         dataset = assemble("x", split, split, split, ["a", "b"])  # type: ignore[arg-type]
-        assert dataset.train.targets.dtype == np.int32
-        assert dataset.task.names == ("a", "b")
+        assert (dataset.train.targets.dtype, dataset.task.names) == (np.int32, ("a", "b"))
 
 
 def test_synthetic_classes_can_be_seen() -> None:
@@ -111,8 +105,7 @@ def test_rescale_and_standardize() -> None:
     assert (scaled.scale, scaled.offset) == ((1 / 16,), (-0.0,))
     standard = normalize(dataset, NormalizeSettings(method="standardize")).normalization
     pixels = dataset.train.images[:] * standard.scale[0] + standard.offset[0]
-    assert pixels.mean() == pytest.approx(0, abs=1e-9)
-    assert pixels.std() == pytest.approx(1, abs=1e-9)
+    assert (pixels.mean(), pixels.std()) == (pytest.approx(0, abs=1e-9), pytest.approx(1, abs=1e-9))
     assert normalize(dataset, NormalizeSettings(method="none")).normalization.scale == (1.0,)
 
 
@@ -122,5 +115,4 @@ def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
     split = Split.of_images(images, np.arange(10, dtype=np.int32) % 2)
     dataset = assemble("x", split, split, split, ("a", "b"))
     scaled = normalize(dataset, NormalizeSettings(method="standardize")).normalization
-    assert scaled.scale == pytest.approx((0.01, 1.0))
-    assert scaled.offset == pytest.approx((-1.0, 0.0))
+    assert (scaled.scale, scaled.offset) == (pytest.approx((0.01, 1.0)), pytest.approx((-1.0, 0.0)))

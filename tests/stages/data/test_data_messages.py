@@ -73,14 +73,10 @@ def test_splits_are_found_by_any_case(tmp_path: Path) -> None:
     assert image_folder(settings(tmp_path / "vehicles")).task.names == ("Train", "class 1")
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        ({"a": 4, "b": 0}, "only the class a has training examples"),
-        ({"a": 4}, r"has 1 class folder\(s\): a"),
-        ({}, r"has 0 class folder\(s\)"),
-    ],
-)
+@pytest.mark.parametrize(("made", "said"), [
+    ({"a": 4, "b": 0}, "only the class a has training examples"), ({"a": 4}, r"has 1 class folder\(s\): a"),
+    ({}, r"has 0 class folder\(s\)"),
+])  # fmt: skip
 def test_too_few_classes_are_refused_whatever_is_left_out(made: dict[str, int], said: str, tmp_path: Path) -> None:
     for name, count in made.items():
         (tmp_path / name).mkdir()
@@ -134,13 +130,10 @@ IMAGE, LABEL, TEXT = tfds_sets.IMAGE, tfds_sets.LABEL, kinds.Text()
 BOXES = kinds.Sequence(kinds.BBoxFeature())
 
 
-@pytest.mark.parametrize(
-    ("name", "features", "keys"),
-    [
-        ("others", {"photo": IMAGE, "kind": LABEL, "id": TEXT}, ("photo", "kind")),
-        ("chosen", {"left": IMAGE, "right": IMAGE, "a": LABEL, "b": LABEL}, ("right", "b")),
-    ],
-)
+@pytest.mark.parametrize(("name", "features", "keys"), [
+    ("others", {"photo": IMAGE, "kind": LABEL, "id": TEXT}, ("photo", "kind")),
+    ("chosen", {"left": IMAGE, "right": IMAGE, "a": LABEL, "b": LABEL}, ("right", "b")),
+])  # fmt: skip
 def test_a_set_of_tfds_is_read_whatever_its_features_are_called(
     name: str, features: dict[str, Any], keys: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -183,14 +176,9 @@ def test_a_set_of_tfds_of_another_kind_is_refused(name: str, tmp_path: Path) -> 
 def test_settings_that_do_not_fit_a_set_of_tfds_are_refused_with_a_fix_that_works(tmp_path: Path) -> None:
     made = _usable(tmp_path, "good", {"image": IMAGE, "label": LABEL}, ("image", "label"))
     changes: list[dict[str, Any]] = [
-        {"size": None},
-        {"test_split": "nope"},
-        {"train_split": "trian[:80%]"},
-        {"val_split": "train[:10"},
-        {"label_key": "lable"},
-        {"image_key": "label"},
-        {"train_split": "train[:60%]", "test_split": "train[50%:]"},
-    ]
+        {"size": None}, {"test_split": "nope"}, {"train_split": "trian[:80%]"}, {"val_split": "train[:10"},
+        {"label_key": "lable"}, {"image_key": "label"}, {"train_split": "train[:60%]", "test_split": "train[50%:]"},
+    ]  # fmt: skip
     for change in changes:
         given = replace(made, **change)
         tfds(typed(given, refused(tfds, given)))

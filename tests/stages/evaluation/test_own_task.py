@@ -90,8 +90,7 @@ def test_baseline_slices_and_importance_follow_from_the_protocol(data: Dataset, 
     assert importance.column[0] == "speed"
     assert importance.low[0] > 0
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
-    assert slices.index[0] == "town: wild"
-    assert slices.loc["town: wild", "than the rest"] == "worse"
+    assert (slices.index[0], slices.loc["town: wild", "than the rest"]) == ("town: wild", "worse")
     whole = np.average(slices.deviance, weights=slices.examples)
     assert whole == pytest.approx(found.metrics["deviance"], rel=1e-5)
 

@@ -43,8 +43,7 @@ def assert_predictions_give(evaluation: Evaluation, folder: Path) -> None:
     labels, predicted = table["label"].to_numpy(), table["predicted"].to_numpy()
     probabilities = np.stack(table["probabilities"].to_pylist()).astype(np.float64)
     assert str(table.schema.field("probabilities").type) == "fixed_size_list<element: float>[10]"
-    assert table.num_rows == 101
-    assert accuracy_score(labels, predicted) == evaluation.metrics["accuracy"]
+    assert (table.num_rows, accuracy_score(labels, predicted)) == (101, evaluation.metrics["accuracy"])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(probabilities.argmax(axis=1), predicted)
     scaled = probabilities / probabilities.sum(axis=1, keepdims=True)

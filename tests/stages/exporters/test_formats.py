@@ -51,12 +51,9 @@ from tests.stages.experiments import (
 pytestmark = pytest.mark.slow
 
 FORMATS: dict[str, Any] = {
-    "saved_model": SavedModelSettings(),
-    "keras": KerasSettings(),
-    "litert_float32": LiteRTSettings(),
-    "litert_float16": LiteRTFloat16Settings(),
-    "litert_int8": LiteRTInt8Settings(),
-}
+    "saved_model": SavedModelSettings(), "keras": KerasSettings(), "litert_float32": LiteRTSettings(),
+    "litert_float16": LiteRTFloat16Settings(), "litert_int8": LiteRTInt8Settings(),
+}  # fmt: skip
 if all(importlib.util.find_spec(package) for package in OnnxSettings.requires):
     FORMATS["onnx"] = OnnxSettings()
 
@@ -198,8 +195,7 @@ def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path:
 
 def test_int8_is_quantized_by_examples_of_the_training_split() -> None:
     images = np.concatenate([part["images"] for part in LiteRT(representative_examples=50)._representative(digits())])
-    assert images.dtype == np.float32
-    assert len(images) == 50
+    assert (images.dtype, len(images)) == (np.float32, 50)
     training = {image.tobytes() for image in np.asarray(digits().train.images, np.float32)}
     assert {image.tobytes() for image in images} <= training
 

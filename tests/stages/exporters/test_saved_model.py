@@ -85,30 +85,22 @@ def test_the_file_holds_the_network_once(photos: Dataset, trained: Model, tmp_pa
 def test_encoded_images_give_what_their_decoded_pixels_give(loaded: Any) -> None:
     """JPEG and PNG of several sizes in one batch, by the set's own way of resizing."""
     contents = [
-        encoded(photo(33, 70), "JPEG"),
-        encoded(photo(33, 71, "L"), "JPEG"),
-        encoded(photo(90, 71, "CMYK"), "JPEG"),
-        encoded(photo(90, 71), "JPEG", progressive=True),
-        encoded(photo(20, 24, "RGBA"), "PNG"),
-        encoded(photo(21, 24).convert("P"), "PNG"),
-        encoded(photo(21, 24).convert("1"), "PNG"),
+        encoded(photo(33, 70), "JPEG"), encoded(photo(33, 71, "L"), "JPEG"), encoded(photo(90, 71, "CMYK"), "JPEG"),
+        encoded(photo(90, 71), "JPEG", progressive=True), encoded(photo(20, 24, "RGBA"), "PNG"),
+        encoded(photo(21, 24).convert("P"), "PNG"), encoded(photo(21, 24).convert("1"), "PNG"),
         encoded(Image.fromarray((np.arange(600).reshape(20, 30) * 101).astype(np.uint16)), "PNG"),
         *(encoded(photo(50, 31), "JPEG", exif=exif(value)) for value in range(1, 9)),
-    ]
+    ]  # fmt: skip
     pixels = np.stack(Decoder((20, 24, 3), "crop")(contents))  # type: ignore[arg-type]
     outputs = loaded.signatures["serve_bytes"](encoded=tf.constant(contents))
     np.testing.assert_array_equal(outputs["probabilities"], loaded(tf.constant(pixels)))
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"no image", encoded(photo(40, 40), "JPEG")[:200], encoded(photo(40, 40), "PNG")[:200]),
-        encoded(photo(40, 40), "WEBP"),
-    ],
-    ids=["empty", "text", "half a JPEG", "half a PNG", "WebP"],
-)
+@pytest.mark.parametrize("content", [
+    *(b"", b"no image", encoded(photo(40, 40), "JPEG")[:200], encoded(photo(40, 40), "PNG")[:200]),
+    encoded(photo(40, 40), "WEBP"),
+], ids=["empty", "text", "half a JPEG", "half a PNG", "WebP"])  # fmt: skip
 def test_what_is_no_whole_image_is_an_error(loaded: Any, content: bytes) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         loaded.signatures["serve_bytes"](encoded=tf.constant([content]))

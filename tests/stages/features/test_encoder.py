@@ -57,8 +57,7 @@ def test_a_vocabulary_is_ordered_by_frequency_then_name() -> None:
 def test_values_are_as_documented(encoder: keras.Model) -> None:
     tensors = encoding(encoder)(COLUMNS, slice(None))
     numbers = tensors[NUMBERS]
-    assert numbers.dtype == np.float32
-    assert numbers.shape == (ROWS, 2 + 1 + 3 + 3 + 1)
+    assert (numbers.dtype, numbers.shape) == (np.float32, (ROWS, 2 + 1 + 3 + 3 + 1))
     wide = COLUMNS["width"]
     np.testing.assert_allclose(numbers[:, 0], (wide - wide.mean()) / wide.std(), rtol=1e-6, atol=1e-7)
     is_missing = np.isnan(COLUMNS["age"])
@@ -75,8 +74,7 @@ def test_unknown_categories_are_zeros(encoder: keras.Model) -> None:
     row = {name: values[:1] for name, values in COLUMNS.items()}
     row |= {"color": np.array(["green"], object), "class": np.array([9]), "zip": np.array(["?"], object)}
     tensors = encoding(encoder)(row, slice(None))
-    assert tensors[NUMBERS][0, 3:].tolist() == [0] * 6 + [1]
-    assert tensors["zip"][0] == 0
+    assert (tensors[NUMBERS][0, 3:].tolist(), tensors["zip"][0]) == ([0] * 6 + [1], 0)
 
 
 def test_values_that_keras_gives_a_meaning_have_none_here() -> None:

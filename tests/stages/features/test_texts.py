@@ -26,8 +26,7 @@ def test_a_vocabulary_is_ordered_by_frequency_then_name_and_limited() -> None:
 
 def test_the_length_is_that_of_most_texts_up_to_a_limit() -> None:
     texts = np.array(["one"] * 98 + ["word " * 50] * 2, object)
-    assert learn_text(texts, 9).length == 1
-    assert learn_text(texts, 9, length=7).length == 7
+    assert (learn_text(texts, 9).length, learn_text(texts, 9, length=7).length) == (1, 7)
     assert learn_text(np.array(["word " * 999], object), 9).length == LONGEST
 
 

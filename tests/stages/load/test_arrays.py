@@ -44,20 +44,15 @@ def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
         arrays(ArraysSettings(files=file, target="both", features=["x"], task=RegressionSettings()))
 
 
-@pytest.mark.parametrize(
-    ("targets", "task", "names"),
-    [
-        (CLASSES, Classification, [*map(str, range(20))]),
-        (np.array(["b", "a", "c"])[CLASSES % 3], Classification, ["a", "b", "c"]),
-        (CLASSES % 2 == 1, Classification, ["False", "True"]),
-        (NUMBERS, Regression, ["target"]),
-        (NUMBERS[:, np.newaxis], Regression, ["target"]),
-        (VECTORS[:, :2], Regression, ["target_0", "target_1"]),
-        (CLASSES[:, np.newaxis] % [2, 3, 1] == 1, MultiLabel, ["target_0", "target_1", "target_2"]),
-        (np.float32(CLASSES[:, np.newaxis] % [2, 3, 1] == 0), MultiLabel, ["target_0", "target_1", "target_2"]),
-        (pd.DataFrame({"wet": CLASSES % 2, "old": CLASSES // 10}), MultiLabel, ["wet", "old"]),
-    ],
-)
+@pytest.mark.parametrize(("targets", "task", "names"), [
+    (CLASSES, Classification, [*map(str, range(20))]),
+    (np.array(["b", "a", "c"])[CLASSES % 3], Classification, ["a", "b", "c"]),
+    (CLASSES % 2 == 1, Classification, ["False", "True"]), (NUMBERS, Regression, ["target"]),
+    (NUMBERS[:, np.newaxis], Regression, ["target"]), (VECTORS[:, :2], Regression, ["target_0", "target_1"]),
+    (CLASSES[:, np.newaxis] % [2, 3, 1] == 1, MultiLabel, ["target_0", "target_1", "target_2"]),
+    (np.float32(CLASSES[:, np.newaxis] % [2, 3, 1] == 0), MultiLabel, ["target_0", "target_1", "target_2"]),
+    (pd.DataFrame({"wet": CLASSES % 2, "old": CLASSES // 10}), MultiLabel, ["wet", "old"]),
+])  # fmt: skip
 def test_the_task_follows_from_the_targets(targets: Any, task: type, names: list[str]) -> None:
     dataset = cut(VECTORS, targets)
     assert isinstance(dataset.task, task)
@@ -85,8 +80,7 @@ def test_features_keep_their_kinds_and_values() -> None:
     scaled = ((VECTORS[rows] - train.mean(axis=0)) / train.std(axis=0)).astype(np.float32)
     tensor = np.asarray(dataset.test.inputs["numbers"])
     places = [next(place for place in range(tensor.shape[1]) if np.allclose(tensor[:, place], one)) for one in scaled.T]
-    assert len({*places}) == VECTORS.shape[1]
-    assert len(dataset.fingerprint) == 32
+    assert (len({*places}), len(dataset.fingerprint)) == (VECTORS.shape[1], 32)
     changed = {**features, "parts (m)": VECTORS + (np.arange(ROWS)[:, np.newaxis] == 5)}
     assert cut(changed, CLASSES % 3).fingerprint != cut(features, CLASSES % 3).fingerprint
 
@@ -115,25 +109,15 @@ def test_missing_elements_of_vectors_are_imputed() -> None:
     np.testing.assert_allclose(tensor[np.isnan(column), 0], median, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("images", "ends"),
-    [
-        (PIXELS, (0, 255)),
-        (PIXELS[..., np.newaxis] // 3, (0, 255)),
-        (PIXELS[..., np.newaxis] / 255 * 1.0001, (0, 1)),
-        (PIXELS[..., np.newaxis] / 255 * 0.3, (0, 1)),
-        (PIXELS[..., np.newaxis] > 99, (0, 1)),
-        ((PIXELS > 99).astype(np.uint8), (0, 1)),
-        (np.zeros_like(PIXELS), (0, 1)),
-        (PIXELS[..., np.newaxis] / 255 - 0.5, (-0.5, 0.5)),
-        (PIXELS[..., np.newaxis] / 127.5 - 1, (-1, 1)),
-        (PIXELS[..., np.newaxis] * np.uint16(257), (0, 65535)),
-        (PIXELS // 15, (0, 17)),
-        (PIXELS[..., np.newaxis] * 16.0, (0, 4080)),
-        (PIXELS[..., np.newaxis] - 300.0, (-300, -45)),
-        (PIXELS[..., np.newaxis] / 255 / 255, (0, 1 / 255)),
-    ],
-)
+@pytest.mark.parametrize(("images", "ends"), [
+    (PIXELS, (0, 255)), (PIXELS[..., np.newaxis] // 3, (0, 255)), (PIXELS[..., np.newaxis] / 255 * 1.0001, (0, 1)),
+    (PIXELS[..., np.newaxis] / 255 * 0.3, (0, 1)), (PIXELS[..., np.newaxis] > 99, (0, 1)),
+    ((PIXELS > 99).astype(np.uint8), (0, 1)), (np.zeros_like(PIXELS), (0, 1)),
+    (PIXELS[..., np.newaxis] / 255 - 0.5, (-0.5, 0.5)), (PIXELS[..., np.newaxis] / 127.5 - 1, (-1, 1)),
+    (PIXELS[..., np.newaxis] * np.uint16(257), (0, 65535)), (PIXELS // 15, (0, 17)),
+    (PIXELS[..., np.newaxis] * 16.0, (0, 4080)), (PIXELS[..., np.newaxis] - 300.0, (-300, -45)),
+    (PIXELS[..., np.newaxis] / 255 / 255, (0, 1 / 255)),
+])  # fmt: skip
 def test_pixels_are_images(images: np.ndarray, ends: tuple[float, float]) -> None:
     """Their range is the unit that they come near, else that of the training pixels, so that they span it."""
     dataset = cut(images, CLASSES % 3)
@@ -189,18 +173,15 @@ def test_splits_that_are_given_stay_and_others_are_cut() -> None:
         np.testing.assert_array_equal(dataset.test.features["features"], parts[2][0])
 
 
-@pytest.mark.parametrize(
-    ("names", "settings", "sizes"),
-    [
-        ({"x_train": PIXELS, "y_train": CLASSES, "x_test": PIXELS[:40], "y_test": CLASSES[:40]}, {}, [270, 30, 40]),
-        ({"x": VECTORS, "y": NUMBERS, "w": NUMBERS**2}, {}, [216, 24, 60]),
-        ({"x": VECTORS, "y": NUMBERS, "size": NUMBERS**2}, {"weight": "size"}, [216, 24, 60]),
-        ({"x_train": NUMBERS, "y_train": CLASSES, "s_train": NUMBERS**2}, {"weight": "s_train"}, [216, 24, 60]),
-        ({"x_train": VECTORS, "y_train": NUMBERS, "x_valid": VECTORS[:9], "y_valid": NUMBERS[:9]}, {}, [240, 9, 60]),
-        ({"size": NUMBERS, "hot": CLASSES % 2, "note": TEXTS}, {"target": "hot", "weight": None}, [216, 24, 60]),
-        ({"a": NUMBERS, "b": -NUMBERS, "c": VECTORS}, {"target": ["a", "b"]}, [216, 24, 60]),
-    ],
-)
+@pytest.mark.parametrize(("names", "settings", "sizes"), [
+    ({"x_train": PIXELS, "y_train": CLASSES, "x_test": PIXELS[:40], "y_test": CLASSES[:40]}, {}, [270, 30, 40]),
+    ({"x": VECTORS, "y": NUMBERS, "w": NUMBERS**2}, {}, [216, 24, 60]),
+    ({"x": VECTORS, "y": NUMBERS, "size": NUMBERS**2}, {"weight": "size"}, [216, 24, 60]),
+    ({"x_train": NUMBERS, "y_train": CLASSES, "s_train": NUMBERS**2}, {"weight": "s_train"}, [216, 24, 60]),
+    ({"x_train": VECTORS, "y_train": NUMBERS, "x_valid": VECTORS[:9], "y_valid": NUMBERS[:9]}, {}, [240, 9, 60]),
+    ({"size": NUMBERS, "hot": CLASSES % 2, "note": TEXTS}, {"target": "hot", "weight": None}, [216, 24, 60]),
+    ({"a": NUMBERS, "b": -NUMBERS, "c": VECTORS}, {"target": ["a", "b"]}, [216, 24, 60]),
+])  # fmt: skip
 def test_files(names: Mapping[str, np.ndarray], settings: dict[str, Any], sizes: list[int], tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", allow_pickle=False, **names)
     given = ArraysSettings(files=str(tmp_path / "some.npz"), **settings)
@@ -219,40 +200,37 @@ def words(**columns: Any) -> tuple[Any, Any]:
     return {"size": NUMBERS, **columns}, CLASSES % 3
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: (), "the function of the data returned ()"),
-        (lambda: {"x": NUMBERS, "y": CLASSES}, "the function of the data returned a dict. Expected arrays: (train"),
-        (lambda: tf.data.Dataset.range(3), "returned a _RangeDataset. Expected arrays: (train"),
-        (lambda: (NUMBERS, CLASSES % 2 * 1.0), "target has 2 values (0, 1). Expected task=classification"),
-        (lambda: (NUMBERS, CLASSES % 3 + 1.0), "target has 3 values (1, 2, 3). Expected task=classification"),
-        (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
-        (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
-        (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
-        (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
-        (lambda: (pd.DataFrame(np.eye(300)[:, :2], columns=["x", "x"]), CLASSES % 3), "train has two columns x"),
-        (lambda: ({1: NUMBERS, "1": NUMBERS}, CLASSES % 3), "train has two columns 1"),
-        (lambda: (csr_matrix(VECTORS), CLASSES % 3), "train: features is a csr_matrix. Expected an array with a row"),
-        (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
-        (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
-        (lambda: (np.where(PIXELS[..., np.newaxis] == 7, np.nan, 1.0), CLASSES), "train: features is nan in row "),
-        (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
-        (lambda: words(mixed=np.array([1, "a"] * 150, object)), "column mixed: 'a' is a str, unlike row 1"),
-        (lambda: words(name=np.array([b"\xff", b"a"] * 150)), "train, column name: Invalid UTF8 payload"),
-        (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
-        (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
-        (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
-        (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
-        (lambda: words(image=PIXELS), "data has images beside other features"),
-        (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
-        (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
-        (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
-        (lambda: ({}, CLASSES % 3), "data has no feature"),
-        (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no example"),
-        (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no example"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: (), "the function of the data returned ()"),
+    (lambda: {"x": NUMBERS, "y": CLASSES}, "the function of the data returned a dict. Expected arrays: (train"),
+    (lambda: tf.data.Dataset.range(3), "returned a _RangeDataset. Expected arrays: (train"),
+    (lambda: (NUMBERS, CLASSES % 2 * 1.0), "target has 2 values (0, 1). Expected task=classification"),
+    (lambda: (NUMBERS, CLASSES % 3 + 1.0), "target has 3 values (1, 2, 3). Expected task=classification"),
+    (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
+    (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
+    (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
+    (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
+    (lambda: (pd.DataFrame(np.eye(300)[:, :2], columns=["x", "x"]), CLASSES % 3), "train has two columns x"),
+    (lambda: ({1: NUMBERS, "1": NUMBERS}, CLASSES % 3), "train has two columns 1"),
+    (lambda: (csr_matrix(VECTORS), CLASSES % 3), "train: features is a csr_matrix. Expected an array with a row"),
+    (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
+    (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
+    (lambda: (np.where(PIXELS[..., np.newaxis] == 7, np.nan, 1.0), CLASSES), "train: features is nan in row "),
+    (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
+    (lambda: words(mixed=np.array([1, "a"] * 150, object)), "column mixed: 'a' is a str, unlike row 1"),
+    (lambda: words(name=np.array([b"\xff", b"a"] * 150)), "train, column name: Invalid UTF8 payload"),
+    (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
+    (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
+    (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
+    (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
+    (lambda: words(image=PIXELS), "data has images beside other features"),
+    (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
+    (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
+    (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
+    (lambda: ({}, CLASSES % 3), "data has no feature"),
+    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no example"),
+    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no example"),
+])  # fmt: skip
 def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         dataset_of_result(make())
@@ -260,20 +238,17 @@ def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: st
     assert "\n" not in str(error.value).strip()
 
 
-@pytest.mark.parametrize(
-    ("names", "settings", "message"),
-    [
-        (None, {}, "cannot be read (No such file or directory)"),
-        (b"no zip", {}, "cannot be read (File is not a zip file)"),
-        ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has a, b"),
-        ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
-        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
-        ({"x": NUMBERS, "y": CLASSES}, {"weight": "c"}, "data.weight=c: "),
-        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is no array"),
-        ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "data.features: a is numbr"),
-        ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
-    ],
-)
+@pytest.mark.parametrize(("names", "settings", "message"), [
+    (None, {}, "cannot be read (No such file or directory)"),
+    (b"no zip", {}, "cannot be read (File is not a zip file)"),
+    ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has a, b"),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
+    ({"x": NUMBERS, "y": CLASSES}, {"weight": "c"}, "data.weight=c: "),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is no array"),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "data.features: a is numbr"),
+    ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
+])  # fmt: skip
 def test_files_that_cannot_be_read(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "some.npz"
     if isinstance(names, dict):

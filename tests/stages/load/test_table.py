@@ -26,18 +26,15 @@ from tests.stages.images import Telling
 ROWS = 400
 RANDOM = np.random.default_rng(7)
 COLUMNS: dict[str, Any] = {
-    "size": RANDOM.normal(100, 20, ROWS).round(3),
-    "area (m²)": RANDOM.normal(5, 2, ROWS).round(3),
+    "size": RANDOM.normal(100, 20, ROWS).round(3), "area (m²)": RANDOM.normal(5, 2, ROWS).round(3),
     "color": RANDOM.choice(["red", "blue", "green"], ROWS),
     "shop": [f"s{number}" for number in RANDOM.integers(0, 60, ROWS)],
     "patient": [f"p{number}" for number in RANDOM.integers(0, 40, ROWS)],
     "day": [f"2024-{row % 12 + 1:02}-{row % 28 + 1:02}" for row in range(ROWS)],
-    "part": RANDOM.choice(["train", "Validation", "test"], ROWS),
-    "weight": RANDOM.random(ROWS).round(3),
-    "grade": RANDOM.integers(1, 5, ROWS),
-    "price": RANDOM.normal(1000, 200, ROWS).round(2),
+    "part": RANDOM.choice(["train", "Validation", "test"], ROWS), "weight": RANDOM.random(ROWS).round(3),
+    "grade": RANDOM.integers(1, 5, ROWS), "price": RANDOM.normal(1000, 200, ROWS).round(2),
     "rent": RANDOM.normal(10, 2, ROWS).round(3),
-}
+}  # fmt: skip
 
 Load = Callable[..., Dataset]
 
@@ -160,8 +157,7 @@ def test_files_are_those_of_splits(tmp_path: Path, cache: bool) -> None:
     settings.check("data")
     dataset = table(settings, None, None, tmp_path / "cache" if cache else None)
     sizes = {name: {*np.asarray(split.features["size"][:]).astype(int)} for name, split in dataset.splits.items()}
-    assert sizes["test"] == {*range(200, 300)}
-    assert sizes["train"] | sizes["val"] == {*range(200)}
+    assert (sizes["test"], sizes["train"] | sizes["val"]) == ({*range(200, 300)}, {*range(200)})
     assert len(sizes["val"]) == 20
 
 
@@ -229,8 +225,7 @@ def test_the_fingerprint_follows_values_targets_and_splits(load: Load, tmp_path:
     (tmp_path / "table.csv").unlink()
     found.append(load(replaced={"size": COLUMNS["size"] + 1}).fingerprint)
     (tmp_path / "table.csv").unlink()
-    assert load().fingerprint == found[0]
-    assert len({*found}) == 4
+    assert (load().fingerprint, len({*found})) == (found[0], 4)
 
 
 def test_rows_that_cannot_be_used_are_left_out_and_listed(load: Load, tmp_path: Path) -> None:
@@ -256,38 +251,35 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
     return {name: values}
 
 
-@pytest.mark.parametrize(
-    ("columns", "settings", "message"),
-    [
-        ({"price": [5] * ROWS}, {}, "data.target=price has one value alone"),
-        ({"price": [5.5] * ROWS}, {}, "data.target=price is 5.5 in all rows"),
-        (replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
-        ({"price": [""] * ROWS}, {}, "data.target=price has no values"),
-        ({}, {"features": {"price": "leave_out"}}, "data.target=price is left out by data.features"),
-        ({"price": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=price has an identifier, 400 different"),
-        ({}, {"target": ["price", "color"]}, "table.csv row 1, column color is blue, and there are"),
-        ({"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3}, {"target": ["hot", "old"]}, "column old is 2"),
-        (replaced("weight", 4, "-0.5"), {"weight": "weight"}, "row 5, column weight: '-0.5' is less than 0"),
-        (replaced("part", 4, "other"), {"split_column": "part"}, "row 5, column part is other"),
-        ({"part": ["val", "test"] * (ROWS // 2)}, {"split_column": "part"}, "has no train row that"),
-        (
-            {"price": ["" if part == "test" else row / 7 for row, part in enumerate(COLUMNS["part"])]},
-            {"split_column": "part", "on_error": "skip"},
-            "has no test row that can be used",
-        ),
-        ({}, {"split_column": "part", "group": "patient"}, "is in the splits"),
-        (replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
-        ({}, {"features": ["day"]}, "day: dates"),
-        ({"price": [1.7e9 + row / 7 for row in range(ROWS)]}, {}, "data.target=price is rounded by up to"),
-        (replaced("price", 4, "1e300"), {}, "row 5, column price: '1e300' is too large for a float32"),
-        ({"price": ["n/k" if row % 3 == 2 else row / 7 for row in range(ROWS)]}, {}, "has 'n/k', and 267 of"),
-        ({"size": ["?" if row % 3 else row / 7 for row in range(ROWS)]}, {}, "row 2, column size has '?', and"),
-        ({"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
-        ({"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
-        ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price has '$900'. Expected numbers"),
-        ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "class blue has 1"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "settings", "message"), [
+    ({"price": [5] * ROWS}, {}, "data.target=price has one value alone"),
+    ({"price": [5.5] * ROWS}, {}, "data.target=price is 5.5 in all rows"),
+    (replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
+    ({"price": [""] * ROWS}, {}, "data.target=price has no values"),
+    ({}, {"features": {"price": "leave_out"}}, "data.target=price is left out by data.features"),
+    ({"price": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=price has an identifier, 400 different"),
+    ({}, {"target": ["price", "color"]}, "table.csv row 1, column color is blue, and there are"),
+    ({"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3}, {"target": ["hot", "old"]}, "column old is 2"),
+    (replaced("weight", 4, "-0.5"), {"weight": "weight"}, "row 5, column weight: '-0.5' is less than 0"),
+    (replaced("part", 4, "other"), {"split_column": "part"}, "row 5, column part is other"),
+    ({"part": ["val", "test"] * (ROWS // 2)}, {"split_column": "part"}, "has no train row that"),
+    (
+        {"price": ["" if part == "test" else row / 7 for row, part in enumerate(COLUMNS["part"])]},
+        {"split_column": "part", "on_error": "skip"},
+        "has no test row that can be used",
+    ),
+    ({}, {"split_column": "part", "group": "patient"}, "is in the splits"),
+    (replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
+    ({}, {"features": ["day"]}, "day: dates"),
+    ({"price": [1.7e9 + row / 7 for row in range(ROWS)]}, {}, "data.target=price is rounded by up to"),
+    (replaced("price", 4, "1e300"), {}, "row 5, column price: '1e300' is too large for a float32"),
+    ({"price": ["n/k" if row % 3 == 2 else row / 7 for row in range(ROWS)]}, {}, "has 'n/k', and 267 of"),
+    ({"size": ["?" if row % 3 else row / 7 for row in range(ROWS)]}, {}, "row 2, column size has '?', and"),
+    ({"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
+    ({"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
+    ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price has '$900'. Expected numbers"),
+    ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "class blue has 1"),
+])  # fmt: skip
 def test_tables_that_cannot_be_learned_from(
     load: Load, columns: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
@@ -295,22 +287,19 @@ def test_tables_that_cannot_be_learned_from(
         load(replaced=columns, **settings)
 
 
-@pytest.mark.parametrize(
-    ("columns", "settings"),
-    [
-        ({"cost (a: b)": [f"${row + 900}" for row in range(ROWS)]}, {"features": {"shop": "leave_out"}}),
-        ({}, {"features": {"size": "numbr", "shop": "leave_out"}}),
-        ({}, {"target": ["price", "color"], "features": {"shop": "leave_out"}}),
-        (
-            {"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3},
-            {"target": ["hot", "old"], "features": {"shop": "leave_out"}},
-        ),
-        (
-            {"said": [f"row {row} of the table" for row in range(ROWS)]},
-            {"features": dict.fromkeys([*COLUMNS][:-2], "leave_out") | {"rent": "leave_out"}},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("columns", "settings"), [
+    ({"cost (a: b)": [f"${row + 900}" for row in range(ROWS)]}, {"features": {"shop": "leave_out"}}),
+    ({}, {"features": {"size": "numbr", "shop": "leave_out"}}),
+    ({}, {"target": ["price", "color"], "features": {"shop": "leave_out"}}),
+    (
+        {"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3},
+        {"target": ["hot", "old"], "features": {"shop": "leave_out"}},
+    ),
+    (
+        {"said": [f"row {row} of the table" for row in range(ROWS)]},
+        {"features": dict.fromkeys([*COLUMNS][:-2], "leave_out") | {"rent": "leave_out"}},
+    ),
+])  # fmt: skip
 def test_what_an_error_advises_works_and_keeps_what_is_declared(
     load: Load, columns: dict[str, Any], settings: dict[str, Any]
 ) -> None:

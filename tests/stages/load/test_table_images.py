@@ -72,15 +72,10 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
     assert (photos / "data" / "classes.csv").exists() == (task is not Regression)
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("gone.png", "No such file or directory"),
-        ("/etc/hostname", "is no path below data.root"),
-        ("fifo.png", "not a regular file"),
-        ("text.png", "cannot identify it"),
-    ],
-)
+@pytest.mark.parametrize(("path", "why"), [
+    ("gone.png", "No such file or directory"), ("/etc/hostname", "is no path below data.root"),
+    ("fifo.png", "not a regular file"), ("text.png", "cannot identify it"),
+])  # fmt: skip
 def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:
     os.mkfifo(photos / "photos" / "fifo.png")
     (photos / "photos" / "text.png").write_text("no image")
@@ -97,17 +92,13 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
     assert why in (photos / "data" / "skipped.csv").read_text()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"features": {"file": "image", "price": "number"}}, "data.features: price beside the image file"),
-        ({"features": {"file": "image", "kind": "image"}}, "data.features: kind beside the image file"),
-        ({"features": {"kind": "image"}}, "data.features: kind is an image and the target"),
-        ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
-        ({"features": {"file": "text"}}, "without a column of images"),
-        ({"size": 0}, "data.size=0 is no size"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    ({"features": {"file": "image", "price": "number"}}, "data.features: price beside the image file"),
+    ({"features": {"file": "image", "kind": "image"}}, "data.features: kind beside the image file"),
+    ({"features": {"kind": "image"}}, "data.features: kind is an image and the target"),
+    ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
+    ({"features": {"file": "text"}}, "without a column of images"), ({"size": 0}, "data.size=0 is no size"),
+])  # fmt: skip
 def test_settings_that_cannot_be_used(photos: Path, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(photos, "kind", **given)

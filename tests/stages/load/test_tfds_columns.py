@@ -30,27 +30,17 @@ NUMBERS = kinds.FeaturesDict(
 def example(row: int) -> dict[str, Any]:
     """Returns values of any feature that a test names."""
     return {
-        "text": f"a review of many words, number {row}",
-        "label": row % 2,
-        "labels": [place for place in range(3) if row // 2**place % 2],
-        "price": row / 7,
-        "count": row * 3,
+        "text": f"a review of many words, number {row}", "label": row % 2,
+        "labels": [place for place in range(3) if row // 2**place % 2], "price": row / 7, "count": row * 3,
         "numbers": {"age": row / 3, "rooms": row % 4, "sex": row % 2, "parts": [row, 1 / (row + 1), row % 5]},
-        "image": image(row),
-        "boxes": [],
-    }
+        "image": image(row), "boxes": [],
+    }  # fmt: skip
 
 
 FEATURES = {
-    "text": kinds.Text(),
-    "label": kinds.ClassLabel(names=["bad", "good"]),
-    "labels": LABELS,
-    "price": np.float32,
-    "count": np.int64,
-    "numbers": NUMBERS,
-    "image": IMAGE,
-    "boxes": kinds.Sequence(kinds.BBoxFeature()),
-}
+    "text": kinds.Text(), "label": kinds.ClassLabel(names=["bad", "good"]), "labels": LABELS, "price": np.float32,
+    "count": np.int64, "numbers": NUMBERS, "image": IMAGE, "boxes": kinds.Sequence(kinds.BBoxFeature()),
+}  # fmt: skip
 NESTED = {"numbers_age": "number", "numbers_rooms": "category", "numbers_sex": "category", "numbers_parts": "vector"}
 
 
@@ -61,23 +51,19 @@ def load(folder: Path, names: Sequence[str], told: Telling | None = None, **give
     return tfds(TfdsSettings(name="_".join(names), dir=str(folder), **{"size": 12, **given}), told)
 
 
-@pytest.mark.parametrize(
-    ("names", "given", "task", "expected"),
-    [
-        (["text", "label"], {}, Classification, {"text": "text"}),
-        (["text", "labels"], {}, MultiLabel, {"text": "text"}),
-        (["numbers", "price"], {"label_key": "price"}, Regression, NESTED),
-        (["numbers", "count"], {"label_key": "count"}, Regression, NESTED),
-        (
-            ["numbers"],
-            {"label_key": "numbers/sex", "features": ["numbers/age"]},
-            Classification,
-            {"numbers_age": "number"},
-        ),
-        (["image", "labels", "boxes"], {}, MultiLabel, {"images": "image"}),
-        (["image", "price"], {"label_key": "price"}, Regression, {"images": "image"}),
-    ],
-)
+@pytest.mark.parametrize(("names", "given", "task", "expected"), [
+    (["text", "label"], {}, Classification, {"text": "text"}), (["text", "labels"], {}, MultiLabel, {"text": "text"}),
+    (["numbers", "price"], {"label_key": "price"}, Regression, NESTED),
+    (["numbers", "count"], {"label_key": "count"}, Regression, NESTED),
+    (
+        ["numbers"],
+        {"label_key": "numbers/sex", "features": ["numbers/age"]},
+        Classification,
+        {"numbers_age": "number"},
+    ),
+    (["image", "labels", "boxes"], {}, MultiLabel, {"images": "image"}),
+    (["image", "price"], {"label_key": "price"}, Regression, {"images": "image"}),
+])  # fmt: skip
 def test_kinds_and_task_are_found(
     names: list[str], given: dict[str, Any], task: type, expected: dict[str, str], tmp_path: Path
 ) -> None:

@@ -72,15 +72,9 @@ def test_the_wide_part_is_linear() -> None:
     np.testing.assert_allclose(network(2 * x), 2 * network(x), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "values", "name"),
-    [
-        ((28, 28, 1), {}, "cnn"),
-        ((7,), {}, "mlp"),
-        (COLUMNS, VALUES, "mlp"),
-        ({"text": (6,)}, TEXT, "text_cnn"),
-        ({"text": (6,), "numbers": (2,)}, TEXT, "mlp"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "values", "name"), [
+    ((28, 28, 1), {}, "cnn"), ((7,), {}, "mlp"), (COLUMNS, VALUES, "mlp"), ({"text": (6,)}, TEXT, "text_cnn"),
+    ({"text": (6,), "numbers": (2,)}, TEXT, "mlp"),
+])  # fmt: skip
 def test_auto_chooses_by_the_inputs(shape: Any, values: dict[str, int], name: str) -> None:
     assert auto(shape, 3, values).name == name

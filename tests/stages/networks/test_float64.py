@@ -30,22 +30,13 @@ DATASET = replace(real_digits(17), normalization=Normalization((1 / 15,), (-0.1,
 """Of batches of 8 the last has one example. None of the numbers here is one of float32."""
 
 SGD: dict[str, Any] = {
-    "learning_rate": 0.3,
-    "momentum": 0.7,
-    "weight_decay": 0.03,
-    "clip_norm": 0.6,
-    "ema_momentum": 0.9,
-}
+    "learning_rate": 0.3, "momentum": 0.7, "weight_decay": 0.03, "clip_norm": 0.6, "ema_momentum": 0.9,
+}  # fmt: skip
 SETTINGS = TrainSettings(
-    epochs=3,
-    batch_size=8,
-    seed=1,
-    label_smoothing=0.1,
-    class_weights=[0.1 * number for number in range(1, 11)],
-    restore_best=False,
-    optimizer=SgdSettings(**SGD, ema_use=True),
+    epochs=3, batch_size=8, seed=1, label_smoothing=0.1, class_weights=[0.1 * number for number in range(1, 11)],
+    restore_best=False, optimizer=SgdSettings(**SGD, ema_use=True),
     schedule=CosineSettings(warmup_epochs=1, final_share=0.1),
-)
+)  # fmt: skip
 
 
 def linear(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
@@ -143,15 +134,10 @@ def test_everything_at_once_is_numpy(replicas: int) -> None:
     assert_equal_to_numpy(mirrored(replicas), SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "changes"),
-    [
-        (1, {"optimizer": SgdSettings(**SGD, accumulation=3)}),
-        (3, {"optimizer": SgdSettings(**SGD, accumulation=5)}),
-        (2, {"optimizer": AdamWSettings(learning_rate=0.01, clip_norm=0.6), "schedule": ScheduleSettings()}),
-    ],
-    ids=["parts of a batch", "parts of replicas", "adamw"],
-)
+@pytest.mark.parametrize(("replicas", "changes"), [
+    (1, {"optimizer": SgdSettings(**SGD, accumulation=3)}), (3, {"optimizer": SgdSettings(**SGD, accumulation=5)}),
+    (2, {"optimizer": AdamWSettings(learning_rate=0.01, clip_norm=0.6), "schedule": ScheduleSettings()}),
+], ids=["parts of a batch", "parts of replicas", "adamw"])  # fmt: skip
 def test_one_at_a_time_is_numpy(replicas: int, changes: dict[str, Any]) -> None:
     assert_equal_to_numpy(one_device() if replicas == 1 else mirrored(replicas), replace(SETTINGS, **changes))
 

@@ -127,8 +127,7 @@ def test_what_a_network_wants_is_for_any_range_of_pixels() -> None:
     wanted = Normalization((0.5, 0.25, 1.0), (-1.0, -2.0, -3.0))
     grey = for_pixels_of(wanted, real_digits())  # 0 to 16, one channel: the mean of three
     low, high = (np.array([0.0, 16.0]) * grey.scale + grey.offset).tolist()
-    assert low == pytest.approx(-2.0)
-    assert high == pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0)
+    assert (low, high) == (pytest.approx(-2.0), pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0))
     colors = for_pixels_of(wanted, images())
     np.testing.assert_allclose(colors.scale, wanted.scale)
     np.testing.assert_allclose(colors.offset, wanted.offset)
@@ -145,15 +144,12 @@ def test_grey_images_are_repeated_for_the_three_channels_of_a_backbone() -> None
     np.testing.assert_array_equal(repeated(grey), np.repeat(grey, 3, axis=-1))
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        ("MobilNetV2", {}, r"Expected one of: MobileNetV2, .*Try: .*name=MobileNetV2"),
-        ("zzz", {}, "Expected one of: ConvNeXtBase.*Try: model.network.name=MobileNetV2"),
-        ("MobileNetV2", {"arguments": {"alfa": 1}}, r"MobileNetV2 cannot be made .*alfa"),
-        ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot be made for images of 16×16 .*at least 32x32"),
-    ],
-)
+@pytest.mark.parametrize(("name", "given", "message"), [
+    ("MobilNetV2", {}, r"Expected one of: MobileNetV2, .*Try: .*name=MobileNetV2"),
+    ("zzz", {}, "Expected one of: ConvNeXtBase.*Try: model.network.name=MobileNetV2"),
+    ("MobileNetV2", {"arguments": {"alfa": 1}}, r"MobileNetV2 cannot be made .*alfa"),
+    ("MobileNetV2", {"side": 16}, "MobileNetV2 cannot be made for images of 16×16 .*at least 32x32"),
+])  # fmt: skip
 def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message: str) -> None:
     side = given.pop("side", 32)
     with pytest.raises(UserError, match=message):

@@ -33,17 +33,11 @@ def test_mixed_precision_reaches_float32(policy: str) -> None:
     assert abs(on_digits(policy) - on_digits("float32")) <= 0.01
 
 
-@pytest.mark.parametrize(
-    ("policy", "compute", "variable", "last"),
-    [
-        ("float32", "float32", "float32", "float32"),
-        ("mixed_float16", "float16", "float32", "float32"),
-        ("mixed_bfloat16", "bfloat16", "float32", "float32"),
-        ("float16", "float16", "float16", "float32"),
-        ("bfloat16", "bfloat16", "bfloat16", "float32"),
-        ("float64", "float64", "float64", "float64"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "compute", "variable", "last"), [
+    ("float32", "float32", "float32", "float32"), ("mixed_float16", "float16", "float32", "float32"),
+    ("mixed_bfloat16", "bfloat16", "float32", "float32"), ("float16", "float16", "float16", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16", "float32"), ("float64", "float64", "float64", "float64"),
+])  # fmt: skip
 def test_layers_compute_in_their_dtypes(policy: str, compute: str, variable: str, last: str) -> None:
     before = keras.config.dtype_policy().name
     network = built_of(CnnSettings(), real_digits(64), one_device(), policy).network

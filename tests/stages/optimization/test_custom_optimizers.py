@@ -86,13 +86,10 @@ KERAS = ["Nadam", "Muon", "Lion", "Adafactor", "Lamb"]
 
 
 # Elsewhere than mirrored, variables are read and assigned by the same methods for every optimizer: two suffice there.
-@pytest.mark.parametrize(
-    ("target", "where"),
-    [
-        *((target, "mirrored 3") for target in [*KERAS, "own"]),
-        *((target, "central_storage 2") for target in ["Muon", "own"]),
-    ],
-)
+@pytest.mark.parametrize(("target", "where"), [
+    *((target, "mirrored 3") for target in [*KERAS, "own"]),
+    *((target, "central_storage 2") for target in ["Muon", "own"]),
+])  # fmt: skip
 def test_replicas_equal_one_device(target: str, where: str) -> None:
     path = f"{__name__}.Decaying" if target == "own" else f"keras.optimizers.{target}"
     policy, bound = ("float32", 2e-7) if target != "Lion" else ("float64", 1e-8)  # a sign turns rounding into steps
@@ -102,11 +99,8 @@ def test_replicas_equal_one_device(target: str, where: str) -> None:
 def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """With a slot and a counter; Keras' own have nothing else."""
     given: dict[str, Any] = {
-        "dataset": real_digits(150),
-        "optimizer": OPTIMIZERS["one's own"],
-        "schedule": HALVING,
-        "steps_per_call": 1,
-    }
+        "dataset": real_digits(150), "optimizer": OPTIMIZERS["one's own"], "schedule": HALVING, "steps_per_call": 1,
+    }  # fmt: skip
     given |= {"build": partial(small_mlp, policy="float32"), "early_stopping_patience": 0, "epochs": 2}
     whole, told = stopped.run(one_device(), None, **given)
     stopped.assert_resumes_as(whole, told, one_device, tmp_path, (4,), **given)
@@ -127,17 +121,13 @@ def test_float16_overflow_skips_one_step_everywhere(name: str, place: str) -> No
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies[0]) for copy in copies)
 
 
-@pytest.mark.parametrize(
-    ("target", "arguments", "message"),
-    [
-        ("keras.optimizers.Lion", {"global_clipnorm": 1.0}, "sets global_clipnorm.*optimizer.clip_norm"),
-        ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be made"),
-        ("keras.layers.ReLU", {}, "cannot be made"),
-        ("keras.optimizers.SGD", {"clipnorm": 1.0}, "with clipnorm of the optimizer.*Try: optimizer.clip_norm=0"),
-        (f"{__name__}.Decaying", {"clipvalue": 1.0}, "clip_norm=0.5 with clipvalue of the optimizer"),
-        (f"{__name__}.Forgetful", {}, "no checkpoint would have: calls"),
-    ],
-)
+@pytest.mark.parametrize(("target", "arguments", "message"), [
+    ("keras.optimizers.Lion", {"global_clipnorm": 1.0}, "sets global_clipnorm.*optimizer.clip_norm"),
+    ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be made"), ("keras.layers.ReLU", {}, "cannot be made"),
+    ("keras.optimizers.SGD", {"clipnorm": 1.0}, "with clipnorm of the optimizer.*Try: optimizer.clip_norm=0"),
+    (f"{__name__}.Decaying", {"clipvalue": 1.0}, "clip_norm=0.5 with clipvalue of the optimizer"),
+    (f"{__name__}.Forgetful", {}, "no checkpoint would have: calls"),
+])  # fmt: skip
 def test_what_would_train_otherwise_in_silence_is_refused(target: str, arguments: dict[str, Any], message: str) -> None:
     dataset, where = real_digits(64), one_device()
     given = settings(optimizer=CustomOptimizerSettings(_target_=target, arguments=arguments, clip_norm=0.5))

@@ -100,26 +100,23 @@ def outputs_of(task: Task) -> tf.Tensor:
     return tf.constant(RANDOM.normal(size=(COUNT, task.outputs)), tf.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "loss", "expected"),
-    [
-        ("numbers", {"_target_": "keras.losses.Huber", "delta": 2.0}, keras.losses.Huber(2.0, reduction=None)),
-        ("numbers", {"_target_": f"{HERE}.pinball", "quantile": 0.8}, lambda true, out: pinball(true, out, 0.8)),
-        (
-            "classes",
-            {"_target_": "keras.losses.CategoricalFocalCrossentropy", "from_logits": True},
-            keras.losses.CategoricalFocalCrossentropy(from_logits=True, reduction=None),
-        ),
-        ("classes", {"_target_": f"{HERE}.of_logits"}, of_logits),
-        ("classes", {"_target_": f"{HERE}.OfLogits"}, of_logits),
-        ("labels", {"_target_": "keras.losses.BinaryCrossentropy"}, keras.losses.BinaryCrossentropy(reduction=None)),
-        (
-            "two",
-            {"_target_": "keras.losses.BinaryFocalCrossentropy"},
-            keras.losses.BinaryFocalCrossentropy(reduction=None),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "loss", "expected"), [
+    ("numbers", {"_target_": "keras.losses.Huber", "delta": 2.0}, keras.losses.Huber(2.0, reduction=None)),
+    ("numbers", {"_target_": f"{HERE}.pinball", "quantile": 0.8}, lambda true, out: pinball(true, out, 0.8)),
+    (
+        "classes",
+        {"_target_": "keras.losses.CategoricalFocalCrossentropy", "from_logits": True},
+        keras.losses.CategoricalFocalCrossentropy(from_logits=True, reduction=None),
+    ),
+    ("classes", {"_target_": f"{HERE}.of_logits"}, of_logits),
+    ("classes", {"_target_": f"{HERE}.OfLogits"}, of_logits),
+    ("labels", {"_target_": "keras.losses.BinaryCrossentropy"}, keras.losses.BinaryCrossentropy(reduction=None)),
+    (
+        "two",
+        {"_target_": "keras.losses.BinaryFocalCrossentropy"},
+        keras.losses.BinaryFocalCrossentropy(reduction=None),
+    ),
+])  # fmt: skip
 def test_a_loss_of_the_users_is_that_of_each_example(name: str, loss: dict[str, Any], expected: Any) -> None:
     task = chosen_task(TASKS[name], AutoTaskSettings(loss=loss, single_logit=name == "two"), TARGETS[name])
     outputs, targets = outputs_of(task), TARGETS[name]
@@ -191,16 +188,12 @@ def test_names_of_metrics_are_those_of_the_configuration_alone() -> None:
     assert one.measured == ("accuracy", "auc", "auc_1")
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("two", AutoTaskSettings(single_logit=True)),
-        ("two", AutoTaskSettings(single_logit=True, loss={"_target_": "keras.losses.BinaryFocalCrossentropy"})),
-        ("classes", AutoTaskSettings(loss={"_target_": "keras.losses.CategoricalFocalCrossentropy"})),
-        ("labels", AutoTaskSettings()),
-        ("numbers", AutoTaskSettings()),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings"), [
+    ("two", AutoTaskSettings(single_logit=True)),
+    ("two", AutoTaskSettings(single_logit=True, loss={"_target_": "keras.losses.BinaryFocalCrossentropy"})),
+    ("classes", AutoTaskSettings(loss={"_target_": "keras.losses.CategoricalFocalCrossentropy"})),
+    ("labels", AutoTaskSettings()), ("numbers", AutoTaskSettings()),
+])  # fmt: skip
 def test_keras_computes_the_loss_of_a_task(name: str, settings: Any) -> None:
     """As `train=fit` and a network's own `compute_loss` have it do."""
     task = chosen_task(TASKS[name], settings, TARGETS[name])
@@ -224,23 +217,20 @@ OF_LOGITS = {"_target_": "keras.metrics.BinaryCrossentropy", "from_logits": True
 REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"}
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "problem", "fix"),
-    [
-        ("classes", RegressionSettings(), "the target is one of task=classification", "task=classification"),
-        ("classes", AutoTaskSettings(single_logit=True), "task.single_logit=true with 3 classes", "single_logit=false"),
-        ("numbers", AutoTaskSettings(loss=REDUCED), "returns () for 16 examples", "keras.ops.mean"),
-        ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient for 16 examples", "keras.ops.mean"),
-        ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
-        ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true with model.outputs=prob", "from_logits=false"),
-        ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.losses.CategoricalCross"),
-        ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "compute it of predictions.parquet"),
-        ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
-        ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "takes logits, and gets prob", "from_logits: false"),
-        ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
-        ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "it is no Task", "task._target_=null"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "problem", "fix"), [
+    ("classes", RegressionSettings(), "the target is one of task=classification", "task=classification"),
+    ("classes", AutoTaskSettings(single_logit=True), "task.single_logit=true with 3 classes", "single_logit=false"),
+    ("numbers", AutoTaskSettings(loss=REDUCED), "returns () for 16 examples", "keras.ops.mean"),
+    ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient for 16 examples", "keras.ops.mean"),
+    ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
+    ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true with model.outputs=prob", "from_logits=false"),
+    ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.losses.CategoricalCross"),
+    ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "compute it of predictions.parquet"),
+    ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
+    ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "takes logits, and gets prob", "from_logits: false"),
+    ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
+    ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "it is no Task", "task._target_=null"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(name: str, settings: Any, problem: str, fix: str) -> None:
     with pytest.raises(UserError) as refused:
         chosen_task(TASKS[name], settings, TARGETS[name]).of_network("probabilities")

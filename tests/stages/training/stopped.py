@@ -99,9 +99,7 @@ def assert_resumes_as(
     resumed, last = run(make(), folder, **changes)
     assert last.resumed_from == done
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
-    assert resumed.best_epoch == whole.best_epoch
-    assert resumed.steps == whole.steps
-    assert last.rows == told.rows
+    assert (resumed.best_epoch, resumed.steps, last.rows) == (whole.best_epoch, whole.steps, told.rows)
 
 
 class Whole(NamedTuple):

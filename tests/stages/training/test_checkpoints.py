@@ -95,18 +95,13 @@ def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
     assert found.arrays["scalar"].shape == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dataset": real_digits(400)}, r"data examples was 500 and is 400"),
-        ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is kernel bfloat16"),
-        ({"batch_size": 32}, r"batch_size was 64 and is 32"),
-        ({"seed": 2}, r"seed was 1 and is 2"),
-        ({"optimizer": adam()}, r"optimizer was SGD and is Adam"),
-        ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is \['BestWeights'\]"),
-    ],
-    ids=["data", "model", "batch size", "seed", "optimizer", "callbacks"],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"dataset": real_digits(400)}, r"data examples was 500 and is 400"),
+    ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is kernel bfloat16"),
+    ({"batch_size": 32}, r"batch_size was 64 and is 32"), ({"seed": 2}, r"seed was 1 and is 2"),
+    ({"optimizer": adam()}, r"optimizer was SGD and is Adam"),
+    ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is \['BestWeights'\]"),
+], ids=["data", "model", "batch size", "seed", "optimizer", "callbacks"])  # fmt: skip
 def test_a_checkpoint_of_another_training_is_refused(
     changes: dict[str, Any], message: str, stopped: Path, tmp_path: Path
 ) -> None:

@@ -108,14 +108,10 @@ def penalized(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
 PENALIZED = partial(built_of, {"_target_": f"{__name__}.penalized"}, policy="mixed_bfloat16")
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"replicas": 2, "optimizer": CLIPPED}, "with clipvalue .*Keras clips before the sum"),
-        ({"build": PENALIZED}, "Keras cannot add losses of different dtypes"),
-    ],
-    ids=["clipped", "penalty"],
-)
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({"replicas": 2, "optimizer": CLIPPED}, "with clipvalue .*Keras clips before the sum"),
+    ({"build": PENALIZED}, "Keras cannot add losses of different dtypes"),
+], ids=["clipped", "penalty"])  # fmt: skip
 def test_what_keras_takes_wrong_steps_with_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError, match=f"{problem}.*Try: train=loop"):
         run(**changes)
@@ -141,23 +137,18 @@ def test_a_step_of_the_network_s_own_is_taken_in_every_replica() -> None:
         train(built, DATASET, where, settings())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kind": "Doubled", "callbacks": [Noting()]},
-        {"kind": "Drawing", "optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
-        {"replicas": 2, "schedule": CosineSettings()},
-    ],
-    ids=["own step", "EMA, noise without a seed", "replicas"],
-)
+@pytest.mark.parametrize("changes", [
+    {"kind": "Doubled", "callbacks": [Noting()]},
+    {"kind": "Drawing", "optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+    {"replicas": 2, "schedule": CosineSettings()},
+], ids=["own step", "EMA, noise without a seed", "replicas"])  # fmt: skip
 def test_a_resumed_run_equals_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
     """Within an epoch, and after its last step, where what `train_step` returns beside metrics is known no more."""
     whole, told = run(**changes)
     for at in (13, 16):
         stopped.stop(folder=tmp_path, at=at, **given(**changes))
     resumed, again = run(tmp_path, **changes)
-    assert again.resumed_from == 16
-    assert again.rows == told.rows
+    assert (again.resumed_from, again.rows) == (16, told.rows)
     np.testing.assert_array_equal(whole, resumed)
     assert (tmp_path / "checkpoints" / "best.weights.h5").exists()
     if "callbacks" in changes:

@@ -111,8 +111,7 @@ def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(sourc
     assert [row["train/learning_rate"] for row in whole.history] == pytest.approx(expected, rel=1e-5)
     stop(tmp_path / "c", 14, **cosine)
     resumed, again = run(tmp_path / "c", **cosine)
-    assert again.rows == told.rows
-    assert list(again.rows) == [3, 4, 5]
+    assert (again.rows, list(again.rows)) == (told.rows, [3, 4, 5])
     np.testing.assert_array_equal(flat(whole.model.network), flat(resumed.model.network))
     assert resumed.record.metrics["val/start_loss"] == whole.record.metrics["val/start_loss"]
 

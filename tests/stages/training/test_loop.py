@@ -116,8 +116,7 @@ def test_with_float16_the_scale_of_weights_changes_nothing_and_the_finite_loss_o
         scale.dynamic_scale.assign(2.0**10)
         assert skipped > 1
         results.append((skipped, loop.run(4, 4)["loss"], int(scale.skipped_steps.numpy()), *flat(model.network)))
-    assert results[0][2] == 4
-    assert results[0] == results[1]
+    assert (results[0][2], results[0]) == (4, results[1])
 
 
 def test_means_of_no_finite_loss_are_none() -> None:

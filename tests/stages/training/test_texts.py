@@ -85,14 +85,10 @@ def test_replicas_equal_one_device(data: Dataset, network: Any) -> None:
     assert_replicas_equal_one_device(data, settings(batch_size=64), STEPS, made, 3)
 
 
-@pytest.mark.parametrize(
-    ("network", "policy"),
-    [
-        (TextCnnSettings(filters=32, dropout=0.2), "mixed_bfloat16"),
-        (TransformerSettings(width=32), "mixed_bfloat16"),
-        (MlpSettings(hidden=[32]), "float32"),
-    ],
-)
+@pytest.mark.parametrize(("network", "policy"), [
+    (TextCnnSettings(filters=32, dropout=0.2), "mixed_bfloat16"), (TransformerSettings(width=32), "mixed_bfloat16"),
+    (MlpSettings(hidden=[32]), "float32"),
+])  # fmt: skip
 def test_networks_tell_packages_by_their_docstrings(docstrings: Dataset, network: Any, policy: str) -> None:
     given = settings(batch_size=64, optimizer=adam(learning_rate=0.003))
     trained, _ = after_steps(one_device(), docstrings, given, 100, partial(build, network=network, policy=policy))

@@ -62,8 +62,7 @@ def test_a_resumed_training_of_two_phases_equals_an_uninterrupted_one(case: str,
     make, places, changes = CASES[case]
     whole, told = run(make(), None, **changes)
     phases = [row["train/phase"] for row in whole.history]
-    assert phases == sorted(phases)
-    assert phases[-2:] == [2.0, 2.0]
+    assert (phases, phases[-2:]) == (sorted(phases), [2.0, 2.0])
     if "early" in case:
         assert len(phases) < 9 + 2
     stopped.assert_resumes_as(whole, told, make, tmp_path, places, **two_phases(**changes))
