@@ -62,9 +62,8 @@ def test_noise_is_switched_off_wherever_it_is() -> None:
 def learned(digits: Dataset, rate: float, epochs: int) -> Trained:
     one = shorten(digits, ShortenSettings(steps=10, batch_size=32, same_batch=True))
     where = one_device()
-    given = settings(
-        epochs=epochs, batch_size=32, optimizer=adam(learning_rate=rate), callbacks=[OneBatch(0.05)], steps_per_call=10
-    )
+    given = settings(epochs=epochs, batch_size=32, optimizer=adam(learning_rate=rate), steps_per_call=10)
+    given = replace(given, callbacks=[OneBatch(0.05)])
     return train(small_cnn(one, where, dropout=0.5), one, where, given)
 
 

@@ -183,9 +183,8 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = inspect(dataset, SETTINGS, folder=tmp_path).files
-        plot_confusion(
-            np.eye(dataset.task.outputs, dtype=int), dataset.task.names, tmp_path / "plots" / "confusion.png"
-        )
+        classes = np.eye(dataset.task.outputs, dtype=int)
+        plot_confusion(classes, dataset.task.names, tmp_path / "plots" / "confusion.png")
     names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]
     assert list(map(str, names)) == [
         "data/statistics.csv", "data/classes.csv", "plots/classes.png", "plots/augmentation.png", "plots/batch.png",

@@ -111,11 +111,9 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
     found = keras.Model(inputs, outputs)
     found.compile("sgd", "mse", metrics=["accuracy"])  # training compiles it again
     found.mine = {
-        "a variable": [tf.Variable(0.0)],
-        "an optimizer": keras.optimizers.SGD(),
-        "a metric": keras.metrics.R2Score(),
+        "a variable": [tf.Variable(0.0)], "an optimizer": keras.optimizers.SGD(), "a metric": keras.metrics.R2Score(),
         "a metric of the task": keras.metrics.Mean("accuracy"),
-    }.get(kind, {0: 1, "a": 2})
+    }.get(kind, {0: 1, "a": 2})  # fmt: skip
     return None if kind == "nothing" else found
 
 

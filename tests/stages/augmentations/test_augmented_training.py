@@ -100,9 +100,8 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     given = tf.nn.softmax(given) if outputs == "probabilities" else given
     first, second = (random.integers(0, 5, 20).astype(np.int32) for _ in range(2))
     share = random.uniform(size=20).astype(np.float32)
-    mixed = (
-        share[:, None] * np.eye(5, dtype=np.float32)[first] + (1 - share)[:, None] * np.eye(5, dtype=np.float32)[second]
-    )
+    rows = np.eye(5, dtype=np.float32)
+    mixed = share[:, None] * rows[first] + (1 - share)[:, None] * rows[second]
     task = Classification(tuple("abcde"), outputs, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
     loss = task.losses
     expected = share * loss(tf.constant(first), given) + (1 - share) * loss(tf.constant(second), given)
@@ -110,12 +109,9 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     weights = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
     by_hand = share * tf.gather(weights, first) + (1 - share) * tf.gather(weights, second)
     by_target = task.weights(tf.constant(mixed), tf.float32)
-    assert by_target is not None
-    np.testing.assert_allclose(by_target, by_hand, atol=1e-5)
-    likeliest = np.where(share > 0.5, first, second)
-    np.testing.assert_array_equal(
-        task.correct(tf.constant(mixed), given), task.correct(tf.constant(likeliest.astype(np.int32)), given)
-    )
+    np.testing.assert_allclose(np.asarray(by_target), by_hand, atol=1e-5)
+    likeliest = np.where(share > 0.5, first, second).astype(np.int32)
+    np.testing.assert_array_equal(*(task.correct(tf.constant(one), given) for one in (mixed, likeliest)))
 
 
 def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:

@@ -38,9 +38,8 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
 def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path:
     """Writes predictions of numbers, [n] each; returns the file's path."""
     split = Split.of_images(np.zeros((len(targets), 1, 1, 1), np.uint8), targets.astype(np.float32)[:, np.newaxis])
-    write_predictions(
-        folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), values.astype(np.float32)[:, np.newaxis]
-    )
+    rows = values.astype(np.float32)[:, np.newaxis]
+    write_predictions(folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), rows)
     return folder / NAME
 
 

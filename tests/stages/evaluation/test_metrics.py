@@ -57,9 +57,8 @@ def test_metrics_are_those_of_scikit_learn_on_the_file(
     expected = {**by_scikit_learn(tmp_path / "predictions.parquet", weights), "ece": values["ece"]}
     assert values == (pytest.approx(expected, rel=1e-9) if is_weighted else expected)
     np.testing.assert_array_equal(predicted.support, np.bincount(labels))
-    np.testing.assert_allclose(
-        predicted.confusion, sk.confusion_matrix(labels, predicted.predicted, sample_weight=weights)
-    )
+    confusion = sk.confusion_matrix(labels, predicted.predicted, sample_weight=weights)
+    np.testing.assert_allclose(predicted.confusion, confusion)
     for name, (low, high) in intervals_of(predicted, 0.95).items():
         assert low < values[name] < high, name
 

@@ -18,13 +18,9 @@ def interval(first: np.ndarray, second: np.ndarray, paired: bool) -> tuple[float
 
 def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     found = stats.bootstrap(
-        (first, second),
-        lambda one, other, axis=-1: other.mean(axis=axis) - one.mean(axis=axis),
-        paired=True,
-        method="percentile",
-        n_resamples=10_000,
-        rng=1,
-    ).confidence_interval
+        (first, second), lambda one, other, axis=-1: other.mean(axis=axis) - one.mean(axis=axis), paired=True,
+        method="percentile", n_resamples=10_000, rng=1,
+    ).confidence_interval  # fmt: skip
     return found.low, found.high
 
 

@@ -64,7 +64,6 @@ def test_values_by_example_have_the_metric_as_their_mean(weights: np.ndarray | N
     assert by_example("rmse", given).mean() == pytest.approx(rmse, rel=1e-6)
     labels = {"label": LABELS, "predicted": (LABELS + (np.arange(COUNT) % 3 == 0)) % 4}
     correct = by_example("accuracy", labels if weights is None else {**labels, "weight": weights})
-    assert correct.mean() == pytest.approx(
-        sk.accuracy_score(labels["label"], labels["predicted"], sample_weight=weights)
-    )
+    expected = sk.accuracy_score(labels["label"], labels["predicted"], sample_weight=weights)
+    assert correct.mean() == pytest.approx(expected)
     assert (correct.dtype == bool) == (weights is None)

@@ -24,17 +24,9 @@ from stages.exporters.reload import load
 from stages.exporters.saved_model import SavedModel
 from stages.normalize import normalize
 from stages.results import Dataset, Exported, Model, Strategy, Trained
+from stages.settings import results as kinds
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ResnetSettings
-from stages.settings.results import (
-    ExportSettings,
-    KerasSettings,
-    LiteRTFloat16Settings,
-    LiteRTInt8Settings,
-    LiteRTSettings,
-    OnnxSettings,
-    SavedModelSettings,
-)
 from stages.tasks.classification import Classification
 from tests.conftest import ROOT
 from tests.stages.experiments import (
@@ -51,11 +43,11 @@ from tests.stages.experiments import (
 pytestmark = pytest.mark.slow
 
 FORMATS: dict[str, Any] = {
-    "saved_model": SavedModelSettings(), "keras": KerasSettings(), "litert_float32": LiteRTSettings(),
-    "litert_float16": LiteRTFloat16Settings(), "litert_int8": LiteRTInt8Settings(),
+    "saved_model": kinds.SavedModelSettings(), "keras": kinds.KerasSettings(), "litert_float32": kinds.LiteRTSettings(),
+    "litert_float16": kinds.LiteRTFloat16Settings(), "litert_int8": kinds.LiteRTInt8Settings(),
 }  # fmt: skip
-if all(importlib.util.find_spec(package) for package in OnnxSettings.requires):
-    FORMATS["onnx"] = OnnxSettings()
+if all(importlib.util.find_spec(package) for package in kinds.OnnxSettings.requires):
+    FORMATS["onnx"] = kinds.OnnxSettings()
 
 
 @cache
@@ -82,7 +74,7 @@ def trained(where: Strategy, policy: str = "float32") -> Trained:
 
 
 def exported(folder: Path, result: Trained, reload: str = "here", **formats: Any) -> Exported:
-    return export(result, digits(), ExportSettings(formats=formats or FORMATS, reload=reload), folder)
+    return export(result, digits(), kinds.ExportSettings(formats=formats or FORMATS, reload=reload), folder)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +144,7 @@ def test_of_tables_some_formats_take_what_the_layer_encoder_returns(tmp_path: Pa
     data = normalize(table_of(tmp_path, frame, target="price"), NormalizeSettings())
     result = Trained(built_of(MlpSettings(hidden=[8]), data, one_device()), (), 1, 0)
     formats = {name: FORMATS[name] for name in FORMATS.keys() & {"keras", "litert_float32", "onnx"}}
-    made = export(result, data, ExportSettings(formats=formats, reload="here"), tmp_path)
+    made = export(result, data, kinds.ExportSettings(formats=formats, reload="here"), tmp_path)
     assert made.note.endswith(": what the layer `encoder` of model.keras (export=keras) returns")
     raw = {name: np.asarray(data.test.features[name]) for name in names[:2]}
     paths = {made.format: made.path, **made.others}
@@ -180,10 +172,10 @@ print(names, sorted(kinds), changed)
 def test_a_keras_file_has_its_layers_and_can_be_trained_by_keras_alone(tmp_path: Path) -> None:
     """A network with the project's own BatchNorm, which the file has as Keras' own."""
     built = built_of(ResnetSettings(blocks=1), digits(), one_device())
-    kinds = [type(layer) for layer in built.network.core.layers]
-    result = exported(tmp_path, Trained(built, (), 1, 0), keras=KerasSettings())
+    layers = [type(layer) for layer in built.network.core.layers]
+    result = exported(tmp_path, Trained(built, (), 1, 0), keras=kinds.KerasSettings())
     assert (result.format, result.path.name) == ("keras", "model.keras")
-    assert [type(layer) for layer in built.network.core.layers] == kinds
+    assert [type(layer) for layer in built.network.core.layers] == layers
     command = [sys.executable, "-I", "-c", TRAINS, str(result.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path)
     names, kinds_loaded, changed = done.stdout.strip().rsplit(" [", 1)[0], "['keras']", int(done.stdout.split()[-1])

@@ -10,15 +10,8 @@ import pytest
 from stages.augment import augment
 from stages.data.batches import training_input
 from stages.results import Dataset, Model, Normalization, Strategy
+from stages.settings import train as kinds
 from stages.settings.data import AugmentSettings
-from stages.settings.train import (
-    AdamWSettings,
-    CosineSettings,
-    FitSettings,
-    ScheduleSettings,
-    SgdSettings,
-    TrainSettings,
-)
 from stages.train import fit, train
 from tests.stages.experiments import built_of, elements, mirrored, one_device, real_digits
 
@@ -32,10 +25,10 @@ DATASET = replace(real_digits(17), normalization=Normalization((1 / 15,), (-0.1,
 SGD: dict[str, Any] = {
     "learning_rate": 0.3, "momentum": 0.7, "weight_decay": 0.03, "clip_norm": 0.6, "ema_momentum": 0.9,
 }  # fmt: skip
-SETTINGS = TrainSettings(
+SETTINGS = kinds.TrainSettings(
     epochs=3, batch_size=8, seed=1, label_smoothing=0.1, class_weights=[0.1 * number for number in range(1, 11)],
-    restore_best=False, optimizer=SgdSettings(**SGD, ema_use=True),
-    schedule=CosineSettings(warmup_epochs=1, final_share=0.1),
+    restore_best=False, optimizer=kinds.SgdSettings(**SGD, ema_use=True),
+    schedule=kinds.CosineSettings(warmup_epochs=1, final_share=0.1),
 )  # fmt: skip
 
 
@@ -51,9 +44,9 @@ def built(where: Strategy, dataset: Dataset = DATASET) -> Model:
     return built_of(network, dataset, where, "float64")
 
 
-def rate(given: TrainSettings, step: int, per_epoch: int) -> float:
+def rate(given: kinds.TrainSettings, step: int, per_epoch: int) -> float:
     peak, schedule = given.optimizer.learning_rate, given.schedule
-    if not isinstance(schedule, CosineSettings):
+    if not isinstance(schedule, kinds.CosineSettings):
         return peak
     warmup = round(schedule.warmup_epochs * per_epoch)
     if step < warmup:
@@ -63,7 +56,7 @@ def rate(given: TrainSettings, step: int, per_epoch: int) -> float:
 
 
 def loss_and_gradients(
-    weights: list[np.ndarray], batch: tuple[np.ndarray, ...], given: TrainSettings, dataset: Dataset
+    weights: list[np.ndarray], batch: tuple[np.ndarray, ...], given: kinds.TrainSettings, dataset: Dataset
 ) -> tuple[float, list[np.ndarray]]:
     """Returns the mean loss of a batch, its penalty included, and the gradients of kernel and bias."""
     images, labels = batch[:2]
@@ -80,7 +73,9 @@ def loss_and_gradients(
     return loss, [inputs.T @ slope + 2 * PENALTY * weights[0], slope.sum(axis=0)]
 
 
-def reference(weights: list[np.ndarray], given: TrainSettings, dataset: Dataset) -> tuple[list[np.ndarray], np.ndarray]:
+def reference(
+    weights: list[np.ndarray], given: kinds.TrainSettings, dataset: Dataset
+) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the weights, or their averages where these are used, and the mean loss of each epoch."""
     batches = elements(training_input(dataset, given.batch_size, given.seed, given.epochs))
     per_epoch, optimizer = len(batches) // given.epochs, given.optimizer
@@ -96,7 +91,7 @@ def reference(weights: list[np.ndarray], given: TrainSettings, dataset: Dataset)
         for index, gradient in enumerate(gradients):
             if index == 0:  # the bias does not decay
                 weights[index] -= weights[index] * optimizer.weight_decay * now
-            if isinstance(optimizer, SgdSettings):
+            if isinstance(optimizer, kinds.SgdSettings):
                 first[index] = optimizer.momentum * first[index] - now * gradient * shrunk
                 weights[index] += first[index]
             else:
@@ -111,7 +106,7 @@ def reference(weights: list[np.ndarray], given: TrainSettings, dataset: Dataset)
 
 
 def assert_equal_to_numpy(
-    where: Strategy, given: TrainSettings, dataset: Dataset = DATASET, engine: Any = train
+    where: Strategy, given: kinds.TrainSettings, dataset: Dataset = DATASET, engine: Any = train
 ) -> None:
     made = built(where, dataset)
     weights, losses = reference(made.network.get_weights(), given, dataset)
@@ -135,8 +130,9 @@ def test_everything_at_once_is_numpy(replicas: int) -> None:
 
 
 @pytest.mark.parametrize(("replicas", "changes"), [
-    (1, {"optimizer": SgdSettings(**SGD, accumulation=3)}), (3, {"optimizer": SgdSettings(**SGD, accumulation=5)}),
-    (2, {"optimizer": AdamWSettings(learning_rate=0.01, clip_norm=0.6), "schedule": ScheduleSettings()}),
+    (1, {"optimizer": kinds.SgdSettings(**SGD, accumulation=3)}),
+    (3, {"optimizer": kinds.SgdSettings(**SGD, accumulation=5)}),
+    (2, {"optimizer": kinds.AdamWSettings(learning_rate=0.01, clip_norm=0.6), "schedule": kinds.ScheduleSettings()}),
 ], ids=["parts of a batch", "parts of replicas", "adamw"])  # fmt: skip
 def test_one_at_a_time_is_numpy(replicas: int, changes: dict[str, Any]) -> None:
     assert_equal_to_numpy(one_device() if replicas == 1 else mirrored(replicas), replace(SETTINGS, **changes))
@@ -148,6 +144,6 @@ def test_mixed_images_are_numpy() -> None:
 
 def test_fit_is_numpy() -> None:
     """Keras' own losses and means, too. Its `val_loss` would include smoothed labels."""
-    given = FitSettings(epochs=3, batch_size=8, seed=1, restore_best=False, class_weights=SETTINGS.class_weights)
-    given = replace(given, optimizer=SgdSettings(momentum=0.7, learning_rate=0.3))
-    assert_equal_to_numpy(one_device(), replace(given, schedule=ScheduleSettings()), engine=fit)
+    given = kinds.FitSettings(epochs=3, batch_size=8, seed=1, restore_best=False, class_weights=SETTINGS.class_weights)
+    given = replace(given, optimizer=kinds.SgdSettings(momentum=0.7, learning_rate=0.3))
+    assert_equal_to_numpy(one_device(), replace(given, schedule=kinds.ScheduleSettings()), engine=fit)

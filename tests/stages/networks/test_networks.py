@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -31,9 +32,8 @@ SMALL_PHOTO = CnnPhotoSettings(filters=[4, 8], dropout=0.0)
 
 @cache
 def images(channels: int = 3, side: int = 32, classes: int = 3) -> Dataset:
-    given = SyntheticSettings(
-        examples=80, test_examples=8, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
-    )
+    given = SyntheticSettings(examples=80, test_examples=8, height=side, width=side, split_seed=1)
+    given = replace(given, channels=channels, num_classes=classes)
     return normalize(synthetic(given), NormalizeSettings())
 
 

@@ -65,8 +65,7 @@ def test_checkpoints_and_weights(tmp_path: Path) -> None:
         start_from(tmp_path, tmp_path / "fork")
     write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
     found = newest(tmp_path, pytest.fail)
-    assert found is not None
-    assert found.step == 3
+    assert (found and found.step) == 3
     with pytest.raises(OSError, match="not a regular file"):
         read(tmp_path / "step-00000009.npz")
     with pytest.raises(UserError, match="not a regular file"):
@@ -79,9 +78,8 @@ def test_images_and_files_of_runs(tmp_path: Path) -> None:
     splits = image_folder(settings(tmp_path / "images", on_error="skip")).splits
     assert sum(map(len, splits.values())) == 24
     files = list(predict._files([tmp_path / "images" / "class 0"], (".png",)))
-    assert ("x.png", "not a regular file") in [
-        (file.name, answer) for file, answer in predict._answers(None, files[-1:], Drift("{}"))
-    ]
+    answers = [(file.name, answer) for file, answer in predict._answers(None, files[-1:], Drift("{}"))]
+    assert ("x.png", "not a regular file") in answers
     for name in ("summary.json", "config.yaml", "predictions.parquet"):
         os.mkfifo(tmp_path / name)
     assert read_run(tmp_path) is None

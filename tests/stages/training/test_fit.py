@@ -69,18 +69,12 @@ class Passing(keras.Model):
         return super().compute_loss(*arguments, **others)
 
 
+KINDS = {kind.__name__: kind for kind in (Doubled, Terse, Asking, Deaf, Drawing, Passing)} | {"plain": keras.Model}
+
+
 def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled") -> keras.Model:
     inputs = keras.Input(input_shape)
-    made = {
-        "Doubled": Doubled,
-        "Terse": Terse,
-        "Asking": Asking,
-        "Deaf": Deaf,
-        "Drawing": Drawing,
-        "Passing": Passing,
-        "plain": keras.Model,
-    }[kind]
-    return made(inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
+    return KINDS[kind](inputs, keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs)))
 
 
 def given(kind: str | None = None, replicas: int = 1, **changes: Any) -> dict[str, Any]:

@@ -92,9 +92,8 @@ def overflowing(dataset: Dataset, example: int) -> Dataset:
 def test_nan_stops_the_run_with_a_clear_error() -> None:
     dataset = real_digits(200)
     where = mirrored(2)
-    with pytest.raises(
-        UserError, match=r"diverged by step \d+ \(epoch \d\): the loss is (nan|inf).*optimizer.learning_rate="
-    ):
+    said = r"diverged by step \d+ \(epoch \d\): the loss is (nan|inf).*optimizer.learning_rate="
+    with pytest.raises(UserError, match=said):
         train(small_cnn(dataset, where), dataset, where, settings(epochs=20, optimizer=SgdSettings(learning_rate=1e30)))
 
 

@@ -12,16 +12,9 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 from stages.augment import augment
 from stages.errors import UserError
 from stages.results import Strategy, Trained
+from stages.settings import train as kinds
 from stages.settings.data import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
-from stages.settings.train import (
-    AdamWSettings,
-    FitSettings,
-    PlateauSettings,
-    ScheduleSettings,
-    SgdSettings,
-    TrainSettings,
-)
 from stages.train import fit, train
 from tests.stages.experiments import PLACES, built_of, flat, mirrored, one_device, real_digits, small_cnn, streamed
 from tests.stages.images import Telling
@@ -30,13 +23,13 @@ pytestmark = pytest.mark.slow
 
 FEATURES: dict[str, dict[str, Any]] = {
     "plateau, then early stopping": {
-        "schedule": PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2), "early_stopping_patience": 2,
-        "monitor": "val_accuracy", "epochs": 8, "optimizer": SgdSettings(learning_rate=0.0002),
+        "schedule": kinds.PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2), "early_stopping_patience": 2,
+        "monitor": "val_accuracy", "epochs": 8, "optimizer": kinds.SgdSettings(learning_rate=0.0002),
     },
-    "EMA in use": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True)},
-    "EMA in use, last epoch": {"optimizer": SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+    "EMA in use": {"optimizer": kinds.SgdSettings(ema_momentum=0.9, ema_use=True)},
+    "EMA in use, last epoch": {"optimizer": kinds.SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
     "balanced classes, smoothed labels": {
-        "optimizer": AdamWSettings(learning_rate=0.001, epsilon=1e-5), "class_weights": "balanced",
+        "optimizer": kinds.AdamWSettings(learning_rate=0.001, epsilon=1e-5), "class_weights": "balanced",
         "label_smoothing": 0.1,
     },
 }  # fmt: skip
@@ -45,7 +38,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 def run(
     where: Strategy,
     engine: Any = train,
-    settings: type = TrainSettings,
+    settings: type = kinds.TrainSettings,
     is_streamed: bool = False,
     dropout: float = 0.0,
     folder: Path | None = None,
@@ -53,7 +46,13 @@ def run(
 ) -> tuple[Trained, np.ndarray]:
     dataset = streamed(real_digits(900)) if is_streamed else real_digits(900)
     built = small_cnn(dataset, where, dropout=dropout)
-    defaults = {"epochs": 2, "batch_size": 60, "seed": 1, "schedule": ScheduleSettings(), "optimizer": SgdSettings()}
+    defaults = {
+        "epochs": 2,
+        "batch_size": 60,
+        "seed": 1,
+        "schedule": kinds.ScheduleSettings(),
+        "optimizer": kinds.SgdSettings(),
+    }
     trained = engine(built, dataset, where, settings(**{**defaults, **given}), folder=folder)
     return trained, flat(trained.model.network)
 
@@ -132,7 +131,7 @@ def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
 
 def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
     """Not used, they are in a file: those that a run which uses them ends with, and validates: early, they lag."""
-    optimizer = SgdSettings(ema_momentum=0.9)
+    optimizer = kinds.SgdSettings(ema_momentum=0.9)
     trained, weights = run(one_device(), folder=tmp_path, optimizer=optimizer, restore_best=False)
     unaveraged, plain = run(one_device(), restore_best=False)
     np.testing.assert_allclose(weights, plain, atol=1e-6)
@@ -146,9 +145,12 @@ def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
 
 
 BY_FIT: dict[str, dict[str, Any]] = {
-    "decay, 5 steps a call": {"optimizer": SgdSettings(learning_rate=0.05, weight_decay=0.01), "steps_per_call": 5},
+    "decay, 5 steps a call": {
+        "optimizer": kinds.SgdSettings(learning_rate=0.05, weight_decay=0.01),
+        "steps_per_call": 5,
+    },
     "clipped, decay, 5 steps a call": {
-        "optimizer": SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01),
+        "optimizer": kinds.SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01),
         "steps_per_call": 5,
     },
 }
@@ -166,7 +168,7 @@ BY_FIT: dict[str, dict[str, Any]] = {
     ],
 )
 def test_fit_equals_the_loop(given: str, where: str, iterated: list[tf.data.Dataset]) -> None:
-    theirs, their_weights = run(PLACES[where](), fit, FitSettings, **{**FEATURES, **BY_FIT}[given])
+    theirs, their_weights = run(PLACES[where](), fit, kinds.FitSettings, **{**FEATURES, **BY_FIT}[given])
     assert_without_autotuner(iterated)
     ours, our_weights = reference(given)
     assert np.abs(our_weights - their_weights).max() <= 1e-6
@@ -174,27 +176,27 @@ def test_fit_equals_the_loop(given: str, where: str, iterated: list[tf.data.Data
 
 
 def test_replicas_of_fit_drop_what_one_device_drops() -> None:
-    one, two = (run(place, fit, FitSettings, dropout=0.5, epochs=1)[1] for place in (one_device(), mirrored(2)))
+    one, two = (run(place, fit, kinds.FitSettings, dropout=0.5, epochs=1)[1] for place in (one_device(), mirrored(2)))
     assert np.abs(one - two).max() <= 1e-6
 
 
 def test_fit_refuses_what_keras_would_get_wrong() -> None:
     with pytest.raises(UserError, match=r"2 replicas, train.batch_size=63.*keras/issues/19891.*Try: train=loop"):
-        run(mirrored(2), fit, FitSettings, batch_size=63)
+        run(mirrored(2), fit, kinds.FitSettings, batch_size=63)
 
 
 def test_fit_that_diverges_stops() -> None:
     with pytest.raises(UserError, match=r"training diverged by step \d+ \(epoch 1\)"):
-        run(one_device(), fit, FitSettings, optimizer=SgdSettings(learning_rate=1e30))
+        run(one_device(), fit, kinds.FitSettings, optimizer=kinds.SgdSettings(learning_rate=1e30))
 
 
 def test_class_weights() -> None:
     dataset = real_digits(900)
     counts = np.bincount(dataset.train.targets)
-    balanced = dataset.task.for_training(TrainSettings(class_weights="balanced"), dataset.train.targets)
+    balanced = dataset.task.for_training(kinds.TrainSettings(class_weights="balanced"), dataset.train.targets)
     assert balanced.class_weights == pytest.approx(list(900 / (10 * counts)))  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"has 2 numbers\. Expected 10, one for each of 0, 1"):
-        dataset.task.for_training(TrainSettings(class_weights=[1.0, 2.0]), dataset.train.targets)
+        dataset.task.for_training(kinds.TrainSettings(class_weights=[1.0, 2.0]), dataset.train.targets)
 
 
 def test_jit_is_chosen_and_told() -> None:
@@ -211,7 +213,9 @@ def test_jit_where_xla_can_compile_all() -> None:
     dataset, place = augment(real_digits(300), AugmentSettings(mixup=1.0)), mirrored(2)
     network = MlpSettings(hidden=[32])
     built = built_of(network, dataset, place)
-    given = TrainSettings(jit="on", epochs=1, seed=1, schedule=ScheduleSettings(), optimizer=SgdSettings())
+    given = kinds.TrainSettings(
+        jit="on", epochs=1, seed=1, schedule=kinds.ScheduleSettings(), optimizer=kinds.SgdSettings()
+    )
     params = train(built, dataset, place, given).record.params
     assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
 
@@ -232,7 +236,7 @@ def test_a_line_says_why_parts_of_a_batch_do_not_equal_the_whole_one(is_normaliz
     dataset, where, reporter = real_digits(120), one_device(), Telling()
     network = CnnPhotoSettings(filters=[4], convolutions=1) if is_normalized else MlpSettings(hidden=[4])
     built = built_of(network, dataset, where)
-    given = SgdSettings(accumulation=2)
-    settings = TrainSettings(epochs=1, batch_size=60, seed=1, schedule=ScheduleSettings(), optimizer=given)
+    given = kinds.SgdSettings(accumulation=2)
+    settings = kinds.TrainSettings(epochs=1, batch_size=60, seed=1, schedule=kinds.ScheduleSettings(), optimizer=given)
     train(built, dataset, where, settings, reporter)
     assert any("optimizer.accumulation=2: BatchNorm" in line for line in reporter.lines) == is_normalized

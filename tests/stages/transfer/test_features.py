@@ -88,8 +88,7 @@ def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None
 
 def test_where_features_cannot_stand_for_images_there_are_none() -> None:
     where = one_device()
-    changed = augment(DATASET, AugmentSettings(horizontal_flip=True))
-    mixed = augment(DATASET, AugmentSettings(mixup=0.2))
+    changed, mixed = (augment(DATASET, AugmentSettings(**one)) for one in ({"horizontal_flip": True}, {"mixup": 0.2}))
     own = build(where, frozen=False)  # frozen as Keras' guide has it: dropout inside is on in training
     inside(own.network).trainable = False
     for made, dataset, changes, why in (
