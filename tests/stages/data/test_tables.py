@@ -105,7 +105,7 @@ def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) ->
             assert found["rooms"].tolist() == ["2", "3", "" if of is some else "2"]
             assert found["is_new"].tolist() == ["True", "False", "True"]
             whole = columns(settings, rooms="whole")["rooms"]
-            assert (whole[:2].tolist(), (whole[2] == 2)) == ([2, 3], of is frame)
+            assert (whole[:2].tolist(), whole[2] == 2) == ([2, 3], of is frame)
     settings = write("rooms,price\n2.5,1\n")
     with pytest.raises(UserError, match=r"'2\.5' is no whole number"):
         columns(settings, rooms="whole")

@@ -1,6 +1,7 @@
 """What a run of epochs may be asked for, under the strategies: the same history, whatever computes."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,8 @@ def run(
 ) -> tuple[Trained, np.ndarray]:
     dataset = streamed(real_digits(900)) if is_streamed else real_digits(900)
     built = small_cnn(dataset, where, dropout=dropout)
-    defaults = {
-        "epochs": 2,
-        "batch_size": 60,
-        "seed": 1,
-        "schedule": kinds.ScheduleSettings(),
-        "optimizer": kinds.SgdSettings(),
-    }
+    defaults = {"epochs": 2, "batch_size": 60, "seed": 1, "schedule": kinds.ScheduleSettings()}
+    defaults["optimizer"] = kinds.SgdSettings()
     trained = engine(built, dataset, where, settings(**{**defaults, **given}), folder=folder)
     return trained, flat(trained.model.network)
 
@@ -144,15 +140,10 @@ def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
     assert np.abs(averages - plain).max() > 1e-3
 
 
+DECAY = kinds.SgdSettings(learning_rate=0.05, weight_decay=0.01)
 BY_FIT: dict[str, dict[str, Any]] = {
-    "decay, 5 steps a call": {
-        "optimizer": kinds.SgdSettings(learning_rate=0.05, weight_decay=0.01),
-        "steps_per_call": 5,
-    },
-    "clipped, decay, 5 steps a call": {
-        "optimizer": kinds.SgdSettings(learning_rate=0.05, clip_norm=0.5, weight_decay=0.01),
-        "steps_per_call": 5,
-    },
+    "decay, 5 steps a call": {"optimizer": DECAY, "steps_per_call": 5},
+    "clipped, decay, 5 steps a call": {"optimizer": replace(DECAY, clip_norm=0.5), "steps_per_call": 5},
 }
 
 
