@@ -7,6 +7,7 @@ from pipeline.system import early_signals  # acts while the rest is imported
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline import __version__
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 def main() -> NoReturn:
     """The command: ends the process with the contract's exit code."""
+    if (here := str(Path.cwd())) not in sys.path:  # as `python -m pipeline` has it; last, so that it hides nothing
+        sys.path.append(here)
     streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()

@@ -1,5 +1,6 @@
 """Experiments and runs from Python, for notebooks and scripts."""
 
+import os
 import subprocess
 import sys
 from base64 import b64encode
@@ -168,7 +169,8 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
         >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
     """
     command = [sys.executable, "-m", "pipeline", "-m", *_listed(overrides)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
         assert process.stdout is not None
         line, page = "", None
         for line in process.stdout:

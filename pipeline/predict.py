@@ -65,6 +65,8 @@ def _classify(options: argparse.Namespace) -> int:
     if options.output is not None and options.output.suffix != ".parquet":
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
+    if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
+        raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
     absent = next((path for path in options.files if not path.is_dir() and not path.is_file()), None)
     if absent is not None:
         problem = "is not a regular file" if absent.exists() else "is not there"
@@ -74,7 +76,7 @@ def _classify(options: argparse.Namespace) -> int:
     files = list(_files(options.files, suffixes_of(loaded)))
     drift = drift_of(loaded)
     if takes_columns(loaded):
-        code = _answer_tables(loaded, as_trained(loaded, saved, files), options, drift)
+        code = _answer_tables(loaded, as_trained(loaded, files), options, drift)
     elif options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
     else:

@@ -120,7 +120,7 @@ def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Calla
             return answered
         try:
             taken = as_taken(loaded, settings, watch.drift, data)
-        except (UserError, ValueError) as error:  # the latter of columns of several lengths
+        except (UserError, ValueError, TypeError) as error:  # of columns of several lengths, or none
             raise exception(str(error)) from error
         given = {name: list(values) if values.ndim > 1 else values for name, values in taken.items()}
         answered = predict(import_module("pandas").DataFrame(given), *others, **named)
@@ -171,8 +171,9 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
         encoded = [body]
         try:
             if request.headers.get("content-type", "").startswith("application/json"):
-                encoded = [base64.b64decode(image, validate=True) for image in json.loads(body)["images"]]
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+                texts = ["".join(image.split()) for image in json.loads(body)["images"]]
+                encoded = [base64.b64decode(text, validate=True) for text in texts]
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
         answers = await asyncio.to_thread(scores, classify, encoded)
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.pending import settings_for
-from pipeline.run_folder.runs import CONFIG, Runs, read_config
+from pipeline.run_folder.runs import Runs
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -20,7 +20,6 @@ from stages.data.convert import SUFFIXES, decode_each
 from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
-from stages.features.kinds import as_spelled
 from stages.settings.places import regular_folder
 from stages.settings.table import NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
@@ -168,20 +167,13 @@ def takes_texts(loaded: Any) -> bool:
 
 
 def suffixes_of(loaded: Any) -> tuple[str, ...]:
-    """Return how the files end that a loaded SavedModel answers, of those in a folder."""
+    """Return the suffixes of files that are taken from a folder for a loaded SavedModel."""
     return (".txt",) if takes_texts(loaded) else NAMES if takes_columns(loaded) else SUFFIXES
 
 
-def as_trained(loaded: Any, saved: Path | None = None, paths: Sequence[Path] = ()) -> TableSettings:
-    """Return how to read tables: as that of the training was.
-
-    Args:
-        saved: the folder of the SavedModel: where an earlier version has exported it, its run says so.
-    """
+def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
+    """Return how to read tables: as that of the training was."""
     known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
-    if not known and saved is not None and (saved.parents[1] / CONFIG).is_file():
-        data = read_config(saved.parents[1]).get("data") or {}
-        known = {name: data[name] for name in ("delimiter", "encoding", "missing") if "missing" in data}
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
@@ -278,11 +270,7 @@ def _reader(
     values, texts, wrong = read(rows, typed, "skip", folder)
     if wrong:
         raise UserError(": ".join(wrong[0]), "values as the model was trained on")
-    words = {
-        name: as_spelled(np.array(texts[column], object), drift.values(name))
-        for name, column in columns.items()
-        if column in texts
-    }
+    words = {name: np.array(texts[column], object) for name, column in columns.items() if column in texts}
 
     def take(some: slice) -> dict[str, np.ndarray]:
         given = {name: values[column][some] for name, column in columns.items()}
@@ -310,7 +298,7 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return a value of a request: MLflow makes an array [] of each of some."""
+    """Return a value of a request: MLflow wraps some in arrays without axes."""
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
 
 

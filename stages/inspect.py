@@ -84,7 +84,9 @@ def statistics(dataset: Dataset) -> Statistics:
                     for place, of in enumerate(of_channels)
                 ]
             else:
-                values = split.features[key][evenly_spread(len(split), SAMPLE)]
+                column = split.features[key]
+                is_read = isinstance(column, np.ndarray) and feature.kind != "text"
+                values = column[slice(None) if is_read else evenly_spread(len(split), SAMPLE)]
                 rows.append(
                     (name, len(split), feature.facts.get("column", key), feature.kind, *_of(feature.kind, values))
                 )
@@ -102,10 +104,10 @@ def _of(kind: str, values: np.ndarray) -> tuple[Any, ...]:
     import pandas as pd  # a quarter of a second, which images need not wait for
 
     if kind == "category":
-        texts = texts_of(values)
-        counts = pd.Series(texts).value_counts()
-        most = ", ".join(f"{value or 'missing'} ({count})" for value, count in counts.head(3).items())
-        return float(np.mean(texts == "")), "", "", "", "", len(counts), most
+        counts = pd.Series(values).value_counts()
+        named = dict(zip(texts_of(counts.index.to_numpy()), counts.tolist(), strict=True))
+        most = ", ".join(f"{value or 'missing'} ({count})" for value, count in itertools.islice(named.items(), 3))
+        return named.get("", 0) / len(values), "", "", "", "", len(named), most
     different: Any = len(np.unique(values)) if kind == "text" else ""
     numbers = pd.Series([len(text.split()) for text in values] if kind == "text" else values.ravel())
     missing = float(np.mean(numbers == 0)) if kind == "text" else float(numbers.isna().mean())

@@ -27,7 +27,7 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     overrides: list[Override] = []
     for word in words:
         try:
-            overrides += OverridesParser.create().parse_overrides([_with_patterns(word)])
+            overrides += OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
         except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
             name = re.split(r"[=:\s]", word.strip("-=: "))[0] or "train.epochs"
             expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
@@ -40,6 +40,13 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
         or override.is_delete()
         or isinstance(override.value(), dict)
     )
+
+
+def _with_letters(word: str) -> str:
+    """Return `word` with its value in quotes where it is a plain one with letters that Hydra takes in quotes alone."""
+    name, _, value = word.partition("=")
+    is_plain = name.isascii() and not value.isascii() and not set(value) & set("()[]{},:='\"$")
+    return f"{name}={quoted(value)}" if is_plain else word
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:

@@ -6,7 +6,6 @@ That is the best on validation, or the cheapest of those that cannot be told fro
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from itertools import combinations
 
 import numpy as np
@@ -83,9 +82,10 @@ class Comparison:
 
         from pipeline.comparison.report import show  # which imports this
 
-        console = Console(width=80, markup=False, highlight=False, file=StringIO())
-        show(self, console)
-        return str(console.file.getvalue())  # type: ignore[attr-defined]
+        console = Console(width=80, markup=False, highlight=False, color_system=None)
+        with console.capture() as captured:
+            show(self, console)
+        return captured.get()
 
     def _repr_html_(self) -> str:
         """The page of the comparison, as a notebook shows it."""

@@ -111,9 +111,8 @@ class ComparedRun:
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
-            metric, values = read_by_example(
-                regular_file(Path(self.summary.facts.get(TESTED_IN, self.folder)) / PREDICTIONS)
-            )
+            folder = Path(self.summary.facts.get(TESTED_IN, self.folder))
+            metric, values = read_by_example(regular_file(folder / PREDICTIONS))
         except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
         return values if metric == self.summary.primary else None

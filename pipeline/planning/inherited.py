@@ -31,7 +31,12 @@ from stages.settings.places import regular_file
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
 _OF_ONE_RUN = ("from", "run", "fork", "fork_weights", "outputs")
-"""Settings that a new run does not take over: what the other began with, and where it is."""
+_NOT_INHERITED = {
+    "resume": (),
+    "fork": _OF_ONE_RUN,
+    "run": (*_OF_ONE_RUN, "export.register", "export.alias", "export.promote_if"),
+}
+"""Settings that a command does not take over: what the other run began with, where it is, and its registration."""
 
 _KEY = re.compile(r"(\+\+|[+~])?(?!hydra)[\w/@:-][\w./@:-]*")
 
@@ -53,7 +58,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         if name in ("auto", "never", "null") or (several and option == "resume"):
             continue
         if several:
-            first = name.partition(",")[0].strip("'\"")
+            first = name.removeprefix("choice(").partition(",")[0].strip("'\"")
             raise UserError(
                 f"{option}={name} names several runs", "one, whose settings all jobs have", f"{option}={first}"
             )
@@ -65,7 +70,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
             continue
         run = Runs(outputs).find(name, option)
-        left_out = {*typed, "trust", *(_OF_ONE_RUN if option != "resume" else ())}
+        left_out = {*typed, "trust", *_NOT_INHERITED[option]}
         options = {key: value for key, value in typed.items() if not value.startswith("{")}
         others = {group for group, option in run.choices.items() if options.get(group, option) != option}
         overrides = [text for text in run.overrides if _key(text) not in left_out]

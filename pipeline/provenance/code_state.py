@@ -72,10 +72,10 @@ def command(overrides: Sequence[str] = ()) -> str:
     """Return the command line of this process as typed, quoted for a shell, without secrets.
 
     Args:
-        overrides: those of the run, which stand for `resume=<run>`: that would not repeat it.
+        overrides: those of the run, which replace `resume=<run>`, as that would not repeat it.
     """
-    words = sys.argv[1:]
-    if any(_resumed(word) not in (None, "auto", "never") for word in words):
+    words = [word for word in sys.argv[1:] if _resumed(word) in (None, "auto", "never")]
+    if overrides and len(words) < len(sys.argv) - 1:
         typed = read_arguments(words).overrides
         words = [*(word for word in words if word not in typed), *overrides]
     return _shown(words)

@@ -1,7 +1,7 @@
 """Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
 
 It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`, without `sweep/`:
-what decides which jobs there are is part of their sweep's identity, and the rest free. Files count by
+what decides which jobs there are is part of their sweep's identity, and the rest may change. Files count by
 their content, tracked by git or not; TensorFlow, Keras and NumPy by their version. What those import is not followed.
 """
 
@@ -71,7 +71,7 @@ _loaded: dict[str, tuple[object, str]] = {}
 
 
 def refuse_edited(code: Sources) -> None:
-    """Raises UserError where this process, such as a notebook's, runs what a file of `code` was before."""
+    """Raises UserError where this process, such as a notebook's, still runs an older version of a file in `code`."""
     for path, digest in code.files.items():
         name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
         spec = getattr(sys.modules.get(name), "__spec__", None)

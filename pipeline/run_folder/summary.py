@@ -18,7 +18,7 @@ PRUNED = "pruned_after_epoch"
 """In the facts of a summary, and as a tag: the last epoch of a trial that was ended early."""
 
 FINGERPRINT = "fingerprint"
-"""In the facts of a summary: that of the data which the run has loaded."""
+"""In the facts of a summary: the fingerprint of the data that the run loaded."""
 
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
 """Ends of the names of metrics of which less is better: losses, errors, times, sizes."""

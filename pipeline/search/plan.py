@@ -43,8 +43,10 @@ class Axis:
             return values.choices
         if values.step is None:
             return None
+        if isinstance(values, IntDistribution):
+            return range(values.low, values.high + 1, values.step)
         count = round((values.high - values.low) / values.step) + 1
-        return [values.low + number * values.step for number in range(count)]
+        return [min(values.low + number * values.step, values.high) for number in range(count)]
 
     @property
     def lines(self) -> list[str]:
@@ -192,7 +194,7 @@ class Plan:
         return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
 
     @property
-    def draws_anew(self) -> bool:
+    def tries_each_point_once(self) -> bool:
         """Whether no point is drawn twice: of a grid, and where there are trials enough for every point."""
         return self.settings.sampler == "grid" or self.points == self.settings.trials
 
@@ -242,7 +244,7 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
         raise UserError(problem, "tpe, nsga2 or random", f"sweep.sampler={fix}")
     points = Plan(settings, goals, tuple(axes)).points
     trials = min(settings.trials, points or settings.trials)
-    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(settings.trials / STARTUP_SHARE))
+    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(trials / STARTUP_SHARE))
     return Plan(replace(settings, trials=trials, startup_trials=startup), goals, tuple(axes))
 
 

@@ -104,7 +104,7 @@ class Study:
         settings = self.plan.settings
         seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
         startup = settings.startup_trials or 1
-        if self.plan.draws_anew:
+        if self.plan.tries_each_point_once:
             return PartialFixedSampler(self._untried(seed), RandomSampler())
         match settings.sampler:
             case "tpe":

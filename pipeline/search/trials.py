@@ -84,7 +84,7 @@ class Search(Session):
         settings, axes = self.plan.settings, self.plan.axes
         random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
         how = f" by {settings.sampler}{random}"
-        if self.plan.draws_anew:
+        if self.plan.tries_each_point_once:
             how = f" of {points:,} points" if (points := self.plan.points) != self.total else ", each point once"
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
         self.console.log(f"{'trials':8} {self.total:,}{how}, {pruned}")
@@ -181,7 +181,8 @@ class Search(Session):
             problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
         losses = [name for name in names if name.endswith("loss")]
-        if losses and PENALIZED in run.facts.get(VALIDATED_LOSS, {}) and self._is_of_model:
+        is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
+        if losses and is_of_model and PENALIZED in run.facts.get(VALIDATED_LOSS, {}):
             problem = f"{losses[0]} has the penalties of networks, in which trials may differ"
             raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
         told = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
@@ -196,15 +197,8 @@ class Search(Session):
         first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
         if not are_validated_alike([first, run]):
             problem = f"trial {made.number} is validated on other examples than the first one, so none is the best"
-            raise UserError(
-                problem,
-                "axes that leave these as they are",
-                f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>",
-            )
-
-    @property
-    def _is_of_model(self) -> bool:
-        return any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
+            fix = f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>"
+            raise UserError(problem, "axes that leave these as they are", fix)
 
     def _job(self, trial: FrozenTrial, made: SweepJob) -> Job:
         """Return the run of a trial, which is pruned unless its processes end together."""

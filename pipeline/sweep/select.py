@@ -3,15 +3,16 @@
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
-from pipeline.paths import age_order
+from pipeline.paths import NAME_TIME, age_order
 from pipeline.run_folder.lock import LOCK, is_locked
 from pipeline.run_folder.runs import Runs, read_run
 from pipeline.run_folder.summary import Summary, best_metric
@@ -41,7 +42,9 @@ class Entry:
 
     @property
     def started(self) -> datetime:
-        """Its beginning, by the file that is made at its beginning and never written."""
+        """Its beginning, by its name, else by the file that is made at its beginning and never written."""
+        with suppress(ValueError):
+            return datetime.strptime(self.folder.name.rpartition("-")[0], NAME_TIME).replace(tzinfo=UTC).astimezone()
         path = self.folder / LOCK
         return datetime.fromtimestamp((path if path.exists() else self.folder).stat().st_mtime).astimezone()
 
@@ -175,7 +178,7 @@ def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> l
     names = [word for word in words if word not in filters]
     named = [run for word in names for run in _meant(word, runs)] if names else runs.all()
     places = {Path(run.folder).parent for run in named}
-    jobs = {place / job["folder"]: job for place in places if is_sweep(place) for job in read_index(place).jobs}
+    jobs = {place / job["folder"]: job for place in places for job in _jobs(place, warn)}
     finishing = {folder.parent / job["finished_by"] for folder, job in jobs.items() if "finished_by" in job}
     different = {  # a run that is named twice is one
         folder: with_test(run, jobs.get(folder, {}))
@@ -186,6 +189,14 @@ def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> l
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
     return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
+
+
+def _jobs(place: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    try:
+        return read_index(place).jobs if is_sweep(place) else []
+    except UserError as error:
+        warn(str(error))
+        return []
 
 
 def _meant(word: str, runs: Runs) -> list[Summary]:

@@ -152,7 +152,8 @@ class State:
         self._parts: dict[str, list[Variable]] = {
             "model": list(model.network.weights),
             "optimizer": [v for v in optimizer.variables if id(v) not in excluded],
-            "steps": [self._iterations, *step.seeds],
+            "steps": [self._iterations],
+            "seeds": list(step.seeds),
             "rate": rates,
             "loss scale": scale.own_variables if scale else [],
             EMA: self._ema.values,
@@ -237,7 +238,7 @@ class State:
     def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
         """Returns the names of the parts that a fork restores."""
         current = self._facts
-        names = [name for name in self._parts if facts["parts"][name] == current["parts"][name] and name != "rate"]
+        names = [name for name in self._parts if facts["parts"].get(name) == current["parts"][name] and name != "rate"]
         is_same = facts["optimizer"] == current["optimizer"] and "optimizer" in names
         schedule = "its schedule continues" if facts["forked"]["fresh"] else "and its learning-rate schedule with it"
         self.optimizer = "with their optimizer" if is_same else f"the optimizer starts again, {schedule}"

@@ -147,8 +147,8 @@ class FileSource(Source):
         try:
             return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
-            number = getattr(error, "errno", errno.ENOENT)
-            may_pass = number not in (errno.ENOENT, errno.EINVAL)  # which `_state` tells from a readable file
+            code = getattr(error, "errno", errno.ENOENT)
+            may_pass = code not in (errno.ENOENT, errno.EINVAL, errno.EACCES)  # which `_state` tells
             return Invalid(where, getattr(error, "strerror", None) or str(error), may_pass)
 
     def where(self, number: int) -> str:
@@ -165,7 +165,7 @@ def _state(path: Path) -> str:
     for look in (path.stat, path.lstat):
         with suppress(OSError, ValueError):
             status = look()
-            return f"{status.st_size} {status.st_mtime_ns}"
+            return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
     return "is not there"
 
 
@@ -277,7 +277,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
             "data.cache=disk",
         )
     place = cache / f"images-{source.fingerprint}"
-    entry, is_new = cached(place, make, reporter)
+    entry, is_new = cached(place, make, reporter, durable=False)  # each image has its digest
     prepared = Prepared(entry, is_new, fits)
     if any(example.may_pass for example in prepared.invalid):
         discard(place)

@@ -30,7 +30,7 @@ class Split:
     unknown.
     cached: digests and moments of the features, where a cache has them.
     encoded: what the network takes, where an encoder makes it of the features; None: it takes these as they are.
-    made_of: the features that `cached` and `encoded` are made of; None: `features`.
+    made_of: features, and the `cached` and `encoded` that are made of them; None: those that are given.
 
     Raises:
         UserError: where encoded features are replaced.
@@ -45,19 +45,21 @@ class Split:
     files: Sequence[str] | None = None
     cached: Described | None = None
     encoded: Mapping[str, Column] | None = None
-    made_of: Mapping[str, Column] | None = None
+    made_of: tuple[Any, Any, Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", int32_labels(self.targets))
-        now, before = dict(self.features), self.made_of
-        if before is not None and (now.keys() != before.keys() or any(now[name] is not before[name] for name in now)):
-            if self.encoded is not None:
+        now = dict(self.features)
+        before, cached, encoded = self.made_of or (now, None, None)
+        if now.keys() != before.keys() or any(now[name] is not before[name] for name in now):
+            if self.encoded is not None and self.encoded is encoded:
                 raise UserError(
                     "a stage after `normalize` changes features, which are encoded already",
                     "a pipeline with that stage before `normalize`",
                 )
-            object.__setattr__(self, "cached", None)
-        object.__setattr__(self, "made_of", now)
+            if self.cached is cached:
+                object.__setattr__(self, "cached", None)
+        object.__setattr__(self, "made_of", (now, self.cached, self.encoded))
 
     @classmethod
     def of_images(cls, images: Column, labels: np.ndarray, **others: Any) -> Split:

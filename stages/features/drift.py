@@ -53,7 +53,12 @@ def trained_on(features: Mapping[str, Feature]) -> str:
 def _bins_of(name: str, feature: Feature, column: Column) -> Bins:
     bins: Bins = {"kind": feature.kind, "column": feature.facts.get("column", name)}
     if feature.kind == "image":
-        bins |= {"range": list(feature.facts["range"]), "shape": feature.shape, "resize": feature.facts["resize"]}
+        bins |= {
+            "range": list(feature.facts["range"]),
+            "is_measured": "is_measured" in feature.facts,
+            "shape": feature.shape,
+            "resize": feature.facts["resize"],
+        }
     measured = _measured(bins, column)
     if feature.kind == "category":
         bins["values"] = list(feature.facts["values"][:KNOWN])
@@ -106,12 +111,8 @@ class Drift:
         """The columns of the table by the names of features."""
         return {name: bins["column"] for name, bins in self._bins.items()}
 
-    def values(self, name: str) -> list[Any]:
-        """Returns the known values of a category, the most frequent ones; of other features none."""
-        return list(self._bins.get(name, {}).get("values", ()))
-
     def add(self, columns: Mapping[str, Any]) -> None:
-        """Counts rows, evenly spread ones of many. columns: by the names of features; others count not."""
+        """Counts rows, evenly spread ones of many. columns: by the names of features; others are not counted."""
         for name, bins in self._bins.items():
             if name in columns and columns[name].shape[0]:
                 counts = _counts(bins, _measured(bins, columns[name]))
@@ -119,7 +120,7 @@ class Drift:
         self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)
 
     def add_encoded(self, images: Sequence[bytes]) -> None:
-        """Counts encoded images as training decodes them; those that cannot be decoded count not."""
+        """Counts encoded images as training decodes them; those that cannot be decoded are not counted."""
         for name, bins in self._bins.items():
             if self._decoder and "resize" in bins and self.rows < ROWS:  # which models of earlier versions lack
                 low, high = bins["range"]

@@ -19,10 +19,11 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
-from stages.features.kinds import NO_NUMBER, Feature, as_spelled, texts_of
+from stages.features.kinds import NO_NUMBER, Feature, texts_of
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
+from stages.settings.table import declaring
 from stages.storage.atomic import atomic_write
 from stages.storage.cache import ArrayFile, Contents, cached
 
@@ -330,19 +331,20 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
     own = {name: names.get(one.facts.get("column", name), "") for name, one in features.items()}
     others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(own[name]), one)}
     if others:
-        kinds = {one.facts.get("column", name): one.kind for name, one in others.items()}
-        found_kinds = [dataset.features[own[name]].kind if own[name] else "missing" for name in others]
-        found = ", ".join(f"{name} is {kind}" for name, kind in zip(kinds, found_kinds, strict=True))
+        columns = {name: one.facts.get("column", name) for name, one in others.items()}
+        kinds = {name: dataset.features[own[name]].kind if own[name] else "missing" for name in others}
+        found = ", ".join(f"{columns[name]} is {kind}" for name, kind in kinds.items())
+        wanted = {columns[name]: one.kind for name, one in others.items() if own[name]}
         raise UserError(
             f"{dataset.name}: {found}, unlike in the training",
             "the columns that the run was trained on, of the same kinds",
-            f"'data.features={{{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}}}'",
+            declaring(wanted) if wanted else "",
         )
 
     def recoded(split: Split) -> Split:
         given = split.features
         columns = {name: _recoded(given[own[name]], dataset.features[own[name]], one) for name, one in features.items()}
-        return replace(split, features=columns)
+        return replace(split, features=columns, made_of=None)  # the same examples
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras")
     return with_encoder(dataset.with_each_split(recoded, features=features), encoder, features, cache, reporter)
@@ -354,15 +356,14 @@ def _is_alike(own: Feature | None, other: Feature) -> bool:
 
 
 def _recoded(column: Column, own: Feature, other: Feature) -> Column:
-    """Returns a category as `other` has it: texts of whole numbers, whole numbers of texts, texts as it spells them."""
-    becomes_text = other.dtype == "string"
-    if other.kind != "category" or (own.dtype == other.dtype and not becomes_text):
+    """Returns a category as texts where it has whole numbers and `other` has texts, and the other way round."""
+    if own.dtype == other.dtype:
         return column
+    becomes_text = other.dtype == "string"
 
     def read(rows: Any) -> np.ndarray:
         if becomes_text:
-            given = column[rows] if own.dtype == "string" else texts_of(column[rows])
-            return as_spelled(given, other.facts["values"])
+            return texts_of(column[rows])
         values = column[rows].tolist()
         numbers = [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values]
         return np.array(numbers, np.int64)

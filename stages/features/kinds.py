@@ -1,7 +1,7 @@
 """The kinds of features: what goes into a network, by name."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,13 +38,6 @@ class Feature:
     dtype: str
     shape: tuple[int | None, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def as_spelled(texts: np.ndarray, known: Sequence[Any]) -> np.ndarray:
-    """Returns texts with True and False as `known` has them: vocabularies of earlier versions spell them as a file."""
-    spelled = {str(text).capitalize(): text for text in known if str(text).lower() in ("true", "false")}
-    changed = {text: spelling for text, spelling in spelled.items() if text not in known}
-    return np.array([changed.get(text, text) for text in texts.tolist()], object) if changed else texts
 
 
 def texts_of(values: np.ndarray) -> np.ndarray:

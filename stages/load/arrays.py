@@ -31,7 +31,7 @@ SPLIT, WEIGHT = "(split)", "(weight)"
 """Columns beside features and targets."""
 
 RANGES = ((0.0, 1.0), (-0.5, 0.5), (-1.0, 1.0), (0.0, 255.0), (0.0, 65535.0))
-"""Ranges in use: the first that holds all pixels, but for a hundredth of it, and a quarter of which they exceed."""
+"""Usual ranges. The first counts that holds all pixels, within a hundredth of its width, if they exceed a quarter."""
 
 EXPECTED = (
     "arrays: (train, val, test), each (features, targets) or (features, targets, weights); None for one to be cut"
@@ -302,7 +302,7 @@ def _feature(array: np.ndarray) -> Feature:
 
     def is_likely(ends: tuple[float, float]) -> bool:
         more = (ends[1] - ends[0]) / 100
-        reaches = low == high or (min(low, 0) <= ends[0] / 4 and high > ends[1] / 4)
+        reaches = (low == high and ends[0] <= low) or (min(low, 0) <= ends[0] / 4 and high > ends[1] / 4)
         return reaches and ends[0] - more <= low and high <= ends[1] + more
 
     unit = next(filter(is_likely, RANGES), None)

@@ -181,13 +181,14 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     found = [part for part in labels if part is not None]
     least = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
     are_labels = len(found) == len(names) >= least
-    may_be_alike = isinstance(settings, TrainedTableSettings) or (are_labels and len(names) > 1)
+    is_trained = isinstance(settings, TrainedTableSettings)
+    may_be_alike = is_trained or (are_labels and len(names) > 1)
     for name in names if not may_be_alike else ():
         if (source.arrays[name] == source.arrays[name][0]).all():
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
     if are_labels:
         several = np.stack(found, axis=1)
-        if settings.predicts == "auto" and (several.sum(axis=1) == 1).all():
+        if settings.predicts == "auto" and not is_trained and (several.sum(axis=1) == 1).all():
             problem = f"every row has exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''}"
             raise UserError(problem, "one column that says which, where they exclude each other", "task=multi_label")
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"

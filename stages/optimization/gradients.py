@@ -128,8 +128,8 @@ class Gradients:
         """Warns of random numbers that follow a state of TensorFlow's, which no checkpoint holds."""
         if self._draws:
             reporter.warn(
-                f"{self._draws[0]} draws other numbers in each replica and after a resumption; "
-                "functions of keras.random would not"
+                f"{self._draws[0]} draws different random numbers in each replica and after resuming; "
+                "use the functions of keras.random"
             )
 
     def _part(self, batch: Batch, part: int) -> tuple[Batch, tf.Tensor]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from omegaconf import II
 
-from stages.errors import UserError
 from stages.settings.ranges import choice, number, option, text
 
 
@@ -57,12 +56,6 @@ class MirroredSettings(DevicesSettings):
 
     reduction: str = choice("auto", "auto", "nccl", "hierarchical_copy", "one_device")
     """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device."""
-
-    def check(self, path: str) -> None:
-        devices = {name.lower().strip("/").removeprefix("device:"): name for name in self.devices}
-        if len(devices) < len(self.devices):
-            problem = f"{path}.devices=[{','.join(self.devices)}] names a device twice, which would hold two copies"
-            raise UserError(problem, "different devices", f"'{path}.devices=[{','.join(devices.values())}]'")
 
 
 @option("strategy", "central_storage")

@@ -204,7 +204,9 @@ class TrainedTableSettings(TableSettings):
 
 
 def declaring(kinds: Mapping[str, str], path: str = "data") -> str:
-    """Returns what to type to give columns kinds, beside those that others are given."""
+    """Returns what to type to declare kinds of columns, beside those declared; empty where Hydra has no form."""
+    if not all(re.fullmatch(r"[A-Za-z_]([\w \-+/.$%*@?|\\()\[\]{}:=,]*\S)?", name, re.ASCII) for name in kinds):
+        return ""
     as_typed = {re.sub(r"([\\()[\]{}:=,])", r"\\\1", column): kind for column, kind in kinds.items()}
     named = ", ".join(f"{column}: {kind}" for column, kind in as_typed.items())
     return shlex.quote(f"++{path}.features={{{named}}}")

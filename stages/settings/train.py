@@ -145,7 +145,8 @@ class CustomOptimizerSettings(OptimizerSettings):
         super().check(path)
         for name in ("learning_rate", "weight_decay"):
             if name in self.arguments and getattr(self, name) is not None:
-                raise UserError(f"{path}.arguments.{name} with {path}.{name}: one would do nothing", "the latter alone")
+                problem = f"{path}.arguments.{name} with {path}.{name}: one would do nothing"
+                raise UserError(problem, "the latter alone", f"{path}.{name}={self.arguments[name]}")
 
     def call(self) -> dict[str, Any]:
         """Returns `_target_` and the arguments that it is always called with."""

@@ -152,7 +152,9 @@ KEY = "entry"
 """The fact of an entry that is its own name."""
 
 
-def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) -> tuple[Contents, bool]:
+def cached(
+    place: Path, make: Callable[[Path], Contents], reporter: Reporter, durable: bool = True
+) -> tuple[Contents, bool]:
     """Return the entry `place`, and whether this call made it, as none was there or it was not what had been written.
 
     Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
@@ -160,6 +162,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
 
     Args:
         make: returns facts and arrays. It gets the folder, for arrays that are too large to be returned.
+        durable: whether it survives a power failure; not needed where readers notice what one has damaged.
 
     Raises:
         UserError: where the folder that runs share cannot be written, or is full.
@@ -179,7 +182,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
             except DamagedError as error:
                 reporter.warn(f"{place} is not what was written ({error}), and is made again")
                 remove(place)
-            return _made(place, make), True
+            return _made(place, make, durable), True
     except OSError as error:
         raise UserError(
             f"{place.parent} cannot take what runs share ({error.strerror or error})",
@@ -196,7 +199,7 @@ def _read(place: Path) -> Contents:
     return entry
 
 
-def _made(place: Path, make: Callable[[Path], Contents]) -> Contents:
+def _made(place: Path, make: Callable[[Path], Contents], durable: bool) -> Contents:
     made: list[Contents] = []
 
     def write(folder: Path) -> None:
@@ -204,7 +207,7 @@ def _made(place: Path, make: Callable[[Path], Contents]) -> Contents:
         made.append(make(folder))
         write_arrays(folder, {**made[0].facts, KEY: place.name}, made[0].arrays, made[0].mapped)
 
-    atomic_write(place, write, durable=False)  # what a power failure damages is noticed, and made again
+    atomic_write(place, write, durable)
     [contents] = made
     mapped = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in contents.mapped}
     return replace(contents, arrays={**contents.arrays, **mapped}, path=place)

@@ -11,7 +11,7 @@ from stages.data.batches import distributed, training_input
 from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
-from stages.networks.keras_internals import one_line, seed_states
+from stages.networks.keras_internals import seed_states
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
 from stages.optimization.optimizers import clipping_of, exclude_from_decay
@@ -123,14 +123,8 @@ class KerasLoop:
             own_errors(self._columns),
             keras_floats(self.step.model.policy),
         ):  # Keras makes its losses at the first step
-            try:
-                for _ in range(steps):
-                    logs = network.train_function(self._batches)
-            except TypeError as error:  # such as an activity regularizer's, in half precision
-                if "Cannot convert a list containing a tensor of dtype" not in str(error):
-                    raise
-                problem = f"train=fit: Keras cannot add losses of different dtypes ({one_line(error)})"
-                raise UserError(problem, "losses of one dtype", "train=loop") from error
+            for _ in range(steps):
+                logs = network.train_function(self._batches)
         self.step.loss.check_use(self.step.model, self._settings)
         is_built = all(getattr(metric, "built", True) for metric in network.metrics)  # by the network's own step, too
         results = network.get_metrics_result() if is_built else {}

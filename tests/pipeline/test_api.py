@@ -5,6 +5,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pipeline.run_folder.lock import locked
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import Patch, Printed, write_run
+from tests.pipeline.experiments import Patch, Printed, write_files, write_run
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,21 @@ def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, mon
     with pytest.raises(RuntimeError, match="error: sweep=random"):
         search(["sweep=random"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("by_script", [True, False])
+def test_code_is_found_where_this_process_finds_it_or_where_the_command_is_typed(
+    by_script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path / "lib", {"own_arrays.py": "def load():\n    return None\n"})
+    words = ["data=arrays", "data._target_=own_arrays.load", "seed=1,2", "dry_run=true"]
+    if by_script:
+        command = [str(Path(sys.executable).with_name("tf-pipeline")), "-m", *words]
+        assert subprocess.run(command, cwd=tmp_path / "lib", capture_output=True).returncode == 0
+    else:
+        monkeypatch.syspath_prepend(tmp_path / "lib")
+        with pytest.raises(UserError, match="dry_run=true makes no jobs"):
+            sweep(words)
 
 
 @pytest.mark.slow

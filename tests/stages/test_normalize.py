@@ -119,17 +119,6 @@ def test_a_table_is_read_by_the_kinds_and_classes_of_the_training(tmp_path: Path
         assert {found.task.names[label] for label in split.targets} == {"red"}
 
 
-def test_true_is_known_however_files_and_earlier_versions_spell_it(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).choice(["true", "false"], ROWS)
-    raw = table(tmp_path / "one", 1, ok=values)
-    before = raw.with_each_split(lambda one: replace(one, features={**one.features, "ok": values[one.numbers]}))
-    other = kept(normalize(before, NormalizeSettings()), raw, tmp_path)
-    place = list(other.features).index("ok") + other.features["ok"].facts["values"].index("true")
-    for split in other.splits.values():
-        found = np.asarray(split.inputs["numbers"])[:, place]
-        np.testing.assert_array_equal(found, values[split.numbers] == "true")
-
-
 def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
     numbers = np.random.default_rng(1).normal(size=ROWS)
     data = normalize(table(tmp_path / "one", 1, area=numbers, age=numbers), NormalizeSettings())

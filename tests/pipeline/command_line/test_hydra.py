@@ -176,6 +176,14 @@ def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp
         Composer(read_arguments(words)).show(None, resolve=True)
 
 
+def test_plain_values_may_have_letters_of_any_script() -> None:
+    one = composer("data=image_folder", "data.dir=/home/jörg/图片", "tracking.note=Größe").one()
+    assert (one.document.data.dir, one.document.tracking.note) == ("/home/jörg/图片", "Größe")
+    assert composer(*one.overrides).one().overrides == one.overrides
+    with pytest.raises(UserError, match="is not an override"):
+        composer("tracking.note=Größe (m)").one()
+
+
 @pytest.mark.parametrize("plus", ["", "+", "++"])
 def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
     one = composer(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()

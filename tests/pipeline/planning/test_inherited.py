@@ -67,12 +67,12 @@ def test_typed_settings_come_last_and_outputs_may_refer(run: str, tmp_path: Path
 def test_an_option_that_is_replaced_takes_its_settings_with_it(tmp_path: Path) -> None:
     """And what the other run began with, and where it is, is its own."""
     own = ["optimizer=sgd", "optimizer.momentum=0.8", "strategy.cpu_replicas=2", "train={epochs: 5}"]
-    of_one = ["fork=1a", "fork_weights=last", "outputs=there"]
+    of_one, registered = ["fork=1a", "fork_weights=last", "outputs=there"], ["export.register=mine"]
     choices = {"optimizer": "sgd", "strategy": "mirrored", "train": "loop"}
     place = tmp_path / "made"
     place.mkdir()
-    Summary("1b", "KILLED", "made", str(place), choices, overrides=[*own, *of_one]).write(place)
-    for option, more in (("resume", of_one), ("fork", []), ("run", [])):
+    Summary("1b", "KILLED", "made", str(place), choices, overrides=[*own, *of_one, *registered]).write(place)
+    for option, more in (("resume", [*of_one, *registered]), ("fork", registered), ("run", [])):
         assert taken_over([f"{option}={place}", "optimizer=sgd"])[2:] == [*own[1:], *more]
         assert taken_over([f"{option}={place}", "strategy='one_device'"])[2:] == [*own[:2], own[3], *more]
         assert taken_over([f"{option}={place}", "optimizer={momentum: 0.5}"])[2:] == [*own[1:], *more]

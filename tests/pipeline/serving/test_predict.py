@@ -53,6 +53,7 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["{run}", "{image}", "--top=0"], "error: --top=0. Expected 1 class or more. Try: --top=1\n"),
+     (["{run}", "x.parquet", "--output=x.parquet"], "error: --output=x.parquet is a table to read."),
      (["{run}", "missing.png"], "error: missing.png is not there"), (["nope", "{image}"], "error: nope is no run")],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(

@@ -1,7 +1,6 @@
 """`pipeline.predict` answers every row of a table, in order, by the columns that the model takes."""
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,23 +63,14 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
         assert answers[name].to_pylist() == values * 2
 
 
-def test_of_earlier_models_the_run_says_how_tables_are_read(run: Path, tmp_path: Path, capsys: Printed) -> None:
-    own = shutil.copytree(run, tmp_path / "runs" / "day" / "own")
-    (own / "config.yaml").write_text("data: {delimiter: null, encoding: latin1, missing: ['?']}\n")
-    (tmp_path / "new.csv").write_bytes("color,size (m),grade\ngrün,?,1\n?,2,2\n".encode("latin1"))
-    assert predict.main([str(own), str(tmp_path / "new.csv"), "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["name"], row["doubled"]) for row in rows] == [("grün", -1.0), ("", 4.0)]
-
-
-def test_true_is_answered_as_a_model_spells_it_and_columns_go_by_either_name() -> None:
-    known = {"ok": {"kind": "category", "column": "is ok", "values": ["true", "FALSE", ""], "shares": [0.0] * 12}}
+def test_columns_go_by_either_name_and_booleans_have_one_spelling() -> None:
+    known = {"ok": {"kind": "category", "column": "is ok", "values": ["True", "False", ""], "shares": [0.0] * 12}}
     default = SimpleNamespace(structured_input_signature=((), {"ok": tf.TensorSpec([None], tf.string)}))
     loaded = SimpleNamespace(signatures={"serving_default": default})
     for name in ("is ok", "ok"):
         frame = pd.DataFrame({name: [True, "TRUE", "true", False, None]})
         taken = as_taken(loaded, TableSettings(), Drift(json.dumps(known)), frame)
-        assert taken["ok"].tolist() == ["true", "true", "true", "FALSE", ""]
+        assert taken["ok"].tolist() == ["True", "True", "True", "False", ""]
 
 
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) -> None:

@@ -10,7 +10,7 @@ from stages.data.columns import describe
 from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.features.kinds import NO_NUMBER, Feature
-from stages.inspect import HEADER, inspect, statistics
+from stages.inspect import HEADER, SAMPLE, inspect, statistics
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import InspectSettings, NormalizeSettings
@@ -85,6 +85,17 @@ def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
     row = dict(zip(HEADER, statistics(data).rows[0], strict=True))
     assert (row["missing"], row["different"]) == (0.5, 2)
     assert row["most frequent"] in (f"{values[0]} (20), missing (20)", f"missing (20), {values[0]} (20)")
+
+
+def test_statistics_are_of_all_rows_in_memory() -> None:
+    values = np.arange(2.0 * SAMPLE)
+    split = Split({"size": values, "cut": np.array(["a", "b"] * SAMPLE, object)}, np.arange(2 * SAMPLE) % 2)
+    features = {"size": Feature("number", "float64"), "cut": Feature("category", "string")}
+    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
+    size, cut = (dict(zip(HEADER, row, strict=True)) for row in statistics(data).rows[:2])
+    assert float(size["mean"]) == pytest.approx(SAMPLE - 0.5, rel=1e-5)
+    assert (float(size["min"]), float(size["max"])) == (0, 2 * SAMPLE - 1)
+    assert cut["most frequent"] in (f"a ({SAMPLE}), b ({SAMPLE})", f"b ({SAMPLE}), a ({SAMPLE})")
 
 
 def test_texts_of_two_columns_are_told_apart_wherever_the_border_is() -> None:
