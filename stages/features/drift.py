@@ -53,12 +53,7 @@ def trained_on(features: Mapping[str, Feature]) -> str:
 def _bins_of(name: str, feature: Feature, column: Column) -> Bins:
     bins: Bins = {"kind": feature.kind, "column": feature.facts.get("column", name)}
     if feature.kind == "image":
-        bins |= {
-            "range": list(feature.facts["range"]),
-            "is_measured": "is_measured" in feature.facts,
-            "shape": feature.shape,
-            "resize": feature.facts["resize"],
-        }
+        bins |= {"range": list(feature.facts["range"]), "shape": feature.shape, "resize": feature.facts["resize"]}
     measured = _measured(bins, column)
     if feature.kind == "category":
         bins["values"] = list(feature.facts["values"][:KNOWN])

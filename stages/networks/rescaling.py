@@ -123,8 +123,7 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
     if known is not None:
-        is_measured = images.facts.get("is_measured") or known.get("is_measured")
-        of_training = {"range": tuple(known["range"])} if is_measured else {}
+        of_training = {"range": tuple(known["range"])} if images.facts.get("is_measured") else {}
         images = dataclasses.replace(images, facts={**images.facts, **of_training, TRAINED_ON: known})
     record = Record(params=facts(scaling))
     return dataclasses.replace(dataset, normalization=scaling, features={IMAGES: images}, record=record)
