@@ -146,7 +146,7 @@ class CustomOptimizerSettings(OptimizerSettings):
         for name in ("learning_rate", "weight_decay"):
             if name in self.arguments and getattr(self, name) is not None:
                 problem = f"{path}.arguments.{name} with {path}.{name}: one would do nothing"
-                raise UserError(problem, "the latter alone", f"{path}.{name}={self.arguments[name]}")
+                raise UserError(problem, "the latter alone", f"'~{path}.arguments.{name}'")
 
     def call(self) -> dict[str, Any]:
         """Returns `_target_` and the arguments that it is always called with."""
