@@ -273,7 +273,7 @@ def test_draws_that_cannot_be_repeated_are_warned_of(is_of_keras: bool) -> None:
     built = Model(network, dataset.task, "float32")
     telling = Telling()
     start(STRATEGIES["default"](), built, dataset, settings()).step.gradients.warn_of_draws(telling)
-    assert ["RandomStandardNormal draws different random numbers" in line for line in telling.warnings] == [True][is_of_keras:]
+    assert ["RandomStandardNormal draws" in line for line in telling.warnings] == [True][is_of_keras:]
 
 
 @pytest.mark.parametrize("network", ["odd", "plain"])
