@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 def main() -> NoReturn:
     """The command: ends the process with the contract's exit code."""
-    if (here := str(Path.cwd())) not in sys.path:  # as `python -m pipeline` has it; last, so that it hides nothing
-        sys.path.append(here)
     streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
@@ -54,6 +52,8 @@ def _execute() -> int:
 
         print(f"tf-experiment-pipeline {__version__}, Hydra {metadata.version('hydra-core')}")
         return DONE
+    if (here := str(Path.cwd())) not in sys.path:  # as `python -m pipeline` has it; last, so that it hides nothing
+        sys.path.append(here)
     environment.prepare()
     if arguments.completion:
         from pipeline.command_line.compose import complete

@@ -200,7 +200,7 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
     for file, header, columns in zip(names_of(paths), headers, named, strict=True):
         with TemporaryDirectory() as scratch:  # a table may be larger than memory
             rows = read_files(header, settings, Path(scratch))
-            take = _reader(loaded, drift, rows, columns, Path(scratch))
+            take = _reader(loaded, rows, columns, Path(scratch))
             for start in range(0, len(rows), BATCH):
                 given = take(slice(start, start + BATCH))
                 drift.add(given)
@@ -243,7 +243,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
         values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
         texts[column] = pa.array([None if is_missing else str(value) for value, is_missing in values], pa.string())
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], missing=[*MISSING, *settings.missing])
-    taken = _reader(loaded, drift, rows, plain)(slice(None))
+    taken = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
         try:
             taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
@@ -253,7 +253,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
 
 
 def _reader(
-    loaded: Any, drift: Drift, rows: Any, columns: Mapping[str, str], folder: Path | None = None
+    loaded: Any, rows: Any, columns: Mapping[str, str], folder: Path | None = None
 ) -> Callable[[slice], dict[str, np.ndarray]]:
     """Return a function from some of the rows to columns, by arguments of the model, as it takes them.
 

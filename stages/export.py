@@ -28,8 +28,7 @@ def export(
     """Writes every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
 
     All formats take unscaled pixels, as the data set has them, and return probabilities; of tables LiteRT and ONNX take
-    what the encoder returns. The table of their differences
-    is in `export/formats.md` and `export/formats.csv`.
+    what the encoder returns. The table of their differences is in `export/formats.md` and `export/formats.csv`.
 
     Raises:
         UserError: where probabilities are not finite, the model cannot be written in a format, or the file differs by

@@ -71,8 +71,8 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
             continue
         run = Runs(outputs).find(name, option)
         left_out = {*typed, "trust", *_NOT_INHERITED[option]}
-        options = {key: value for key, value in typed.items() if not value.startswith("{")}
-        others = {group for group, option in run.choices.items() if options.get(group, option) != option}
+        chosen = {key: value for key, value in typed.items() if not value.startswith("{")}
+        others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
         if option != "resume":  # nothing needs the initial weights

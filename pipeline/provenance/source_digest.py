@@ -5,6 +5,7 @@ what decides which jobs there are is part of their sweep's identity, and the res
 their content, tracked by git or not; TensorFlow, Keras and NumPy by their version. What those import is not followed.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -92,13 +93,21 @@ def sources(experiment: Experiment) -> Sources:
         files |= _contents(folder, results | {folder / "sweep"}, f"--config-dir {number}: ")
     files |= {name: versions()[name] for name in NUMERIC}
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
-    packages = {target.partition(".")[0] for target in targets} - {*NUMERIC, *sys.stdlib_module_names}
-    for name in sorted({*_PROJECT, *packages}):
+    files |= _of_project()
+    packages = {target.partition(".")[0] for target in targets}
+    for name in sorted(packages - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}):
         places = _places(name)
         files |= {path: digest for place in places for path, digest in _contents(place, results, "")}
         if name == "__main__" and not places:  # of a notebook, whose cells no file has: every run has code of its own
             files[name] = os.urandom(8).hex()
     return Sources(files)
+
+
+@functools.cache
+def _of_project() -> dict[str, str]:
+    """Return this project's files as they were at the first call: those that this process has imported."""
+    places = [place for name in _PROJECT for place in _places(name)]
+    return {path: digest for place in places for path, digest in _contents(place, set(), "")}
 
 
 def _places(name: str) -> list[Path]:

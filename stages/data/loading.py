@@ -43,11 +43,11 @@ Example = tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class Invalid:
-    """An example that cannot be used: where it is, and why; may_pass: a later run may be able to read the same file."""
+    """An example that cannot be used: where it is, and why; is_transient: a later run may read the same file."""
 
     where: str
     why: str
-    may_pass: bool = False
+    is_transient: bool = False
 
 
 class Source:
@@ -148,8 +148,8 @@ class FileSource(Source):
             return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
             code = getattr(error, "errno", errno.ENOENT)
-            may_pass = code not in (errno.ENOENT, errno.EINVAL, errno.EACCES)  # which `_state` tells
-            return Invalid(where, getattr(error, "strerror", None) or str(error), may_pass)
+            is_transient = code not in (errno.ENOENT, errno.EINVAL, errno.EACCES)  # which `_state` tells
+            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient)
 
     def where(self, number: int) -> str:
         """Names an example, for errors."""
@@ -279,7 +279,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     place = cache / f"images-{source.fingerprint}"
     entry, is_new = cached(place, make, reporter, durable=False)  # each image has its digest
     prepared = Prepared(entry, is_new, fits)
-    if any(example.may_pass for example in prepared.invalid):
+    if any(example.is_transient for example in prepared.invalid):
         discard(place)
     _refuse(prepared.invalid, settings.on_error)
     size = "×".join(map(str, source.image_shape))

@@ -132,7 +132,7 @@ def check(dataset: Dataset) -> None:
         for key, feature in dataset.features.items():
             _check_column(where, split, key, feature)
             if feature.kind == "image":
-                is_known = name == "train" and not feature.facts.get("is_measured")  # maybe in an earlier training
+                is_known = name == "train" and not feature.facts.get("is_measured")  # maybe by an earlier training
                 _check_pixels(where, split, key, feature, 0.01 if is_known else 1.0)
         dataset.task.check(where, split.targets)
         _check_weights(where, split)

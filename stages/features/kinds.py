@@ -29,9 +29,9 @@ class Feature:
     dtype: NumPy's name of it; `string` for texts, and for categories that are texts.
     shape: of one example, without the axis of the batch; None where examples differ.
     facts: what is known of its values, by the kind: an image's `range` (its least and its greatest pixel) and `resize`
-        (how an encoded image of another size becomes one of this shape), and `is_measured` where that range is no unit
-        but the pixels that there are; a category's `values`, in their order; a text's `words` and `length`, once they
-        are learnt.
+        (how an encoded image of another size becomes one of this shape), and `is_measured` where that range is none
+        of the usual ones, but that of the pixels; a category's `values`, in their order; a text's `words` and
+        `length`, once they are learnt.
     """
 
     kind: str

@@ -96,10 +96,11 @@ class Step:
     def _terms(
         self, state: Sequence[tf.Tensor], examples: tf.Tensor, replica: tf.distribute.ReplicaContext
     ) -> list[tf.Tensor]:
-        """Returns the terms of a sum over the replicas: floats weighted by this replica's examples, counters of the
-        first; of what the network declares a sum, the first one's value and the increases of the others.
+        """Returns the terms of a sum over the replicas.
 
-        float32 or wider, as a variance times a count may be too large for float16.
+        Floats are weighted by this replica's examples, and whole numbers are the first replica's. Of what the network
+        declares a sum, the first replica gives its value, and the others what they have added. All are float32 or
+        wider, as a variance times a count may be too large for float16.
         """
         is_first = tf.equal(replica.replica_id_in_sync_group, 0)
         terms = []

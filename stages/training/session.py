@@ -161,8 +161,8 @@ def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None)
 def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Checkpoint, int]:
     """Return a checkpoint in terms of this training's phases, and the index of the phase in which it resumes.
 
-    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second; there,
-    too, where the first one has stopped early and is to have no more epochs than it was.
+    A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second. One whose
+    first phase stopped early stays in the second, unless this training asks for more epochs in the first.
 
     Raises:
         UserError: where the checkpoint is in a phase that this training does not have.
