@@ -48,18 +48,18 @@ class SweepRun:
 class Turn:
     """The turn of a sweep's job to train: it may begin while the one before is evaluated and exported.
 
-    connection: to the sweep's process. limit: `job_timeout_seconds`. waited: seconds for the end of the one before.
-    has_come: whether the turn has come.
+    connection: to the sweep's process; None: the job is alone, and need not wait. limit: `job_timeout_seconds`.
+    waited: seconds for the end of the one before. has_come: whether the turn has come.
     """
 
-    connection: Connection
+    connection: Connection | None = None
     limit: float | None = None
     waited: float = 0.0
     has_come: bool = False
 
     def wait(self) -> None:
         """Wait for the turn, which comes once; the job's time limit begins when it has come."""
-        if self.has_come:
+        if self.has_come or self.connection is None:
             return
         began = time.monotonic()
         try:
@@ -72,6 +72,7 @@ class Turn:
 
     def _came(self) -> float:
         """Return when the turn has come, in seconds of `time.monotonic()`; 0 before."""
+        assert self.connection is not None
         pulse.beat()
         with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
             return float(self.connection.recv()) if self.connection.poll() else 0.0
@@ -86,8 +87,9 @@ class Turn:
         self._tell(DONE)
 
     def _tell(self, code: int | None) -> None:
-        with suppress(OSError):
-            self.connection.send(code)
+        if self.connection is not None:
+            with suppress(OSError):
+                self.connection.send(code)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Job:
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
     resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
     started: when the user began to wait for it, in seconds of `time.monotonic()`.
-    on_epoch: of a search's trial. turn: of a sweep's job, where several may be in one place.
+    on_epoch: of a search's trial. turn: to train, where other jobs of the sweep are in the same place.
     tags: of its tracked run, about where it runs. is_supervised: another process has locked the folder for this one.
     only_trains: whether the stages after training are left out, as another job runs them.
     lock: of the folder, in the process that has claimed it. store: the connection to one that talks to its store.
@@ -112,7 +114,7 @@ class Job:
     forked: Summary | None = None
     started: float = field(default_factory=time.monotonic)
     on_epoch: OnEpoch | None = None
-    turn: Turn | None = None
+    turn: Turn = field(default_factory=Turn)
     run_name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False

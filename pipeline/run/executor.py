@@ -333,7 +333,7 @@ def end(run: Run, code: int, console: Console) -> int:
     the store's status comes last, when it has everything else.
     """
     summary, tracker, turn = run.summary, run.tracker, run.job.turn
-    started = run.job.started + (turn.waited if turn else 0.0)
+    started = run.job.started + turn.waited
     if run.sampled is not None:
         run.sampled.finish()
     summary.take_time(started)
@@ -357,7 +357,7 @@ def end(run: Run, code: int, console: Console) -> int:
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
     record_end(tracker, run.folder, summary)
-    if turn is not None and code == DONE:
+    if code == DONE:
         turn.has_finished()
     tracker.flush(console.log if summary.status == "FINISHED" else None)
     for line in tracker.notes:

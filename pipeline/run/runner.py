@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class StageRunner:
     console: Console
     summary: Summary
     on_epoch: OnEpoch | None = None
-    turn: Turn | None = None
+    turn: Turn = field(default_factory=Turn)
 
     def __post_init__(self) -> None:
         self._reporter = RunReporter(self.tracker, self.console, self.summary, self.on_epoch, self.turn)
@@ -146,17 +146,17 @@ class StageRunner:
         try:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:
-                    turn = self.turn if stage.planned.name == "train" else None
-                    if turn is not None and not stage.planned.target.startswith("stages."):
-                        turn.wait()  # the project's own builds and traces before
+                    trains = stage.planned.name == "train"
+                    if trains and not stage.planned.target.startswith("stages."):
+                        self.turn.wait()  # the project's own builds and traces before
                     if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
                         fresh_process.prestart()  # imports TensorFlow meanwhile
                     result = self._timed(stage, stages[index + 1 :])
                     self._record(stage, result)
                     self._results[stage.planned.makes] = result
-                    if turn is not None:
-                        turn.wait()  # where there was nothing left to train
-                        turn.has_trained()
+                    if trains:
+                        self.turn.wait()  # where there was nothing left to train
+                        self.turn.has_trained()
         finally:
             fresh_process.end()  # of a notebook's run that has failed before its export
         _visit_safe_place()
@@ -169,7 +169,7 @@ class StageRunner:
         name = stage.planned.name
         provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
         self._reporter.stage = name
-        began, waited = time.perf_counter(), self._waited
+        began, waited = time.perf_counter(), self.turn.waited
         outcome = "failed"
         self.console.doing(f"stage {name}")
         try:
@@ -185,7 +185,7 @@ class StageRunner:
             outcome = "ran"
             raise
         finally:
-            seconds = time.perf_counter() - began - (self._waited - waited)
+            seconds = time.perf_counter() - began - (self.turn.waited - waited)
             self.summary.stages[name] = StageOutcome(outcome, seconds)
             self.console.end_progress()
         return result
@@ -197,11 +197,6 @@ class StageRunner:
             problem = f"{dataset.name} has changed since the run began: its fingerprint was {before}"
             raise UserError(problem, "the data as they were, or a new run", "resume=never")
         self.summary.write(self.folder)  # a killed run has no later time for it
-
-    @property
-    def _waited(self) -> float:
-        """Seconds for a turn so far."""
-        return self.turn.waited if self.turn is not None else 0.0
 
     def _record(self, stage: BoundStage, result: Any) -> None:
         """Record what a stage has made, and what its result implies; not what an earlier stage has recorded already."""

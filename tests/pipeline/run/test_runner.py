@@ -74,7 +74,7 @@ class Run:
         self.tracker, self.console = Kept(), Heard()
         self.summary = Summary(None, "RUNNING", "x", str(folder), {})
         self.settings = settings
-        self.runner = StageRunner(folder, folder, self.tracker, self.console, self.summary, turn=turn)
+        self.runner = StageRunner(folder, folder, self.tracker, self.console, self.summary, turn=turn or Turn())
 
     def __call__(self, **stages: Callable[..., Any]) -> "Run":
         made: list[str] = []
