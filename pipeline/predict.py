@@ -9,20 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline import serving
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
-from pipeline.serving import (
-    answers,
-    as_trained,
-    class_names,
-    drift_of,
-    encoded_function,
-    load,
-    saved_model,
-    scores,
-    suffixes_of,
-    takes_columns,
-    write_answers,
-)
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.data.convert import SUFFIXES
@@ -60,35 +48,29 @@ def _classify(options: argparse.Namespace) -> int:
     Raises:
         UserError: for a wrong argument.
     """
-    if options.top < 1:
-        raise UserError(f"--top={options.top}", "1 class or more", "--top=1")
     if options.output is not None and options.output.suffix != ".parquet":
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
-    absent = next((path for path in options.files if not path.is_dir() and not path.is_file()), None)
-    if absent is not None:
-        problem = "is not a regular file" if absent.exists() else "is not there"
-        raise UserError(f"{absent} {problem}", "an image, a text, a table, or a folder of them")
-    saved = saved_model(options.model, options.tracking_uri, options.outputs)
-    loaded = load(saved)
-    files = list(_files(options.files, suffixes_of(loaded)))
-    drift = drift_of(loaded)
-    if takes_columns(loaded):
-        code = _answer_tables(loaded, as_trained(loaded, files), options, drift)
+    saved = serving.saved_model(options.model, options.tracking_uri, options.outputs)
+    loaded = serving.load(saved)
+    files = list(_files(options.files, serving.suffixes_of(loaded)))
+    drift = serving.drift_of(loaded)
+    if serving.takes_columns(loaded):
+        code = _answer_tables(loaded, serving.as_trained(loaded, files), options, drift)
     elif options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
-    for line in drift.sentences("these rows" if takes_columns(loaded) else "these images"):
+    for line in drift.sentences("these rows" if serving.takes_columns(loaded) else "these images"):
         print(f"warning: {line}", file=sys.stderr)
     return code
 
 
 def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
-    classify = encoded_function(loaded)
-    names = class_names(loaded)
+    classify = serving.encoded_function(loaded)
+    names = serving.class_names(loaded)
     failed = 0
     for file, answer in _answers(classify, files, drift):
         if not streams.is_read():
@@ -110,21 +92,21 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
 def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
     """Writes, or prints a line a row of, what the model says of tables; returns 0."""
     if options.output is not None:
-        count = write_answers(loaded, settings, options.output, drift)
+        count = serving.write_answers(loaded, settings, options.output, drift)
         print(f"{count:,} rows in {options.output}")
         return 0
-    names = class_names(loaded)
+    names = serving.class_names(loaded)
 
     def readable(value: Any) -> Any:
         if isinstance(value, list) and len(value) == len(names):
             return dict(zip(names, value, strict=True))
         return value.decode() if isinstance(value, bytes) else value
 
-    for block, columns in answers(loaded, settings, drift):
+    for file, first, columns in serving.answers(loaded, settings, drift):
         named = {name: values.tolist() for name, values in columns.items()}
-        for place, row in enumerate(zip(*named.values(), strict=True), start=block.first):
+        for place, row in enumerate(zip(*named.values(), strict=True), start=first):
             values = {name: readable(value) for name, value in zip(named, row, strict=True)}
-            facts = {"file": block.name, "row": place, **values}
+            facts = {"file": file, "row": place, **values}
             print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code
@@ -158,7 +140,7 @@ def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tup
             except OSError as error:
                 yield file, str(error.strerror)
         drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])
-        answers = scores(classify, [content for _, content in contents]) if contents else []
+        answers = serving.scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
 
 

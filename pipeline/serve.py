@@ -15,17 +15,9 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
+from pipeline import serving
 from pipeline.command_line.command import command_parser, exit_code, run_command
-from pipeline.serving import (
-    BYTES,
-    as_taken,
-    as_trained,
-    drift_of,
-    encoded_function,
-    mlflow_model,
-    scores,
-    takes_columns,
-)
+from pipeline.serving import BYTES
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import SERVING_EXAMPLE
@@ -55,28 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     port = free_port(options.port, FIRST_PORT)
-    folder = mlflow_model(options.model, options.tracking_uri, options.outputs)
+    folder = serving.mlflow_model(options.model, options.tracking_uri, options.outputs)
     app = build_app(folder)
     import uvicorn
 
-    takes_images = any(route.path == IMAGES for route in app.routes)
-    print(_how_to_use(options.model, folder, port, takes_images), flush=True)
-    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
-    return 0
-
-
-def _how_to_use(model: str, folder: Path, port: int, takes_images: bool) -> str:
-    """Returns commands that work as they are pasted; one sends the example that the model has with it."""
     address = f"http://{HOST}:{port}"
-    lines = [f"{model} at {address}; Ctrl-C ends it"]
-    if takes_images:
+    lines = [f"{options.model} at {address}; Ctrl-C ends it"]
+    if any(route.path == IMAGES for route in app.routes):
         lines.append(f"an image    curl {address}{IMAGES} -H 'Content-Type: image/png' --data-binary @image.png")
     example = folder / SERVING_EXAMPLE
     if example.is_file():
-        body = shlex.quote(f"@{example}")
-        kind = "pixels    " if takes_images else "an example"
-        lines.append(f"{kind}  curl {address}/invocations -H 'Content-Type: application/json' --data-binary {body}")
-    return "\n".join(lines)
+        body = f"-H 'Content-Type: application/json' --data-binary {shlex.quote(f'@{example}')}"
+        lines.append(f"an example  curl {address}/invocations {body}")
+    print(*lines, sep="\n", flush=True)
+    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
+    return 0
 
 
 def build_app(folder: Path) -> Any:
@@ -91,16 +76,18 @@ def build_app(folder: Path) -> Any:
         import_text_operations()
         model = import_module("mlflow.pyfunc").load_model(str(folder))
         loaded = model.get_raw_model()
-        watch = Watch(drift_of(loaded))
+        watch = Watch(serving.drift_of(loaded))
         server: Any = import_module("mlflow.pyfunc.scoring_server")
         asked: Any = model
-        if takes_columns(loaded):  # MLflow would cast values by the model's schema, 2.5 to 2, before they are read
+        if serving.takes_columns(
+            loaded
+        ):  # MLflow would cast values by the model's schema, 2.5 to 2, before they are read
             server.parse_csv_input = _texts
             asked = SimpleNamespace(metadata=SimpleNamespace(get_input_schema=lambda: None))
         asked.predict = answering(model.predict, loaded, watch)
         app = server.init(asked)
     if BYTES in loaded.signatures:
-        _take_images(app, encoded_function(loaded), watch)
+        _take_images(app, serving.encoded_function(loaded), watch)
     return app
 
 
@@ -109,7 +96,7 @@ def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Calla
 
     It answers in texts: MLflow would send TensorFlow's bytes in base64.
     """
-    settings = as_trained(loaded) if takes_columns(loaded) else None
+    settings = serving.as_trained(loaded) if serving.takes_columns(loaded) else None
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
 
     def called(data: Any, *others: Any, **named: Any) -> Any:
@@ -119,7 +106,7 @@ def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Calla
                 watch.count(lambda: watch.drift.add({IMAGES_OF: data}))
             return answered
         try:
-            taken = as_taken(loaded, settings, watch.drift, data)
+            taken = serving.as_taken(loaded, settings, watch.drift, data)
         except (UserError, ValueError, TypeError) as error:  # of columns of several lengths, or none
             raise exception(str(error)) from error
         given = {name: list(values) if values.ndim > 1 else values for name, values in taken.items()}
@@ -175,7 +162,7 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
                 encoded = [base64.b64decode(text, validate=True) for text in texts]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
-        answers = await asyncio.to_thread(scores, classify, encoded)
+        answers = await asyncio.to_thread(serving.scores, classify, encoded)
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")

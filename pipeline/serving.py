@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -119,9 +119,7 @@ def encoded_function(loaded: Any) -> Any:
     """
     if BYTES not in loaded.signatures:
         raise UserError(
-            f"the model has no {BYTES}: its images have neither 1 nor 3 channels, or an earlier version exported it",
-            "a model of gray or color images, exported by this version",
-            "python -m pipeline from=export run=<run>",
+            f"the model has no {BYTES}", "a model of gray or color images", "python -m pipeline from=export run=<run>"
         )
     return loaded.signatures[BYTES]
 
@@ -147,13 +145,6 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
     return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]
 
 
-class Block(NamedTuple):
-    """Rows of a file, from the one numbered `first` on, counted from 1 without the header."""
-
-    name: str
-    first: int
-
-
 def takes_columns(loaded: Any) -> bool:
     """Return whether a loaded SavedModel takes columns, a value or a vector for each row, and no images."""
     is_default = "serving_default" in loaded.signatures
@@ -177,45 +168,39 @@ def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
-def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
-    """Yield some rows after others, with what the model answers by name, a row a row; `drift` counts them.
+def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+    """Yield a file, the number of some of its rows' first, from 1 without the header, and what the model answers them.
 
-    A text in a file of its own is a row.
+    The answers are by name, a row a row. `drift` counts the rows.
 
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
-    from stages.data.tables import names_of, read_files  # half a second, for pandas
+    for name, first, given in _rows_of_files(loaded, settings, drift):
+        drift.add(given)
+        yield name, first, _answer(loaded, given)
 
-    arguments = _arguments(loaded)
+
+def _rows_of_files(
+    loaded: Any, settings: TableSettings, drift: Drift
+) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+    """Yield rows as the model takes them; a text in a file of its own is a row."""
+    from stages.data.tables import names_of, read_files  # half a second, for pandas
+    from stages.load.folders import read_text
+
     files = files_of(settings.files)
     texts = [file for file in files if file.suffix.lower() == ".txt"] if takes_texts(loaded) else []
-    yield from _of_texts(loaded, texts, settings.encoding, drift)
+    for file in texts:
+        yield str(file), 1, {TEXT: np.array([read_text(file, settings.encoding)], object)}
     paths = [file for file in files if file not in texts]
     headers = [Header.of([path], settings.delimiter, settings.encoding) for path in paths]
     named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]
-    wide = next((name for name, spec in arguments.items() if spec.shape.rank > 1), None)
-    if wide is not None:
-        raise UserError(f"the model takes vectors as {wide}, which {paths[0]} cannot have", "Python and MLflow")
     for file, header, columns in zip(names_of(paths), headers, named, strict=True):
         with TemporaryDirectory() as scratch:  # a table may be larger than memory
             rows = read_files(header, settings, Path(scratch))
             take = _reader(loaded, rows, columns, Path(scratch))
             for start in range(0, len(rows), BATCH):
-                given = take(slice(start, start + BATCH))
-                drift.add(given)
-                yield Block(file, start + 1), _answer(loaded, given)
-
-
-def _of_texts(
-    loaded: Any, files: Sequence[Path], encoding: str, drift: Drift
-) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
-    from stages.load.folders import read_text  # seconds, for TensorFlow
-
-    for file in files:
-        given = {TEXT: np.array([read_text(file, encoding)], object)}
-        drift.add(given)
-        yield Block(str(file), 1), _answer(loaded, given)
+                yield file, start + 1, take(slice(start, start + BATCH))
 
 
 def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> dict[str, np.ndarray]:
@@ -329,22 +314,18 @@ def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Dri
         is_flat = values.ndim == 1
         return pa.array(values) if is_flat else pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
 
-    written = 0
-
     def write(partial: Path) -> None:
-        nonlocal written
         writer = None
-        for block, columns in answers(loaded, settings, drift):
+        for name, first, columns in answers(loaded, settings, drift):
             count = len(next(iter(columns.values())))
-            named = {"file": pa.array([block.name] * count), "row": np.arange(block.first, block.first + count)}
+            named = {"file": pa.array([name] * count), "row": np.arange(first, first + count)}
             answered = {name: arrow(values) for name, values in columns.items()}
             table = pa.table({**named, **answered}, metadata={"class_names": json.dumps(class_names(loaded))})
             writer = writer or pq.ParquetWriter(partial, table.schema)
             writer.write_table(table)
-            written += count
         if writer is None:
             raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
         writer.close()
 
     atomic_write(output, write)
-    return written
+    return int(pq.read_metadata(output).num_rows)

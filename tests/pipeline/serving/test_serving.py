@@ -106,7 +106,7 @@ def test_the_printed_commands_work_as_they_are_pasted(served: tuple[str, int], o
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
     (tmp_path / "image.png").write_bytes(encoded())
-    lines = re.findall(r"^(?:an image|pixels) +(curl .*)$", (outputs / "served.txt").read_text(), re.MULTILINE)
+    lines = re.findall(r"^an (?:image|example) +(curl .*)$", (outputs / "served.txt").read_text(), re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
         done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
