@@ -5,13 +5,14 @@ import textwrap
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from io import StringIO
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console as RichConsole
 from rich.console import RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pipeline.redaction import redact
@@ -42,29 +43,24 @@ class Console:
         self._rich = RichConsole(
             highlight=False, soft_wrap=True, width=width, markup=False, emoji=False, quiet=self.is_quiet
         )
-        self._before_log: list[str] = []
-        self._log: TextIO | None = None
+        self._log: TextIO = StringIO()
         if log is not None:
             self.open_log(log)
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._last_plain = time.monotonic()
-        self._told = (0, self._last_plain)
 
     def open_log(self, path: Path) -> None:
-        """Writes everything said so far to `path`, and from now on every line with its time."""
-        if self._log is not None:
-            return
-        self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
-        self._log.writelines(self._before_log)
-        self._before_log.clear()
+        """Writes everything said so far to `path`, and from now on every line with its time; once."""
+        if isinstance(self._log, StringIO):
+            before = self._log.getvalue()
+            self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
+            self._log.write(before)
 
     def close(self) -> None:
         self.end_progress()
-        if self._log is not None:
-            with suppress(OSError):
-                self._log.close()
-            self._log = None
+        with suppress(OSError):
+            self._log.close()
+        self._log = sys.stderr if self.is_quiet else StringIO()
 
     def log(self, line: str = "", style: str | None = None) -> None:
         text = "\n".join(map(printable, str(redact(line)).split("\n")))
@@ -117,13 +113,7 @@ class Console:
             self._show_bar(done, total, note)
         elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
             self._last_plain = time.monotonic()
-            self.log(note if total is None else f"step {done}/{total}  {note}  {self._left(done, total)}")
-
-    def _left(self, done: int, total: int) -> str:
-        """Returns the time left, by the steps since the line before; for the first line nothing."""
-        now = time.monotonic()
-        (before, began), self._told = self._told, (done, now)
-        return f"{(now - began) / (done - before) * (total - done):.0f} s left" if 0 < before < done else ""
+            self.log(note if total is None else f"step {done}/{total}  {note}")
 
     def doing(self, what: str) -> None:
         """Shows `what` in the place of the last progress and its time left."""
@@ -132,30 +122,20 @@ class Console:
     def end_progress(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = self._task = None
+            self._bar = None
 
     def _show_bar(self, done: int, total: int | None, note: str) -> None:
         if self._bar is None:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             self._bar = Progress(*columns, console=self._rich, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(note, total=total)
-        assert self._task is not None
+            self._bar.add_task(note)
         self._bar.tasks[0].total = total  # `update` takes None for "as before", and then knows a time left
-        self._bar.update(self._task, completed=done, description=note)
+        self._bar.update(self._bar.tasks[0].id, completed=done, description=note)
 
     def _write(self, text: str) -> None:
-        line = f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n"
-        if self._log is None and self.is_quiet:  # closed at the end of the run
-            sys.stderr.write(line)
-            return
-        if self._log is None:
-            self._before_log.append(line)
-            return
         try:
-            self._log.write(line)
+            self._log.write(f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n")
         except OSError as error:  # a full disk must not end a training by way of its log
-            with suppress(OSError):
-                self._log.close()
-            self._log = None
+            self._log = StringIO()
             self._rich.print(f"warning: pipeline.log ends here ({error.strerror})", style="yellow")
