@@ -190,8 +190,8 @@ def _rows_of_files(
 
     files = files_of(settings.files)
     texts = [file for file in files if file.suffix.lower() == ".txt"] if takes_texts(loaded) else []
-    for file in texts:
-        yield str(file), 1, {TEXT: np.array([read_text(file, settings.encoding)], object)}
+    for text in texts:
+        yield str(text), 1, {TEXT: np.array([read_text(text, settings.encoding)], object)}
     paths = [file for file in files if file not in texts]
     headers = [Header.of([path], settings.delimiter, settings.encoding) for path in paths]
     named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]

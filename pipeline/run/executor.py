@@ -39,7 +39,7 @@ from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
-from pipeline.run_folder.store_process import JobStore, StoreClient
+from pipeline.run_folder.store_process import StoreClient
 from pipeline.run_folder.summary import FINGERPRINT, NAME, PRUNED, Summary, one_line
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import imports_kept, light_imports
@@ -93,7 +93,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             folder = job.run_folder
             store = Store(job.experiment.tracking, job.experiment.outputs)
             assert job.lock is not None
-            served = JobStore(job.store) if job.store else store_process.start(store, folder, job.lock)
+            served = StoreClient(job.store) if job.store else store_process.start(store, folder, job.lock)
             if served is not None:
                 resources.callback(served.close)
             resources.enter_context(

@@ -62,7 +62,7 @@ class StoreClient(StoredRun):
         try:
             answer: Answer = self._ask("deliver", entry)
         except ConnectionError as error:
-            return self._without(entry, error)
+            return failed(error)
         self.notes = answer.notes or self.notes
         return answer
 
@@ -70,10 +70,6 @@ class StoreClient(StoredRun):
         """Return the use of the machine; see `sampler`."""
         values: dict[str, float] = self._ask("sample")
         return values
-
-    def _without(self, entry: Entry, error: ConnectionError) -> Answer:
-        """Return the answer for an entry that the other process cannot take any more."""
-        return failed(error)
 
     def close(self) -> None:
         """End the connection; what has not been sent is sent later."""
@@ -121,25 +117,8 @@ def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
     return StoreProcess(store, folder, lock) if _is_served(store) and "mlflow" not in sys.modules else None
 
 
-class JobStore(StoreClient):
-    """The store of a sweep's job, served by the sweep's process. Where that was killed, the job ends its run itself."""
-
-    _own: StoredRun | None = None
-
-    def open_run(self, spec: RunSpec, run_id: str | None) -> StoredRun:
-        self._spec = spec
-        return super().open_run(spec, run_id)
-
-    def _without(self, entry: Entry, error: ConnectionError) -> Answer:
-        try:
-            self._own = self._own or open_run(self._spec, self.run_id)
-            return self._own.deliver(entry)
-        except UserError as refused:
-            return failed(refused)
-
-
 def serve(store: Store) -> Connection | None:
-    """Return a connection for the `JobStore` of a job, which a thread of this process, the sweep's, serves.
+    """Return a connection for the `StoreClient` of a job, which a thread of this process, the sweep's, serves.
 
     MLflow and its database are open here already. None where the job is not to be tracked by MLflow.
     """

@@ -16,7 +16,7 @@ from pipeline import redaction, sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder import store_process
 from pipeline.run_folder.lock import is_locked, locked
-from pipeline.run_folder.store_process import OUTLIVES_SECONDS, JobStore, StoreProcess
+from pipeline.run_folder.store_process import OUTLIVES_SECONDS, StoreProcess
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from pipeline.tracking.store import Store
@@ -171,20 +171,6 @@ def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, mon
             store_process.start(Store(settings, outputs), folder, lock)
     assert [store.settings for store in begun] == [LOCAL]
     assert store_process.serve(Store(TrackingSettings(kind="off"), outputs)) is None
-
-
-def test_a_job_ends_its_run_itself_where_its_sweep_was_killed(outputs: Path, folder: Path) -> None:
-    connection = store_process.serve(Store(LOCAL, outputs))
-    assert connection is not None
-    served = JobStore(connection)
-    tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, served.open_run)
-    tracker.metrics({"loss": 1.0}, 1)
-    assert tracker.flush(seconds=60) == 0
-    connection.close()
-    tracker.status("KILLED")
-    assert tracker.close(60) == 0
-    run = only_run(outputs)
-    assert (run.info.run_id, run.info.status, run.data.metrics) == (tracker.run_id, "KILLED", {"loss": 1.0})
 
 
 ALONE = """

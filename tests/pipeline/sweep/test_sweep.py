@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks.made_runs import MadeRun, make_sweep
+from pipeline import sync
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.compare import main
@@ -23,6 +24,7 @@ from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
+from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
 from pipeline.sweep.run import Sweep, checked, run_sweep
 from pipeline.sweep.session import to_resume
@@ -158,6 +160,8 @@ def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:
         began = time.monotonic()
         process.stdout.read()  # ends when the last process that holds it has gone
         assert time.monotonic() - began < commands.HEARD_SECONDS
+    assert Summary.read(next(outputs.glob("sweeps/*/1_*"))).status == "KILLED"
+    assert sync.main([f"--outputs={outputs}"]) == 0
     _, [job] = sweep_runs(outputs)
     assert job.info.status == "KILLED"
 
