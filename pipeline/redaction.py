@@ -89,17 +89,23 @@ def _is_secret_part(part: str) -> bool:
     return _PERHAPS.search(words) is not None and _ORDINARY.search(words) is None
 
 
-def redact(value: Any) -> Any:
+def redact(value: Any, name: str = "") -> Any:
     """Return `value` without secrets, including those in lists and mappings, and as text that every encoding can hold.
 
     Numbers of fewer than six digits are settings, by which runs differ, whatever their name.
+
+    Args:
+        name: that of the value; all of the texts below the name of a secret are.
     """
+    if isinstance(value, Mapping):
+        return {redact(key): redact(part, name if is_secret_name(name) else str(key)) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(redact(part, name) for part in value)
+    is_long = isinstance(value, int) and value >= 10 ** (SHORTEST - 1)
+    if value and (is_long or isinstance(value, str)) and is_secret(name, value):
+        return MASK
     if isinstance(value, str):
         return _PAIR.sub(_masked, _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value))))
-    if isinstance(value, Mapping):
-        return {redact(key): _redact_part(key, part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(redact, value))
     return value
 
 
@@ -193,17 +199,6 @@ class GuardedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _redact_part(name: Any, value: Any) -> Any:
-    """Return the value of `name` in a mapping without secrets; all of the texts below the name of a secret are."""
-    if not value or not is_secret(str(name), value):
-        return redact(value)
-    if isinstance(value, Mapping):
-        return {redact(key): _redact_part(name, part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_redact_part(name, part) for part in value)
-    return MASK if isinstance(value, str) or (isinstance(value, int) and value >= 10 ** (SHORTEST - 1)) else value
 
 
 def _masked(match: re.Match[str]) -> str:
