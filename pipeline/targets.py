@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import types
 import typing
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -52,13 +51,10 @@ def signature(place: str, target: str) -> inspect.Signature:
     """
     if (read := _read(target)) is not None:
         return read
-    function = load(place, target)
-    is_class = inspect.isclass(function)
     try:
-        found = inspect.signature(function.__init__ if is_class else function)
+        return inspect.signature(load(place, target))
     except (TypeError, ValueError):
         return inspect.Signature([inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)])
-    return found.replace(parameters=list(found.parameters.values())[is_class:])
 
 
 def named_parameters(found: inspect.Signature) -> dict[str, inspect.Parameter]:
@@ -93,8 +89,7 @@ def settings_class(function: Callable[..., Any]) -> type | None:
     annotation = getattr(function, "__annotations__", {}).get("settings")
     if isinstance(annotation, str):  # in a module with `from __future__ import annotations`
         annotation = eval(annotation, vars(inspect.getmodule(function)))
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(annotation) if is_union else (annotation,)
+    kinds = typing.get_args(annotation) or (annotation,)
     return next((kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)), None)
 
 
