@@ -123,18 +123,10 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def unknown_to_git(outputs: Path) -> None:
-    """Hides the files of runs from the git status of the surrounding code, which runs record.
-
-    In a folder with other files, only the folders made here are marked.
-    """
-    own = (*OUTPUT_FOLDERS, "mlflow.", ".gitignore")
-    folders = [outputs / name for name in OUTPUT_FOLDERS if not (outputs / name).exists()]
-    if all(path.name.startswith(own) for path in outputs.iterdir()):
-        folders = [outputs]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-        if not (folder / ".gitignore").exists():
-            (folder / ".gitignore").write_text("*\n")
+    """Hides the files of runs from the git status of the surrounding code, which runs record."""
+    if not (outputs / ".gitignore").exists():
+        names = [".gitignore", "mlflow.*", *(f"{name}/" for name in OUTPUT_FOLDERS)]
+        (outputs / ".gitignore").write_text("".join(f"/{name}\n" for name in names))
 
 
 @cache

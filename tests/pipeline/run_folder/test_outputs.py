@@ -8,32 +8,23 @@ import pytest
 from pipeline.checks.registry import PATTERNS, check_rules
 from pipeline.provenance.code_state import unknown_to_git
 from stages.errors import UserError
-from tests.pipeline.experiments import experiment
-
-OURS: tuple[list[str], ...] = ([], ["runs/", "cache/", "mlflow.db", "mlflow.db-wal", "mlflow.lock", ".gitignore"])
-SHARED = ([".git/"], ["train.py"], ["runs/", "notes.txt"])
+from tests.pipeline.experiments import experiment, write_files
+from tests.pipeline.provenance.test_code_state import git
 
 
-def folder(path: Path, holds: list[str]) -> Path:
-    for name in holds:
-        (path / name).mkdir() if name.endswith("/") else (path / name).touch()
-    return path
+@pytest.mark.parametrize("own", [[], ["train.py", "src/cache/keys.py"]])
+def test_results_are_hidden_from_git_and_nothing_else(own: list[str], tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    results = ["runs/a/b/summary.json", "sweeps/c/sweep.json", "cache/d/x.npy", "artifacts/1/MLmodel", "mlflow.db-wal"]
+    write_files(tmp_path, dict.fromkeys([*own, *results], "x"))
+    unknown_to_git(tmp_path)
+    assert git(tmp_path, "status", "--porcelain", "--untracked-files=all").split()[1::2] == sorted(own)
 
 
-@pytest.mark.parametrize("holds", OURS)
-def test_a_folder_of_results_alone_is_hidden_from_git(holds: list[str], tmp_path: Path) -> None:
-    unknown_to_git(folder(tmp_path, [name for name in holds if name != ".gitignore"]))
-    assert (tmp_path / ".gitignore").read_text() == "*\n"
-
-
-@pytest.mark.parametrize("holds", SHARED)
-def test_a_folder_of_somebody_elses_stays_as_it_is(holds: list[str], tmp_path: Path) -> None:
-    unknown_to_git(folder(tmp_path, holds))
-    assert not (tmp_path / ".gitignore").exists()
-    made = {path.name for path in tmp_path.iterdir()} - {name.rstrip("/") for name in holds}
-    assert made == {"runs", "sweeps", "cache", "artifacts"} - {name.rstrip("/") for name in holds}
-    assert all((tmp_path / name / ".gitignore").read_text() == "*\n" for name in made)
-    assert not any((tmp_path / name.rstrip("/") / ".gitignore").exists() for name in holds)
+def test_what_somebody_has_git_ignore_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    unknown_to_git(tmp_path)
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n"
 
 
 def test_a_pattern_in_a_path_is_refused_and_nothing_else(tmp_path: Path) -> None:
