@@ -21,9 +21,6 @@ from stages.reuse import KNOWN_IMAGES
 if TYPE_CHECKING:
     from stages.results import Dataset, Exported
 
-LONGEST = 4000
-"""Characters of a description: MLflow's limit is that of a tag."""
-
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
 
@@ -118,16 +115,10 @@ def sweep_description(table: str, typed: str, note: str | None) -> str:
     """Return the description of a sweep that has ended, in Markdown.
 
     Args:
-        table: the comparison of its jobs in Markdown; cut at a line's end where it is too long. Its title is left out:
-            MLflow folds a description after three lines.
+        table: the comparison of its jobs in Markdown. Its title is left out: MLflow folds a description after three
+            lines.
     """
-    own = note or ""
-    last = f"Command: {code(typed)}"
-    kept = re.sub(r"\A# .*\n+", "", table).strip()
-    room = LONGEST - len(own) - len(last)
-    if len(kept) > room:
-        kept = f"{kept[:room].rpartition(chr(10))[0]}\n\n… the whole is comparison.md"
-    return _joined([own, kept, last])
+    return _joined([note or "", re.sub(r"\A# .*\n+", "", table).strip(), f"Command: {code(typed)}"])
 
 
 def data_sizes(summary: Summary) -> str | None:
@@ -149,9 +140,8 @@ def data_sizes(summary: Summary) -> str | None:
 def code(text: str) -> str:
     """Return `text` as code in Markdown, whatever backticks it has."""
     line = " ".join(text.split())
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
-    space = " " if line.startswith("`") or line.endswith("`") else ""
-    return f"{fence}{space}{line}{space}{fence}"
+    fence = "`" * (1 + line.count("`"))
+    return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
 
 
 def escaped(text: str) -> str:

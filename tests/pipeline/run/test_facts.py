@@ -127,15 +127,6 @@ def test_code_ends_where_it_ends(text: str) -> None:
     assert shown.removeprefix(fence).removesuffix(fence).strip() == text.strip()
 
 
-def test_a_sweep_of_many_jobs_is_cut_at_a_line() -> None:
-    rows = [f"| {number} | mirrored | 0.98 |" for number in range(500)]
-    text = facts.sweep_description("\n".join(["# Sweep", "", *rows]), "python -m pipeline -m seed=1,2", "**mine**")
-    assert len(text) < facts.LONGEST + 50
-    assert text.startswith("**mine**\n\n| 0 | mirrored | 0.98 |\n| 1 |")
-    cut = "| mirrored | 0.98 |\n\n… the whole is comparison.md\n\nCommand: `python -m pipeline -m seed=1,2`"
-    assert text.endswith(cut)
-
-
 def test_folders_sort_by_their_beginning_whatever_the_local_time(monkeypatch: Patch, tmp_path: Path) -> None:
     """Local time goes back when summer ends, and differs between machines."""
     names = []
