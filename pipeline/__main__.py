@@ -6,7 +6,6 @@ from pipeline.system import early_signals  # acts while the rest is imported
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,8 +34,10 @@ def main() -> NoReturn:
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
         signals.ended(code)
-    if sys.modules.keys() & {"tensorflow", "mlflow"}:
-        _leave(code)
+    if sys.modules.keys() & {"tensorflow", "mlflow"}:  # whose destructors would take long: all is written and sent
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
@@ -119,14 +120,6 @@ def _run_search(composer: "Composer") -> int:
     search = Search(composer.sweep, axes, composer.with_lines, Console())
     refuse_too_many(search.total, search.first.max_jobs)
     return search.start()
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends the process at once: all is written and sent, and destructors, TensorFlow's above all, would take longer."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ class Removable:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
     parser = command_parser("clean", __doc__)
-    parser.add_argument(
-        "--older-than", type=days, default=30.0, metavar="DAYS", help="last used so long ago (%(default)g); 0: all"
-    )
+    told = "last used so long ago (%(default)g); 0: all"
+    parser.add_argument("--older-than", type=float, default=30.0, metavar="DAYS", help=told)
     parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these; may be repeated (all kinds)")
     parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
@@ -66,11 +65,6 @@ def _clean(options: argparse.Namespace) -> int:
             print("nothing is removed")
             return 0
     return _remove(removable)
-
-
-def days(text: str) -> float:
-    """Return a number of days, with or without a `d` after it."""
-    return float(text.removesuffix("d"))
 
 
 def _find(options: argparse.Namespace) -> Iterator[Removable]:

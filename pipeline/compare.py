@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console as RichConsole
 
@@ -12,7 +13,6 @@ from pipeline.comparison.report import show, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
 from stages.errors import UserError
-from stages.settings.places import resolved
 
 EXAMPLES = """what to compare:
   nothing                            the jobs of the last sweep
@@ -29,32 +29,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints and writes the comparison that the command line asks for; returns the exit code."""
     parser = command_parser("compare", __doc__, EXAMPLES)
     parser.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
-    parser.add_argument(
-        "--baseline",
-        metavar="NAME=VALUE,…",
-        help="settings of what the others are compared with; the first if left out",
-    )
+    told = "settings of what the others are compared with; the first if left out"
+    parser.add_argument("--baseline", metavar="NAME=VALUE,…", help=told)
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-    parser.add_argument(
-        "--to",
-        metavar="FOLDER",
-        help="writes the files there (a sweep's: into its own)",
-    )
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
 
 def _compare(options: argparse.Namespace) -> int:
-    to = resolved(options.to) if options.to else None
-    if options.to and to is None:
-        raise UserError(f"--to={options.to} can be no directory", "a directory of yours", "--to=./comparison")
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     show(comparison, console)
     # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
-    folder = to or (sweep if baseline is None and not columns else None)
+    folder = options.to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in write(comparison, folder):

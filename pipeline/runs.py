@@ -13,7 +13,6 @@ from pipeline.command_line.command import command_parser, exit_code, print_warni
 from pipeline.paths import shorter
 from pipeline.run.facts import label
 from pipeline.sweep.select import Entry, read_entries, select
-from stages.errors import UserError
 
 LONGEST_LINE = 10_000
 """Characters of a line where no terminal limits it: a run is one line, for programs to read."""
@@ -32,18 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = command_parser("runs", __doc__, FILTERS)
     parser.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
-    parser.add_argument("--last", type=int, metavar="N", help="shows the last N")
+    parser.add_argument("--last", type=int, default=0, metavar="N", help="shows the last N")
     parser.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.last is not None and options.last < 1:
-        raise UserError(f"--last={options.last}", "1 run or more", "--last=1")
-    entries = select(read_entries(options.outputs, print_warning), options.filter)
-    if options.last is not None:
-        entries = entries[-options.last :]
+    entries = select(read_entries(options.outputs, print_warning), options.filter)[-options.last :]
     if options.json:
         print(json.dumps([entry.as_dict() for entry in entries], indent=2))
     elif entries:

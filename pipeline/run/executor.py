@@ -21,16 +21,8 @@ from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run, reused_run
 from pipeline.planning.job import Job, PrunedError, claimed
 from pipeline.planning.plan import PlannedStage
-from pipeline.provenance import source_digest
-from pipeline.provenance.code_state import (
-    CodeState,
-    code_state,
-    command,
-    environment,
-    packages,
-    unknown_to_git,
-    versions,
-)
+from pipeline.provenance import code_state, source_digest
+from pipeline.provenance.code_state import CodeState, command, versions
 from pipeline.provenance.identity import OF_A_COMMAND, identity, is_among
 from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.child import code_of
@@ -195,10 +187,10 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     experiment, folder = job.experiment, job.run_folder
     code = source_digest.sources(experiment)
     source_digest.refuse_edited(code)
-    state = job.sweep.code if job.sweep else code_state()
+    state = job.sweep.code if job.sweep else code_state.code_state()
     summary = _first_summary(job, folder, code.digest)
     try:
-        unknown_to_git(experiment.outputs)
+        code_state.unknown_to_git(experiment.outputs)
         if job.forked is not None:
             checkpoints = import_module("stages.checkpoints.forks")  # with TensorFlow, which is imported by now
             before = Path(job.forked.folder)
@@ -286,8 +278,8 @@ def describe(run: Run) -> None:
     tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
     tracker.artifact(run.folder / source_digest.NAME, "code")
-    tracker.text(json.dumps(environment(), indent=2), "environment/environment.json")
-    tracker.text(packages(), "environment/packages.txt")
+    tracker.text(json.dumps(code_state.environment(), indent=2), "environment/environment.json")
+    tracker.text(code_state.packages(), "environment/packages.txt")
     if run.code and run.code.diff:
         tracker.text(run.code.diff, "code/diff.patch")
 

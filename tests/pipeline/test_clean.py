@@ -71,7 +71,7 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> N
     assert {run: before[run] - files(run) for run in expected} == expected
     said = capsys.readouterr().out
     assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
-    assert clean(outputs, "--yes", "--unfinished", "--older-than=0d", "--kind=checkpoints") == 0
+    assert clean(outputs, "--yes", "--unfinished", "--older-than=0", "--kind=checkpoints") == 0
     assert all(not CHECKPOINTS & files(run) for run in expected)
     assert {"summary.json", *KEPT} <= set.intersection(*map(files, before))
 
@@ -85,7 +85,7 @@ def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None
     shutil.rmtree(inside / "checkpoints")
     (inside / "checkpoints").symlink_to(elsewhere / "checkpoints")
     before = files(tmp_path)
-    assert clean(outputs, "--yes", "--older-than=0d") == 0
+    assert clean(outputs, "--yes", "--older-than=0") == 0
     assert files(tmp_path) == before
 
 
