@@ -7,7 +7,6 @@ imported, so that a wrong name or setting is refused before anything is recorded
 import ast
 import dataclasses
 import functools
-import importlib
 import inspect
 import typing
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import stages
 from pipeline.system.environment import light_imports, quiet_stderr
 from stages.errors import UserError
+from stages.targets import imported
 
 
 def load(place: str, target: str) -> Callable[..., Any]:
@@ -27,19 +27,12 @@ def load(place: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: where there is none.
     """
-    module, _, name = target.rpartition(".")
-    problem = f"{module} has no {name}"
-    try:
-        with quiet_stderr(), light_imports():
-            found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, SyntaxError, ValueError) as error:
-        found, problem = None, str(error)
+    expected = "the import path of a function or a class, its package installed or in the working directory"
+    fix = f"{place}._target_=<package>.<module>.<function>"
+    with quiet_stderr(), light_imports():
+        found = imported(target, f"{place}._target_={target}", expected, fix)
     if not callable(found):
-        raise UserError(
-            f"{place}._target_={target} cannot be imported ({problem})",
-            "the import path of a function or a class, its package installed or in the working directory",
-            f"{place}._target_=<package>.<module>.<function>",
-        )
+        raise UserError(f"{place}._target_={target} is no function", expected, fix)
     return found
 
 

@@ -33,7 +33,7 @@ def imported(target: str, place: str, expected: str, fix: str) -> Any:
     """
     try:
         return import_target(target)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, SyntaxError, AttributeError, ValueError) as error:
         raise UserError(f"{place} cannot be imported ({error})", expected, fix) from error
 
 
