@@ -220,16 +220,14 @@ def compare(
     from pipeline.sweep.select import compared
 
     texts = {name: value if isinstance(value, str) else as_typed(value) for name, value in (baseline or {}).items()}
-    return compared([str(word) for word in what], _outputs(outputs), texts or None, _listed(columns))[1]
+    return compared([str(word) for word in what], outputs_folder(str(outputs or "")), texts or None, _listed(columns))[
+        1
+    ]
 
 
 def _listed(words: Iterable[str]) -> list[str]:
     """Returns words as a list: a text is one word."""
     return [words] if isinstance(words, str) else list(words)
-
-
-def _outputs(folder: str | Path | None) -> Path:
-    return outputs_folder(None if folder is None else str(folder))
 
 
 def _refuse_more_devices(experiment: Experiment) -> None:
@@ -248,7 +246,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
     Raises:
         UserError: where there is none, or several.
     """
-    return Run(Path(Runs(_outputs(outputs)).find(str(run)).folder))
+    return Run(Path(Runs(outputs_folder(str(outputs or ""))).find(str(run)).folder))
 
 
 def _composed(overrides: Iterable[str]) -> Composed:

@@ -13,6 +13,7 @@ import yaml
 from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
 from pipeline.config.names import flatten
 from pipeline.paths import shorter
+from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
@@ -46,8 +47,7 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
     for section in facts[0]:
         before, after = (fact[section] for fact in facts)
         if before and after:
-            pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
-            differ = {name: pair for name, pair in pairs.items() if str(pair[0]) != str(pair[1])}
+            differ = {name: (before.get(name), after.get(name)) for name in differing(before, after)}
             sections[section] = {
                 name: pair for name, pair in differ.items() if differ.get(name.partition(".")[2]) != pair
             }
@@ -56,8 +56,7 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
 
 def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     folder = Path(summary.folder)
-    code = _read(folder / CODE)
-    packages: dict[str, str] = {}
+    code, packages = _read(folder / CODE), dict[str, str]()
     data: dict[str, str] = {}
     for entry in Journal(folder).entries:
         given = entry.arguments
@@ -102,10 +101,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(sections, indent=2, default=str))
     else:
-        print(
-            *(f"{letter}  {shorter(Path(run.folder))}" for letter, run in zip("AB", (first, second), strict=True)),
-            sep="\n",
-        )
+        print(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
         for section, pairs in sections.items():
             rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
             print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")

@@ -73,10 +73,9 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
         return 0
     settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
     if "***" in (settings.uri or ""):
-        if not journal.unsent and not is_named:
-            return 0
         raise UserError(f"the password of {settings.uri} was not kept", "the whole address", f"--uri={settings.uri}")
-    store = Store(settings, outputs_of(folder) or outputs)
+    own = (path.parent for path in folder.parents if path.name in ("runs", "sweeps"))  # also after a move
+    store = Store(settings, next(own, outputs))
     count = journal.unsent
     tracker = send_pending(folder, store, print_warning, print, status=sweep_status(folder))
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
@@ -85,11 +84,6 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     for line in tracker.notes:
         print(f"{shorter(folder)}: {line}")
     return tracker.unsent
-
-
-def outputs_of(folder: Path) -> Path | None:
-    """Returns the folder `outputs` above that of a run or a sweep, also after a move."""
-    return next((path.parent for path in folder.parents if path.name in ("runs", "sweeps")), None)
 
 
 if __name__ == "__main__":

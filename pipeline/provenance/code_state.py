@@ -132,13 +132,8 @@ def unknown_to_git(outputs: Path) -> None:
 @cache
 def versions() -> Mapping[str, str]:
     """Returns the versions of Python, this project and the packages that decide a run's numbers."""
-    numbers = {"python": sys.version.split()[0], "pipeline": __version__}
-    for name in VERSIONED:
-        try:
-            numbers[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            numbers[name] = "none"
-    return numbers
+    numbers = {name: metadata.version(name) for name in VERSIONED}
+    return {"python": sys.version.split()[0], "pipeline": __version__, **numbers}
 
 
 @cache

@@ -88,16 +88,17 @@ def refuse_edited(code: Sources) -> None:
 def sources(experiment: Experiment) -> Sources:
     """Return the sources of `experiment`; imports none of them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
-    files = dict(_contents(CONF, results | {CONF / "sweep"}, ""))
+    files = dict(_contents(CONF, results | {CONF / "sweep"}))
     for number, folder in enumerate(experiment.config_dirs):
         files |= _contents(folder, results | {folder / "sweep"}, f"--config-dir {number}: ")
     files |= {name: versions()[name] for name in NUMERIC}
-    targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     files |= _of_project()
+    targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     packages = {target.partition(".")[0] for target in targets}
     for name in sorted(packages - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}):
         places = _places(name)
-        files |= {path: digest for place in places for path, digest in _contents(place, results, "")}
+        for place in places:
+            files |= _contents(place, results)
         if name == "__main__" and not places:  # of a notebook, whose cells no file has: every run has code of its own
             files[name] = os.urandom(8).hex()
     return Sources(files)
@@ -107,18 +108,16 @@ def sources(experiment: Experiment) -> Sources:
 def _of_project() -> dict[str, str]:
     """Return this project's files as they were at the first call: those that this process has imported."""
     places = [place for name in _PROJECT for place in _places(name)]
-    return {path: digest for place in places for path, digest in _contents(place, set(), "")}
+    return {path: digest for place in places for path, digest in _contents(place, set())}
 
 
 def _places(name: str) -> list[Path]:
-    """Return the folders of a package (several of a namespace), or the file of a module or of a zip archive."""
+    """Return the folders of a package (several of a namespace), or the file of a module."""
     spec = find_package(name)
     if spec is None:
         script = vars(sys.modules[name]).get("__file__") if name == "__main__" else None
         return [Path(script).resolve()] if script else []
-    paths = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
-    resolved = [Path(path).resolve() for path in paths]
-    return [next(place for place in (path, *path.parents) if place.exists()) for path in resolved]
+    return [Path(path).resolve() for path in spec.submodule_search_locations or [str(spec.origin)]]
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
@@ -141,7 +140,7 @@ def targets_in(values: Any) -> Iterator[str]:
             yield from targets_in(part)
 
 
-def _contents(root: Path, results: set[Path], prefix: str) -> Iterator[tuple[str, str]]:
+def _contents(root: Path, results: set[Path], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
     for path in _files(root, results):
         try:

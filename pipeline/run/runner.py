@@ -298,8 +298,7 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
 
 def _save(reuse: Reuse, result: Any, folder: Path, inputs: Mapping[str, Any]) -> None:
     folder.mkdir()
-    save = functools.partial(reuse.save, result, folder)
-    save(**_accepted(save, inputs))
+    reuse.save(result, folder, **_accepted(functools.partial(reuse.save, result, folder), inputs))
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,11 +46,11 @@ def read_config(folder: Path) -> DictConfig:
     """
     try:
         document = OmegaConf.load(regular_file(folder / CONFIG))
+        if not isinstance(document, DictConfig) or not document:
+            raise ValueError("it has no settings")
+        return document
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"{shorter(folder / CONFIG)} cannot be read", "the file that the run has written") from error
-    if not isinstance(document, DictConfig) or not document:
-        raise UserError(f"{shorter(folder / CONFIG)} has no settings", "the file that the run has written")
-    return document
 
 
 def has_finished(folder: Path) -> bool:

@@ -155,8 +155,7 @@ class Summary:
                 name: math.nan if value is None else float(value) for name, value in values["metrics"].items()
             }
             summary = cls(**values)
-            texts = [summary.name, summary.folder, *summary.overrides, summary.run_id or "", summary.identity or ""]
-            if summary.status not in STATUSES or not all(isinstance(text, str) for text in texts):
+            if summary.status not in STATUSES:
                 raise ValueError(f"{folder / NAME} holds something else")
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"{folder / NAME} is damaged ({error})") from error
