@@ -131,19 +131,16 @@ class Watch:
         self.drift = drift
         self._lock = Lock()
         self._next = LEAST
-        self._told: set[str] = set()
 
     def count(self, add: Callable[[], None]) -> None:
-        """Count, and print a line where other columns have moved than before; rows double from one look to the next."""
+        """Count, and print which columns have moved, if any; rows double from one look to the next."""
         with self._lock:
             add()
             if self.drift.rows < self._next:
                 return
             self._next = 2 * self.drift.rows
-            moved = set(self.drift.moved())
-            if moved - self._told:
-                print(*self.drift.sentences(f"the {self.drift.rows:,} examples asked about"), flush=True)
-                self._told |= moved
+            for line in self.drift.sentences(f"the {self.drift.rows:,} examples asked about"):
+                print(line, flush=True)
 
 
 def _take_images(app: Any, classify: Any, watch: Watch) -> None:

@@ -211,6 +211,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
 
     Raises:
         UserError: where a column is missing, or has a value that the model cannot take.
+        ValueError, TypeError: where the vectors of a column do not make an array.
     """
     import pandas as pd
     import pyarrow as pa
@@ -230,10 +231,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], missing=[*MISSING, *settings.missing])
     taken = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
-        try:
-            taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"the column {column}: {error}", "vectors of one length") from error
+        taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
     return taken
 
 
