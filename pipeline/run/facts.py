@@ -16,7 +16,6 @@ from pipeline.provenance.code_state import CodeState, command, resuming_command,
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import UNITS, Summary, scored
-from stages.reuse import KNOWN_IMAGES
 
 if TYPE_CHECKING:
     from stages.results import Dataset, Exported
@@ -75,7 +74,7 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     if (data := data_sizes(summary)) is not None:
         facts.append(("data", data))
     facts += _epochs(summary)
-    if tested := _tested(summary):
+    if tested := _scores(summary, "test/"):
         facts.append(("test", tested))
     for stage, names in summary.facts.get("own", {}).items():
         texts = [f"{name.removeprefix(stage + '/')} {summary.metrics[name]:.4g}" for name in names]
@@ -104,7 +103,7 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
         facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model}")'))
-    tested = _tested(summary)
+    tested = _scores(summary, "test/")
     result = f"**{summary.status}**{f', test {escaped(tested)}' if tested else ''}"
     if summary.error:
         result = f"**{summary.status} in {summary.failed_stage}**: {escaped(summary.error)}"
@@ -154,19 +153,13 @@ def _listed(facts: Sequence[tuple[str, str]]) -> str:
 
 
 def _scores(summary: Summary, prefix: str) -> str:
+    """Return the scores of a split, the first with its interval, if it has one."""
     names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
-    return ", ".join(f"{name} {scored(name, summary.metrics[prefix + name])}" for name in names)
-
-
-def _tested(summary: Summary) -> str:
-    """Return the scores on the test split, the first with its interval."""
-    scores = _scores(summary, "test/")
-    first, separator, rest = scores.partition(", ")
-    ends = summary.facts.get("intervals", {}).get(f"test/{first.partition(' ')[0]}")
-    if not ends:
-        return scores
-    low, high = (scored(first.partition(" ")[0], end) for end in ends)
-    return f"{first} ({100 * summary.facts['confidence']:g} %: {low} to {high}){separator}{rest}"
+    texts = [f"{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
+    if names and (ends := summary.facts.get("intervals", {}).get(prefix + names[0])):
+        low, high = (scored(names[0], end) for end in ends)
+        texts[0] += f" ({100 * summary.facts['confidence']:g} %: {low} to {high})"
+    return ", ".join(texts)
 
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:
@@ -177,14 +170,13 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
         return []
     best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
     by = f" (by {weights['monitor']})" if "monitor" in weights else ""
-    rows = [("best epoch", f"{best:.0f}{by}: val {_scores(summary, 'val/best_')}")]
+    rows = [["best epoch", f"{best:.0f}{by}: val {_scores(summary, 'val/best_')}"]]
     if last != best:
-        rows.append(("last epoch", f"{last:.0f}: val {_scores(summary, 'val/')}"))
+        rows.append(["last epoch", f"{last:.0f}: val {_scores(summary, 'val/')}"])
     if "epoch" in weights:
-        index = 0 if weights["epoch"] == best else -1
-        label, text = rows[index]
-        rows[index] = (label, f"{text}; test and export have its weights{' (EMA)' if weights.get('ema') else ''}")
-    return rows
+        chosen = rows[0 if weights["epoch"] == best else -1]
+        chosen[1] += f"; test and export have its weights{' (EMA)' if weights.get('ema') else ''}"
+    return [(label, text) for label, text in rows]
 
 
 def _speed(summary: Summary) -> list[tuple[str, str]]:
@@ -274,9 +266,6 @@ def _short(key: str) -> str:
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 
-MOST_NAMES = 50
-"""Names of classes, labels or targets that a card lists."""
-
 NO_SCORES = ("_low", "_high", "_seconds")
 """Ends of the names of metrics of the test split that are no scores."""
 
@@ -296,11 +285,7 @@ def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = Non
         summary=summary,
         model=model,
         data=data,
-        kinds=summary.facts.get("data", {}),
-        names=model.class_names[:MOST_NAMES],
         sizes=data_sizes(summary) or "sizes not recorded",
-        known=summary.facts.get(KNOWN_IMAGES),
-        confidence=summary.facts.get("confidence", 0.95),
         scores=scores,
         facts=dict(run_facts(summary)),
         date=datetime.now(UTC).date(),
