@@ -140,7 +140,9 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     experiment = _read(composed)
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
-    _refuse_more_devices(experiment)
+    settings = experiment.of("strategy", StrategySettings)
+    if has_used_tensorflow() and settings:  # which may have fixed fewer devices than are needed
+        import_module("stages.strategy").refuse_more_devices(settings)
     runs = Runs(experiment.outputs)
     named = runs.find(experiment.resume) if experiment.resume not in ("auto", "never") else None
     typed, sys.argv = sys.argv, ["pipeline", *words]  # which the run records, and its processes take over
@@ -228,13 +230,6 @@ def compare(
 def _listed(words: Iterable[str]) -> list[str]:
     """Returns words as a list: a text is one word."""
     return [words] if isinstance(words, str) else list(words)
-
-
-def _refuse_more_devices(experiment: Experiment) -> None:
-    """Raises UserError where an earlier use of TensorFlow in this process has fixed fewer devices than are needed."""
-    settings = experiment.of("strategy", StrategySettings)
-    if has_used_tensorflow() and settings:
-        import_module("stages.strategy").refuse_more_devices(settings)
 
 
 def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:

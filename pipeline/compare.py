@@ -32,19 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = "settings of what the others are compared with; the first if left out"
     parser.add_argument("--baseline", metavar="NAME=VALUE,…", help=told)
     parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
+    parser.add_argument("--to", metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
 
 def _compare(options: argparse.Namespace) -> int:
+    to = Path(options.to).expanduser() if options.to else None
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     show(comparison, console)
     # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
-    folder = options.to or (sweep if baseline is None and not columns else None)
+    folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in write(comparison, folder):

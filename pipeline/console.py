@@ -105,8 +105,7 @@ class Console:
         plain = RichConsole(width=200, markup=False)
         with plain.capture() as captured:
             plain.print(table)
-        for line in captured.get().splitlines():
-            self._write(str(redact(line)))
+        self.log_only(captured.get())
 
     def progress(self, done: int, total: int | None, note: str) -> None:
         if self._rich.is_terminal:

@@ -5,11 +5,10 @@ again only where it is named, or all are (`--again`): so one that was deleted in
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line.command import INTERRUPTED, command_parser, print_error, print_warning, run_command
+from pipeline.command_line.command import command_parser, print_error, print_warning, run_command
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
@@ -39,9 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (UserError, OSError) as error:  # of one run: the others are sent
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
-        except KeyboardInterrupt:
-            print("stopped; the same command sends the rest", file=sys.stderr)
-            return INTERRUPTED
     if not unsent:
         print(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
     return 1 if unsent else 0

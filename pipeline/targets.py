@@ -10,7 +10,6 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -86,17 +85,9 @@ def settings_class(function: Callable[..., Any]) -> type | None:
     return next((kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)), None)
 
 
-def find_package(name: str) -> ModuleSpec | None:
-    """Return the spec of a top-level package or module, without importing it; None where there is none."""
-    try:
-        return find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-
-
 def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
     """Raise UserError where a package that `setting` needs, of one of the project's extras, is not installed."""
-    missing = [package for package in packages if find_package(package) is None]
+    missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise UserError(
             f"{setting}: the package {missing[0]} is not installed",

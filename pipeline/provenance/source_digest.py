@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.code_state import versions
-from pipeline.targets import find_package
 from stages.errors import UserError
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
@@ -113,11 +113,12 @@ def _of_project() -> dict[str, str]:
 
 def _places(name: str) -> list[Path]:
     """Return the folders of a package (several of a namespace), or the file of a module."""
-    spec = find_package(name)
-    if spec is None:
-        script = vars(sys.modules[name]).get("__file__") if name == "__main__" else None
+    if name == "__main__":
+        script = vars(sys.modules[name]).get("__file__")
         return [Path(script).resolve()] if script else []
-    return [Path(path).resolve() for path in spec.submodule_search_locations or [str(spec.origin)]]
+    spec = find_spec(name)
+    paths = (spec.submodule_search_locations or [str(spec.origin)]) if spec else []
+    return [Path(path).resolve() for path in paths]
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:

@@ -132,13 +132,8 @@ class Summary:
 
     def write(self, folder: Path) -> Path:
         """Writes the file whole or not at all; nan and inf, which JSON does not have, become null."""
-        atomic_write(folder / NAME, json.dumps(_plain(self._without_secrets()), indent=2, default=str) + "\n")
+        atomic_write(folder / NAME, json.dumps(_plain(redact(asdict(self))), indent=2, default=str) + "\n")
         return folder / NAME
-
-    def _without_secrets(self) -> dict[str, Any]:
-        values = asdict(self)
-        metrics = {redact(name): value for name, value in values.pop("metrics").items()}  # numbers, whatever the name
-        return {**redact(values), "metrics": metrics}
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":

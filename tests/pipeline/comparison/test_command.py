@@ -137,7 +137,6 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),
         (["~a=b"], "no run has a setting or metric ~a"),
-        (["--to", "~nobody_at_all/x"], "--to=~nobody_at_all/x can be no directory"),
         (["test/accuracy>high"], "does not compare two numbers"),
     ],
 )
