@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.console import Console
-from pipeline.exit_codes import FAILED, STOPPED, TIMED_OUT
+from pipeline.exit_codes import STOPPED, TIMED_OUT
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
@@ -117,10 +117,9 @@ def end_lost(
         code: the exit code of the process.
         shared: whether this process has supervised the run, and shares its lock.
     """
-    status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
     try:
         with locked(folder, shared=shared):
-            end_run(folder, Store(experiment.tracking, experiment.outputs), status, reason, console)
+            end_run(folder, Store(experiment.tracking, experiment.outputs), code, reason, console)
     except OSError:
         return
     except UserError as error:
@@ -133,13 +132,17 @@ def mark_killed(folder: Path, store: Store, request: Request, console: Console, 
     Args:
         sends: whether its end is sent here; else the store's process does so.
     """
-    status = "FAILED" if request.exit_code == FAILED else "KILLED"
     with suppress(OSError, UserError):
-        end_run(folder, store, status, f"stopped by {request.reason}, by force", console, sends)
+        end_run(folder, store, request.exit_code, f"stopped by {request.reason}, by force", console, sends)
 
 
-def end_run(folder: Path, store: Store, status: str, reason: str, console: Console, sends: bool = True) -> None:
-    """End the run in `folder`, which the caller has locked, if it has not ended; send what the store misses."""
+def end_run(folder: Path, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:
+    """End the run in `folder`, which the caller has locked, if it has not ended; send what the store misses.
+
+    Args:
+        code: the exit code of its process, by which it is KILLED or FAILED.
+    """
+    status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
     summary = read_run(folder, console.warn)
     if summary is None:
         return

@@ -21,6 +21,7 @@ from typing import IO, Any
 from pipeline import redaction
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.console import Console
+from pipeline.exit_codes import FAILED
 from pipeline.run_folder.pending import LOST, end_run
 from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS
@@ -176,7 +177,7 @@ def main(connection: Connection, lock: int) -> None:
     _answer(connection)
     with suppress(OSError, UserError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else it is shared with a supervisor, which does the same
-        end_run(folder, store, "FAILED", LOST, Console())
+        end_run(folder, store, FAILED, LOST, Console())
 
 
 def _end_after(parent: int) -> None:
