@@ -248,9 +248,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
     words = _listed(overrides)
     composer = Composer(inherit_overrides(read_arguments(words)))
     if composer.is_sweep:
-        raise UserError(
-            f"{' '.join(words)} makes several jobs, and this is one run", "overrides of a run", "sweep=none"
-        )
+        raise UserError(f"{' '.join(words)} makes several jobs", "overrides of one run", "sweep=none")
     return composer.one()
 
 

@@ -73,9 +73,8 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
     for kind in options.kind or KINDS:
         patterns = {text.format(run=run) for text in KINDS[kind] for run in ("runs/*/*", "sweeps/*/*")}
         for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
-            if kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1]):
-                continue
-            if path.resolve() != path:
+            is_kept = kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1])
+            if is_kept or path.resolve() != path:
                 continue
             with suppress(OSError):  # gone in the meantime
                 facts = [file.lstat() for file in [path, *path.rglob("*"), *path.parent.glob(f".{path.name}.use")]]

@@ -13,7 +13,6 @@ from pipeline import serving
 from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
-from stages.data.convert import SUFFIXES
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
 from stages.settings.places import regular_file
@@ -76,8 +75,7 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
         if isinstance(answer, str):
-            hint = "" if file.suffix.lower() in SUFFIXES else "; the model takes images, or folders of them"
-            print(f"error: {file}: {answer}{hint}", file=sys.stderr)
+            print(f"error: {file}: {answer}", file=sys.stderr)
             failed += 1
             continue
         key, numbers = answer.popitem()

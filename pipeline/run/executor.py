@@ -274,8 +274,8 @@ def describe(run: Run) -> None:
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
     choices = {f"choice/{group}": option for group, option in experiment.choices.items()}
     tracker.params({**configuration_params(experiment.document), **choices})
-    tracker.tags({f"version.{name}": version for name, version in versions().items()})
-    tracker.tags({"identity": run.summary.identity or "", "code": run.summary.code or ""})
+    tags = {f"version.{name}": version for name, version in versions().items()}
+    tracker.tags({**tags, "identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
     tracker.artifact(run.folder / source_digest.NAME, "code")
     tracker.text(json.dumps(code_state.environment(), indent=2), "environment/environment.json")

@@ -12,13 +12,10 @@ from pipeline.system.environment import imports_kept, quiet_stderr
 
 with quiet_stderr(), imports_kept():
     for _module in (
-        "pipeline.tracking.tracker",
         "pipeline.engines.local",
         "jinja2",
         "matplotlib.backends.backend_agg",
-        "matplotlib.figure",
         "pyarrow.pandas_compat",
-        "pyarrow.parquet",
         "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",
