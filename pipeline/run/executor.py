@@ -28,6 +28,7 @@ from pipeline.redaction import redact, redact_file, redact_overrides
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_summary, show_times
+from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
@@ -104,7 +105,8 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 console.warn(OPEN_PORTS)
                 task.meet(console.log)
             cache = job.experiment.outputs / "cache"
-            StageRunner(folder, cache, run.tracker, console, run.summary, job.on_epoch, job.turn).run(stages)
+            reporter = RunReporter(run.tracker, console, run.summary, job.on_epoch, job.turn)
+            StageRunner(folder, cache, reporter).run(stages)
             if not job.only_trains:
                 register(run, console)
             run.summary.status = "FINISHED"
@@ -115,8 +117,6 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             run.tracker.tags({PRUNED: str(pruned.epoch)})
             console.log(f"pruned after epoch {pruned.epoch}: other trials do better")
         except BaseException as error:
-            if run is None and isinstance(error, Interrupted):
-                return error.exit_code
             if run is None:
                 raise
             with signals.ending():
@@ -139,7 +139,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
             task.meet(console.log)
         if task.serves:
             return _serve(servers, task)
-        StageRunner(scratch, job.experiment.outputs / "cache", Tracker(), console, summary).run(stages)
+        StageRunner(scratch, job.experiment.outputs / "cache", RunReporter(Tracker(), console, summary)).run(stages)
         return DONE
 
     with (
@@ -278,7 +278,8 @@ def describe(run: Run) -> None:
     tracker.tags({**tags, "identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
     tracker.artifact(run.folder / source_digest.NAME, "code")
-    tracker.text(json.dumps(code_state.environment(), indent=2), "environment/environment.json")
+    surroundings = {"machine": machine.facts(), "versions": versions()}
+    tracker.text(json.dumps(surroundings, indent=2), "environment/environment.json")
     tracker.text(code_state.packages(), "environment/packages.txt")
     if run.code and run.code.diff:
         tracker.text(run.code.diff, "code/diff.patch")

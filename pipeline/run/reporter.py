@@ -28,8 +28,8 @@ class RunReporter(Reporter):
     tracker: Tracker
     console: Console
     summary: Summary
-    on_epoch: OnEpoch | None
-    turn: Turn
+    on_epoch: OnEpoch | None = None
+    turn: Turn = field(default_factory=Turn)
     stage: str = ""
     _warned: set[str] = field(default_factory=set)
 

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,19 @@ import numpy as np
 
 from pipeline.checks.registry import typed
 from pipeline.config.experiment import Experiment
-from pipeline.console import Console
-from pipeline.planning.job import OnEpoch, PrunedError, Turn
+from pipeline.planning.job import PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
 from pipeline.run.facts import model_card
 from pipeline.run.reporter import RunReporter, kind, metric_name
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import FINGERPRINT, StageOutcome, Summary
+from pipeline.run_folder.summary import FINGERPRINT, StageOutcome
 from pipeline.system import machine, pulse, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE
 from pipeline.tracking.store import Store
-from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process
 from stages.reporter import on_safe_place
@@ -113,24 +111,13 @@ def own_record(stage: str, result: Any) -> Record | None:
     return Record(metrics={name if "/" in name else f"{stage}/{name}": number for name, number in numbers.items()})
 
 
-@dataclass
 class StageRunner:
-    """Runs stages, and records each as it ends.
+    """Runs stages, and records each as it ends. Its reporter's summary is right wherever one raises."""
 
-    folder: the run's. cache: what runs share, and what may be deleted.
-    summary: filled as stages end, so that it is right wherever one raises.
-    """
-
-    folder: Path
-    cache: Path
-    tracker: Tracker
-    console: Console
-    summary: Summary
-    on_epoch: OnEpoch | None = None
-    turn: Turn = field(default_factory=Turn)
-
-    def __post_init__(self) -> None:
-        self._reporter = RunReporter(self.tracker, self.console, self.summary, self.on_epoch, self.turn)
+    def __init__(self, folder: Path, cache: Path, reporter: RunReporter) -> None:
+        """Runs stages in `folder`, that of the run; `cache`: what runs share, and what may be deleted."""
+        self.folder, self.cache, self.reporter = folder, cache, reporter
+        self.tracker, self.console, self.summary = reporter.tracker, reporter.console, reporter.summary
         self._results: dict[str, Any] = {}
         self._records: list[Record] = []
         self._on_exit: list[Callable[[], object]] = []
@@ -148,15 +135,15 @@ class StageRunner:
                 if stage.planned.is_needed:
                     trains = stage.planned.name == "train"
                     if trains and not stage.planned.target.startswith("stages."):
-                        self.turn.wait()  # the project's own builds and traces before
+                        self.reporter.turn.wait()  # the project's own builds and traces before
                     if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
                         fresh_process.prestart()  # imports TensorFlow meanwhile
                     result = self._timed(stage, stages[index + 1 :])
                     self._record(stage, result)
                     self._results[stage.planned.makes] = result
                     if trains:
-                        self.turn.wait()  # where there was nothing left to train
-                        self.turn.has_trained()
+                        self.reporter.turn.wait()  # where there was nothing left to train
+                        self.reporter.turn.has_trained()
         finally:
             fresh_process.end()  # of a notebook's run that has failed before its export
         _visit_safe_place()
@@ -167,9 +154,9 @@ class StageRunner:
     def _timed(self, stage: BoundStage, later: Sequence[BoundStage]) -> Any:
         """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
         name = stage.planned.name
-        provided = {"reporter": self._reporter, "folder": self.folder, "cache": self.cache}
-        self._reporter.stage = name
-        began, waited = time.perf_counter(), self.turn.waited
+        provided = {"reporter": self.reporter, "folder": self.folder, "cache": self.cache}
+        self.reporter.stage = name
+        began, waited = time.perf_counter(), self.reporter.turn.waited
         outcome = "failed"
         self.console.doing(f"stage {name}")
         try:
@@ -185,7 +172,7 @@ class StageRunner:
             outcome = "ran"
             raise
         finally:
-            seconds = time.perf_counter() - began - (self.turn.waited - waited)
+            seconds = time.perf_counter() - began - (self.reporter.turn.waited - waited)
             self.summary.stages[name] = StageOutcome(outcome, seconds)
             self.console.end_progress()
         return result
@@ -210,9 +197,9 @@ class StageRunner:
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
 
     def _add(self, stage: str, record: Record) -> None:
-        self._reporter.metrics(record.metrics, step=0)
+        self.reporter.metrics(record.metrics, step=0)
         if record.weights is not None:
-            self._reporter.weights(record.weights)
+            self.reporter.weights(record.weights)
         params = {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
         self.tracker.params({metric_name(name): value for name, value in params.items()})
         for place, paths in record.files.items():

@@ -19,7 +19,7 @@ from mlflow.utils.validation import _validate_metric_name
 from pipeline.console import Console
 from pipeline.planning.job import Turn
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.reporter import metric_name
+from pipeline.run.reporter import RunReporter, metric_name
 from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.tracker import Tracker
@@ -74,7 +74,8 @@ class Run:
         self.tracker, self.console = Kept(), Heard()
         self.summary = Summary(None, "RUNNING", "x", str(folder), {})
         self.settings = settings
-        self.runner = StageRunner(folder, folder, self.tracker, self.console, self.summary, turn=turn or Turn())
+        reporter = RunReporter(self.tracker, self.console, self.summary, turn=turn or Turn())
+        self.runner = StageRunner(folder, folder, reporter)
 
     def __call__(self, **stages: Callable[..., Any]) -> "Run":
         made: list[str] = []
