@@ -57,13 +57,10 @@ def _clean(options: argparse.Namespace) -> int:
     if not removable or options.dry_run:
         return 0
     if not options.yes and not sys.stdin.isatty():
-        problem = "standard input is no terminal, so there is no one to confirm"
-        raise UserError(problem, "", "python -m pipeline.clean --yes")
-    if not options.yes:
-        print("remove all of it? [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("nothing is removed")
-            return 0
+        raise UserError("standard input is no terminal: no one confirms", "", "python -m pipeline.clean --yes")
+    if not options.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
+        print("nothing is removed")
+        return 0
     return _remove(removable)
 
 

@@ -16,9 +16,8 @@ from stages.errors import UserError
 
 EXAMPLES = """what to compare:
   nothing                            the jobs of the last sweep
-  20261122-101500-4d9eb298           those of this sweep: its folder, or its name
+  20261122-101500-4d9eb298 seed=1    those of this sweep (its folder, or its name) that match every filter
   4d9eb298 5e1a7c02                  these runs: folders, or beginnings of ids
-  20261122-101500-4d9eb298 seed=1    the jobs of this sweep that match every filter
   status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as `python -m pipeline.runs` takes them
 
 Runs that differ by seed alone are one row: mean and standard deviation. The best row is chosen on validation.

@@ -52,8 +52,7 @@ def _classify(options: argparse.Namespace) -> int:
         raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
-    saved = serving.saved_model(options.model, options.tracking_uri, options.outputs)
-    loaded = serving.load(saved)
+    loaded = serving.load(serving.saved_model(options.model, options.tracking_uri, options.outputs))
     files = list(_files(options.files, serving.suffixes_of(loaded)))
     drift = serving.drift_of(loaded)
     if serving.takes_columns(loaded):

@@ -85,11 +85,8 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     run = Runs(outputs).find(model, fix="python -m pipeline.predict <run id>")
     folder = Path(run.folder) / "export" / "saved_model"
     if not folder.is_dir():
-        raise UserError(
-            f"{shorter(Path(run.folder))} has exported no SavedModel",
-            "a run whose stage export has made one",
-            f"python -m pipeline from=export run={model} export=saved_model",
-        )
+        problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
+        raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
     return folder
 
 

@@ -89,8 +89,6 @@ def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
     """Raise UserError where a package that `setting` needs, of one of the project's extras, is not installed."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise UserError(
-            f"{setting}: the package {missing[0]} is not installed",
-            f"the extra {extra} of this project: {', '.join(packages)}",
-            f"pip install {' '.join(missing)}",
-        )
+        expected = f"the extra {extra} of this project: {', '.join(packages)}"
+        fix = f"pip install {' '.join(missing)}"
+        raise UserError(f"{setting}: the package {missing[0]} is not installed", expected, fix)

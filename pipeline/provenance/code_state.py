@@ -16,7 +16,6 @@ from pipeline.command_line.arguments import command_name, read_arguments
 from pipeline.config.names import split_override
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import redact, redact_overrides
-from pipeline.system import machine
 
 DIFF_LIMIT = 1_000_000
 """Characters of a diff."""
@@ -104,10 +103,9 @@ def _shown(words: Sequence[str]) -> str:
 def _diff(top: Path) -> str:
     """Return uncommitted changes of files that git knows, without secrets."""
     text = git(top, "diff", "HEAD") or git(top, "diff") or ""
-    if len(text) <= DIFF_LIMIT:
-        return str(redact(text))
-    beginning = text[:DIFF_LIMIT].rpartition("\n")[0]  # between two lines, as half a key would not be recognized
-    return f"{redact(beginning)}\n[cut: {len(text)} characters, of which the first {DIFF_LIMIT} are here]\n"
+    if len(text) > DIFF_LIMIT:  # cut between two lines, as half a key would not be recognized
+        text = f"{text[:DIFF_LIMIT].rpartition(chr(10))[0]}\n[cut: the first {DIFF_LIMIT} of {len(text)} characters]\n"
+    return str(redact(text))
 
 
 def git(folder: Path, *arguments: str) -> str | None:
@@ -145,7 +143,3 @@ def packages() -> str:
     numbers = {entry.metadata["Name"]: entry.version for entry in metadata.distributions()}
     lines = [f"{name}=={version}" for name, version in numbers.items() if name]
     return "\n".join(sorted(lines, key=str.lower)) + "\n"
-
-
-def environment() -> dict[str, object]:
-    return {"machine": machine.facts(), "versions": versions()}

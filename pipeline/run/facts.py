@@ -102,7 +102,8 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     result = f"**{summary.status}**{f', test {escaped(tested)}' if tested else ''}"
     if summary.error:
         result = f"**{summary.status} in {summary.failed_stage}**: {escaped(summary.error)}"
-    return _joined([note or "", result, _listed(facts)])
+    lines = [f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts]
+    return _joined([note or "", result, "\n".join(lines)])
 
 
 def sweep_description(table: str, typed: str, note: str | None) -> str:
@@ -141,10 +142,6 @@ def code(text: str) -> str:
 def escaped(text: str) -> str:
     """Return `text` as Markdown shows it unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", " ".join(text.split()))
-
-
-def _listed(facts: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts)
 
 
 def _scores(summary: Summary, prefix: str) -> str:

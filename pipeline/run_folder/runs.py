@@ -110,12 +110,9 @@ class Runs:
         if not folders and len(text) >= SHORTEST_ID:
             runs = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(text)]
         if len(runs) != 1:
-            raise UserError(
-                f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}",
-                f"the folder of a run, wherever it is, or of one in there its name or the beginning of its id "
-                f"({SHORTEST_ID} digits or more)",
-                fix,
-            )
+            problem = f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}"
+            expected = f"the folder of a run, its name, or the beginning of its id ({SHORTEST_ID} digits or more)"
+            raise UserError(problem, expected, fix)
         if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
             raise UserError(f"{named} is a debug run (debug={kind}), whose results count nowhere", "a real run", fix)
         return runs[0]

@@ -58,7 +58,7 @@ def test_a_large_diff_is_cut_and_says_so(repository: Path) -> None:
     state = code_state.code_state(repository)
     assert state is not None
     assert code_state.DIFF_LIMIT <= len(state.diff) <= code_state.DIFF_LIMIT + 100
-    assert state.diff.endswith("are here]\n")
+    assert state.diff.endswith(" characters]\n")
 
 
 def test_a_repository_without_commits_and_no_repository(tmp_path: Path) -> None:
