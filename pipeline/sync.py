@@ -46,13 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _tracked(outputs: Path) -> list[Path]:
     """Returns the folders of tracked sweeps and runs, a sweep before its jobs."""
     patterns = ("runs/*/*", "sweeps/*", "sweeps/*/*")
-    return sorted(path.parent for pattern in patterns for path in outputs.glob(f"{pattern}/{NAME}"))
+    folders = sorted(path.parent for pattern in patterns for path in outputs.glob(f"{pattern}/{NAME}"))
+    return [folder for folder in folders if Journal(folder).run_id is not None]
 
 
 def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
     """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
     if not (folder / NAME).is_file():
-        raise UserError("it is not a tracked run", "the folder of a tracked run or sweep")
+        raise UserError("it is no run", "the folder of a run or sweep")
     try:
         with locked(folder, patience=0):
             if options.again:

@@ -141,7 +141,10 @@ def _now() -> int:
 
 
 class Tracker:
-    """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded."""
+    """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded.
+
+    With `tracking=off` the journal alone is written.
+    """
 
     def __init__(
         self, spec: RunSpec | None = None, warn: Callable[[str], None] = print, opener: Opener = open_run
@@ -162,23 +165,25 @@ class Tracker:
             return
         self._spec = spec
         self._journal = Journal(spec.folder)
-        self._run = opener(spec, self._journal.run_id)
         if self._journal.damaged:
             name = shorter(self._journal.folder / NAME)
             warn(f"tracking: {self._journal.damaged} damaged lines of {name} were skipped")
         for entry in self._journal.entries:
             self._remember(entry.call, entry.arguments)
+        if spec.settings.kind == "off":
+            return
+        self._run = opener(spec, self._journal.run_id)
         self._agree()
         self._sender = Sender(self._run, self._journal, warn)
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded."""
+        """Whether anything is recorded in the store."""
         return hasattr(self, "_sender")
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run in the store; None where nothing is recorded."""
+        """The id of the run in the store; None where it records nothing."""
         return self._run.run_id if self.is_on else None
 
     @property
@@ -293,7 +298,7 @@ class Tracker:
         return left
 
     def _place(self, path: Path) -> str:
-        folder = self._journal.folder if self.is_on else path
+        folder = self._spec.folder
         return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
     def _sending_command(self) -> str:
@@ -319,14 +324,15 @@ class Tracker:
         journal.begin({"run_id": run.run_id, **store, **own})
 
     def _add(self, call: str, **arguments: Any) -> None:
-        if not self.is_on:
+        if not hasattr(self, "_journal"):
             return
         self._remember(call, arguments)
         try:
             self._journal.add(call, arguments)
         except OSError as error:
             self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
-        self._sender.notify()
+        if self.is_on:
+            self._sender.notify()
 
     def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
         match call:
@@ -339,13 +345,11 @@ class Tracker:
 
 
 def open_tracker(spec: RunSpec, warn: Callable[[str], None], opener: Opener = open_run) -> Tracker:
-    """Begin the tracked run of `spec`, or resume it: it is RUNNING then. With `tracking=off` it records nothing.
+    """Begin the tracked run of `spec`, or resume it: it is RUNNING then.
 
     Raises:
         UserError: where the store cannot be used.
     """
-    if spec.settings.kind == "off":
-        return Tracker()
     tracker = Tracker(spec, warn, opener)
     before = {} if tracker.recorded_status is None else {"failed_stage": "", "error": ""}
     tracker.status("RUNNING")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import sync
+from pipeline.api import open_run
 from pipeline.console import Console
 from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job
@@ -22,7 +23,7 @@ from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
-from tests.pipeline.experiments import Patch, Printed, experiment, only_folder, only_run, write_run
+from tests.pipeline.experiments import BARE, SMALL, Patch, Printed, experiment, only_folder, only_run, ran, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +125,17 @@ def killed_run(outputs: Path) -> Path:
     folder = outputs / "runs" / made.name / "20260101-000000-aaaaaaaa"
     own, code = identity(made), sources(made).digest
     return write_run(folder, "KILLED", overrides=list(GIVEN), identity=own, code=code)
+
+
+def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_when_it_is_named(outputs: Path) -> None:
+    run = open_run(ran(outputs, *SMALL, *BARE, "train.epochs=2", "tracking=off").folder)
+    assert list(run.history.index) == [1, 2]
+    assert sync.main([f"--outputs={outputs}"]) == 0
+    assert run.summary.run_id is None
+    assert sync.main([str(run.folder), f"--outputs={outputs}"]) == 0
+    _, sent = only_run(outputs)
+    assert (sent.info.run_id, sent.info.status) == (run.summary.run_id, "FINISHED")
+    assert sent.data.metrics["val/loss"] == run.history["val/loss"][2]
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
