@@ -34,7 +34,7 @@ from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
 from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
-from stages.storage.cache import Contents, array_by_parts, cached, discard
+from stages.storage.cache import Contents, cached, discard, new_array
 from stages.tasks.classification import Classification
 
 Example = tuple[np.ndarray, int]
@@ -296,12 +296,14 @@ def feature_of(source: Source, settings: SourceSettings) -> Feature:
 def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | None) -> Contents:
     """Reads all of a source; its images into a file in `folder`, or into memory."""
     path = folder / f"{_IMAGES}.npy" if folder is not None else None
-    images = array_by_parts(path, np.dtype(np.uint8), (len(source), *source.image_shape))
+    images = new_array(path, np.dtype(np.uint8), (len(source), *source.image_shape))
+    count = 0
     results: list[int | Invalid] = []
     described: list[Described] = []
     for block, pixels, part in _in_order(partial(_read_block, source), source.blocks()):
         _refuse([result for result in block if isinstance(result, Invalid)], on_error)
-        images.add(pixels)
+        images[count : count + len(pixels)] = pixels
+        count += len(pixels)
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
         described.append(part)
         reporter.progress(len(results), len(source), f"{'reads' if folder is None else 'prepares'} {source.name}")
@@ -313,8 +315,7 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     for name in ("digests", "moments"):
         arrays[name] = np.concatenate([getattr(part, name) for part in described])
     facts = {"invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]}
-    whole = images.close()
-    return Contents(facts, {**arrays, _IMAGES: whole}) if folder is None else Contents(facts, arrays, [_IMAGES])
+    return Contents(facts, {**arrays, _IMAGES: images}) if folder is None else Contents(facts, arrays, [_IMAGES])
 
 
 def _read_block(source: Source, block: Any) -> _Block:

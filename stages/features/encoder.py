@@ -25,7 +25,7 @@ from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
 from stages.settings.table import declaring
 from stages.storage.atomic import atomic_write
-from stages.storage.cache import ArrayFile, Contents, cached
+from stages.storage.cache import Contents, cached, new_array
 
 NUMBERS = "numbers"
 """Name of the tensor that has all numbers, flags of missing ones, and categories of few values."""
@@ -212,9 +212,6 @@ def encoding(encoder: keras.Model) -> Encode:
 
 NAME = "encoder"
 
-Blocks = Callable[[Split], Iterator[dict[str, np.ndarray]]]
-"""The tensors of a split, some rows at once."""
-
 
 def learn_encoder(
     dataset: Dataset, settings: NormalizeSettings, cache: Path | None, reporter: Reporter, folder: Path | None = None
@@ -256,7 +253,7 @@ def with_encoder(
         features: with the facts that the encoder was made of.
     """
     has_text = any(feature.kind == "text" for feature in features.values())
-    blocks = partial(_blocks, encoding(encoder), texts.BLOCK if has_text else BLOCK)
+    tensors = partial(_tensors, encoding(encoder), texts.BLOCK if has_text else BLOCK)
 
     def encoded(name: str) -> Split:
         split = dataset.splits[name]
@@ -264,7 +261,7 @@ def with_encoder(
         if cache is not None and not all(isinstance(column, np.ndarray) for column in split.features.values()):
             key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
             place = cache / f"encoded-{name}-{key}"
-        return replace(split, encoded=_encoded(blocks, split, place, reporter))
+        return replace(split, encoded=_encoded(partial(tensors, split), place, reporter))
 
     train, val, test = map(encoded, ("train", "val", "test"))
     return replace(dataset, train=train, val=val, test=test, encoder=encoder, features=features)
@@ -274,36 +271,38 @@ def _described(features: Mapping[str, Feature]) -> str:
     return json.dumps({name: asdict(feature) for name, feature in features.items()}, indent=1)
 
 
-def _encoded(blocks: Blocks, split: Split, place: Path | None, reporter: Reporter) -> dict[str, Column]:
+def _encoded(
+    tensors: Callable[[Path | None], dict[str, np.ndarray]], place: Path | None, reporter: Reporter
+) -> dict[str, Column]:
     """Returns the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
     if place is None:
-        parts = list(blocks(split))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    entry, _ = cached(place, partial(_make, blocks, split), reporter)
+        return dict(tensors(None))
+
+    def make(folder: Path) -> Contents:
+        names = list(tensors(folder))
+        return Contents({"names": names}, {}, [f"tensor_{number}" for number in range(len(names))])
+
+    entry, _ = cached(place, make, reporter)
     arrays = {name: entry.arrays[f"tensor_{number}"] for number, name in enumerate(entry.facts["names"])}
-    rows = np.arange(len(split))
-    return {name: Streamed(array.__getitem__, rows, array.shape[1:], array.dtype) for name, array in arrays.items()}
+    return {
+        name: Streamed(array.__getitem__, np.arange(len(array)), array.shape[1:], array.dtype)
+        for name, array in arrays.items()
+    }
 
 
-def _make(blocks: Blocks, split: Split, folder: Path) -> Contents:
-    files: dict[str, ArrayFile] = {}
-    for block in blocks(split):
-        for name, part in block.items():
-            if name not in files:
-                path = folder / f"tensor_{len(files)}.npy"
-                files[name] = ArrayFile(path, part.dtype, (len(split), *part.shape[1:]))
-            files[name].add(part)
-    for file in files.values():
-        file.close()
-    return Contents({"names": list(files)}, {}, [f"tensor_{number}" for number in range(len(files))])
-
-
-def _blocks(encode: Encode, most: int, split: Split) -> Iterator[dict[str, np.ndarray]]:
+def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> dict[str, np.ndarray]:
+    """Returns the tensors of a split, made of `most` rows at once; folder: takes them as files."""
     width = sum(column.shape[1] for column in split.features.values() if len(column.shape) > 1)
     step = min(most, max(1, VECTOR_VALUES // max(width, 1)))
+    arrays: dict[str, np.ndarray] = {}
     for start in range(0, len(split), step):
-        yield encode(split.features, slice(start, start + step))
+        for name, part in encode(split.features, slice(start, start + step)).items():
+            if name not in arrays:
+                path = folder / f"tensor_{len(arrays)}.npy" if folder is not None else None
+                arrays[name] = new_array(path, part.dtype, (len(split), *part.shape[1:]))
+            arrays[name][start : start + step] = part
         safe_place()
+    return arrays
 
 
 def save_encoder(dataset: Dataset, folder: Path) -> None:

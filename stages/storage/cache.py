@@ -102,54 +102,20 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-class ArrayFile:
-    """An .npy file of `shape`, written by parts, so that memory holds one of these alone."""
+def new_array(path: Path | None, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an array to be filled, mapped from a new .npy file; in memory where there is no path.
 
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape, self._rows = dtype, shape, 0
-        self._file = path.open("wb")
-        facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, facts)
-        self._begins = self._file.tell()
-
-    def add(self, part: np.ndarray) -> None:
-        """Appends rows."""
-        self._file.write(np.ascontiguousarray(part, self._dtype).data)
-        self._rows += len(part)
-
-    def close(self) -> np.ndarray:
-        """Returns the rows that were added, mapped; the file has all of them, unused ones at its end."""
-        self._file.truncate(self._begins + int(np.prod(self._shape)) * self._dtype.itemsize)
-        self._file.close()
-        array: np.ndarray = np.load(self._file.name, mmap_mode="r", allow_pickle=False)
-        return array[: self._rows]
-
-
-class ArrayMemory:
-    """An array of `shape`, filled by parts."""
-
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._array, self._rows = np.empty(shape, dtype), 0
-
-    def add(self, part: np.ndarray) -> None:
-        """Appends rows."""
-        self._array[self._rows : self._rows + len(part)] = part
-        self._rows += len(part)
-
-    def close(self) -> np.ndarray:
-        """Returns the rows that were added."""
-        return self._array[: self._rows]
-
-
-def array_by_parts(path: Path | None, dtype: np.dtype, shape: tuple[int, ...]) -> ArrayFile | ArrayMemory:
-    """Returns what takes an array of at most as many rows as `shape` has: a file, or memory where there is no path."""
-    return ArrayMemory(dtype, shape) if path is None else ArrayFile(path, dtype, shape)
+    The file takes its place on the disk at once: a full disk is an error here, where later it would kill the process.
+    """
+    if path is None:
+        return np.empty(shape, dtype)
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 POLL_SECONDS = 0.2
-
-KEY = "entry"
-"""The fact of an entry that is its own name."""
 
 
 def cached(
@@ -169,14 +135,14 @@ def cached(
     """
     _mark_used(place)
     with suppress(OSError, DamagedError):
-        return _read(place), False
+        return read_arrays(place), False
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
             _mark_used(place)
             try:
-                return _read(place), False
+                return read_arrays(place), False
             except FileNotFoundError:
                 pass
             except DamagedError as error:
@@ -191,21 +157,13 @@ def cached(
         ) from error
 
 
-def _read(place: Path) -> Contents:
-    """Return the entry `place`, which bears the name that it was made under."""
-    entry = read_arrays(place)
-    if entry.facts.get(KEY) != place.name:
-        raise DamagedError("it was made under another name")
-    return entry
-
-
 def _made(place: Path, make: Callable[[Path], Contents], durable: bool) -> Contents:
     made: list[Contents] = []
 
     def write(folder: Path) -> None:
         folder.mkdir()
         made.append(make(folder))
-        write_arrays(folder, {**made[0].facts, KEY: place.name}, made[0].arrays, made[0].mapped)
+        write_arrays(folder, made[0].facts, made[0].arrays, made[0].mapped)
 
     atomic_write(place, write, durable)
     [contents] = made

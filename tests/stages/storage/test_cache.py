@@ -32,16 +32,8 @@ def replaced(path: Path, by: str) -> None:
     OTHERS[by](path)
 
 
-def of_another_key(place: Path) -> None:
-    other = place.with_name("other")
-    cached(other, make, Reporter())
-    shutil.rmtree(place)
-    other.rename(place)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "no JSON": lambda place: (place / "facts.json").write_text("{'a': 1"),
-    "renamed": of_another_key,
     "a file for the folder": lambda place: replaced(place, "file"),
     "a link for the folder": lambda place: replaced(place, "link"),
     "an empty folder": lambda place: replaced(place, "folder"),
