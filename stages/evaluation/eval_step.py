@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from stages.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.data.batches import passes, places, steps_per_epoch
-from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.data.split import Split
 from stages.networks.complexity import scoring_batch
@@ -102,9 +101,8 @@ class Scorer:
         while steps:
             count = min(self._steps_at_once, steps)
             began = time.perf_counter()
-            with own_errors(split.inputs.values()):
-                outputs = compiled(batches, tf.constant(count, tf.int64))
-                results.append([part.numpy() for part in outputs])
+            outputs = compiled(batches, tf.constant(count, tf.int64))
+            results.append([part.numpy() for part in outputs])
             steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
             safe_place()

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
-from stages.data.columns import own_errors
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import seed_states
@@ -105,7 +104,6 @@ class KerasLoop:
         self.step = step
         self.steps_per_call = settings.steps_per_call or 1
         self._settings = settings
-        self._columns = dataset.train.inputs.values()
 
         def example(batch: Batch) -> tuple[Any, ...]:
             weights = step.task.weights(batch.targets, tf.float64)
@@ -119,10 +117,7 @@ class KerasLoop:
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Take `steps` steps; return the network's metrics, or what its `train_step` returns where that is more."""
         network = self.step.network
-        with (
-            own_errors(self._columns),
-            keras_floats(self.step.model.policy),
-        ):  # Keras makes its losses at the first step
+        with keras_floats(self.step.model.policy):  # Keras makes its losses at the first step
             for _ in range(steps):
                 logs = network.train_function(self._batches)
         self.step.loss.check_use(self.step.model, self._settings)

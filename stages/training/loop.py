@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from stages.collectives import mean_over_workers, others_needed
 from stages.data.batches import training_steps
-from stages.data.columns import own_errors
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -29,7 +28,6 @@ class Loop:
         self.step = step
         self.steps_per_call = settings.steps_per_call or 4
         self._strategy = strategy
-        self._columns = dataset.train.inputs.values()
         self._is_chosen = settings.steps_per_call is not None
         self._batches = training_steps(
             strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step
@@ -67,7 +65,7 @@ class Loop:
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         began = time.perf_counter()
-        with own_errors(self._columns), others_needed(f"at step {first_step} or soon after"):
+        with others_needed(f"at step {first_step} or soon after"):
             self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
             self.waited = float(self._waited.numpy())
             means = self.step.means()
