@@ -1,6 +1,5 @@
 """Tables: files, or arrays, read as one table; columns as numbers, rows that cannot be used told, digests of rows."""
 
-import csv
 import errno
 import keyword
 import re
@@ -18,7 +17,7 @@ import pyarrow.dataset
 
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
-from stages.settings.table import Header, TableSettings, declaring, format_of, not_in_encoding, text_of
+from stages.settings.table import Header, TableSettings, declaring, format_of, not_in_encoding
 
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
@@ -122,9 +121,11 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             schema, batches = _batches(path, header, settings, ragged)
             place = None if folder is None else folder / f"rows_{len(tables)}.arrow"
             table = pa.Table.from_batches(batches, schema) if place is None else _mapped(place, schema, batches)
-        except pa.ArrowInvalid as error:
-            damage = _damage(Header.of([path], settings.delimiter, settings.encoding), settings)
-            raise damage or UserError(f"{path} cannot be read ({error})", "a table") from error
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            if isinstance(error, UnicodeError) or "UTF8" in str(error):
+                raise not_in_encoding(path, settings.encoding, str(path)) from error
+            expected, fix = "a table, with a value for each column in each row", "data.on_error=skip"
+            raise UserError(f"{path} cannot be read ({error})", expected, fix) from error
         except OSError as error:  # of a compressed file that ends too early
             if error.errno == errno.ENOSPC:
                 raise
@@ -185,29 +186,6 @@ def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -
         for batch in batches:
             file.write_batch(batch)
     return pa.ipc.open_file(pa.memory_map(str(place))).read_all()
-
-
-def _damage(header: Header, settings: TableSettings) -> UserError | None:
-    """Returns the error that names the first row of a file that is ragged or no text; None where there is none."""
-    [path] = header.files
-    if header.delimiter is None:
-        return None
-    csv.field_size_limit(2**31 - 1)
-    binary = text_of(path, "latin1")
-    for number, cells in enumerate(csv.reader(binary, delimiter=header.delimiter)):
-        for name, cell in zip(header.columns, cells, strict=False):
-            try:
-                cell.encode("latin1").decode(settings.encoding)
-            except UnicodeDecodeError:
-                return not_in_encoding(path, settings.encoding, f"{path.name} row {number:,}, column {name}")
-        if cells and len(cells) != len(header.columns):
-            return UserError(
-                f"{path.name} row {number:,} has {len(cells)} values for {len(header.columns)} columns "
-                f"(the last in place: {header.columns[min(len(cells), len(header.columns)) - 1]})",
-                "a value for each column",
-                "data.on_error=skip",
-            )
-    return None
 
 
 @dataclass(frozen=True)

@@ -196,9 +196,9 @@ def test_texts_that_mean_a_missing_value_do_so_in_any_file(write: Write, tmp_pat
     ("a,price\n1,2\n-1,3\n", Typed("a", "number", least=0.0), "table.csv row 2, column a: '-1' is less than 0"),
     ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no whole number"),
     ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
-    ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "table.csv row 2 has 3 values for 2 columns"),
-    ("a,price\n1,2\n1\n", Typed("a", "number"), "table.csv row 2 has 1 values for 2 columns"),
-    (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv row 2, column a is not in utf8"),
+    ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "Expected 2 columns, got 3: 1,2,3). "),
+    ("a,price\n1,2\n1\n", Typed("a", "number"), "Expected 2 columns, got 1: 1). "),
+    (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv is not in utf8"),
 ])  # fmt: skip
 def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as: Typed, message: str) -> None:
     settings = write(content)
