@@ -269,12 +269,8 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
         column = pa.array(array, from_pandas=True)
         return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        kinds = [type(value) for value in array]
-        row = next((row for row, kind in enumerate(kinds) if kind is not kinds[0]), None)
-        where = f"{split} row {row + 1:,}" if row is not None else split
-        other = f"{array[row]!r:.60} is a {kinds[row].__name__}, unlike row 1" if row is not None else str(error)
         expected = "numbers, texts or dates, of one type in each column"
-        raise UserError(f"{where}, column {name}: {other}", expected) from error
+        raise UserError(f"{split}, column {name}: {error}", expected) from error
 
 
 def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -217,7 +217,7 @@ def words(**columns: Any) -> tuple[Any, Any]:
     (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
     (lambda: (np.where(PIXELS[..., np.newaxis] == 7, np.nan, 1.0), CLASSES), "train: features is nan in row "),
     (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
-    (lambda: words(mixed=np.array([1, "a"] * 150, object)), "column mixed: 'a' is a str, unlike row 1"),
+    (lambda: words(mixed=np.array([1, "a"] * 150, object)), "train, column mixed: Could not convert 'a' with type str"),
     (lambda: words(name=np.array([b"\xff", b"a"] * 150)), "train, column name: Invalid UTF8 payload"),
     (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
     (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
