@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +105,6 @@ def learn_tokens(column: Column, preset: str, length: int | None = None, name: s
             "a KerasHub preset with tokenizer.json, as a backbone of texts has it",
             "model=transformer",
         )
-    for package in ("keras_hub", "tensorflow_text"):
-        if find_spec(package) is None:
-            raise UserError(f"normalize.tokenizer={preset} without {package}", "the package", f"pip install {package}")
     most = json.loads((folder / "config.json").read_text())["config"].get("max_sequence_length") or length or LONGEST
     if length is not None and length > most:
         raise UserError(f"normalize.length={length} with {preset}", f"at most {most}", f"normalize.length={most}")
