@@ -16,7 +16,7 @@ with quiet_stderr(), imports_kept():
         "jinja2",
         "matplotlib.backends.backend_agg",
         "pyarrow.pandas_compat",
-        "sklearn.metrics",
+        "sklearn.model_selection",
         "stages.strategy",
         "stages.load.digits",
         "stages.normalize",
