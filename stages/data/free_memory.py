@@ -1,5 +1,7 @@
 """Main memory that is free for this process, and that data may take of it."""
 
+import math
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,22 +24,19 @@ def available_memory() -> int:
     cached files count as free, as the kernel drops them). No swap.
     Source: docs.kernel.org/admin-guide/cgroup-v2.html#memory.
     """
-    remainders = [psutil.virtual_memory().available]
-    try:
+    remainders = [float(psutil.virtual_memory().available)]
+    with suppress(OSError, ValueError):  # not Linux, or version 1
         [name] = [line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
-    except (OSError, ValueError):  # not Linux, or version 1
-        return remainders[0]
-    group = _CGROUPS / name.lstrip("/")  # a container sees its own group as the root
-    groups = {_CGROUPS, group, *(folder for folder in group.parents if folder.is_relative_to(_CGROUPS))}
-    found = [_remainder(folder) for folder in groups]
-    return max(min([*remainders, *(value for value in found if value is not None)]), 0)
+        group = _CGROUPS / name.lstrip("/")  # a container sees its own group as the root
+        remainders += [_remainder(folder) for folder in (_CGROUPS, group, *group.parents)]
+    return max(int(min(remainders)), 0)
 
 
-def _remainder(folder: Path) -> int | None:
-    """Returns the bytes that a control group has left, or None where it sets no limit."""
+def _remainder(folder: Path) -> float:
+    """Returns the bytes that a control group has left, infinity where it sets no limit."""
     try:
         limit, used = int((folder / "memory.max").read_text()), int((folder / "memory.current").read_text())
         facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no such file; `max`, which is no limit
-        return None
+        return math.inf
     return limit - used + int(facts.get("inactive_file", 0))

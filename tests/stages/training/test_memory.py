@@ -1,5 +1,6 @@
 """What is said where memory may not suffice, or does not."""
 
+import math
 from pathlib import Path
 
 import keras
@@ -29,11 +30,11 @@ def test_what_is_left_is_no_more_than_the_machine_has() -> None:
 def test_a_control_group_has_left_what_it_allows_besides_cached_files(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 3\ninactive_file 200\n")
-    assert _remainder(tmp_path) is None
+    assert _remainder(tmp_path) == math.inf
     (tmp_path / "memory.max").write_text("1000\n")
     assert _remainder(tmp_path) == 500
     (tmp_path / "memory.max").write_text("max\n")
-    assert _remainder(tmp_path) is None
+    assert _remainder(tmp_path) == math.inf
 
 
 class Hungry(keras.layers.Layer):
