@@ -110,19 +110,18 @@ class Drift:
         """Counts rows, evenly spread ones of many. columns: by the names of features; others are not counted."""
         for name, bins in self._bins.items():
             if name in columns and columns[name].shape[0]:
-                counts = _counts(bins, _measured(bins, columns[name]))
-                self._counts[name] = self._counts.get(name, 0) + counts
-        self.rows = max((int(counts.sum()) for counts in self._counts.values()), default=0)
+                self._count(name, _measured(bins, columns[name]))
+
+    def _count(self, name: str, measured: np.ndarray) -> None:
+        self._counts[name] = self._counts.get(name, 0) + _counts(self._bins[name], measured)
+        self.rows = max(self.rows, int(self._counts[name].sum()))
 
     def add_encoded(self, images: Sequence[bytes]) -> None:
         """Counts encoded images as training decodes them; those that cannot be decoded are not counted."""
         for name, bins in self._bins.items():
             if self._decoder and "resize" in bins and self.rows < ROWS:  # which models of earlier versions lack
-                low, high = bins["range"]
                 decoded = self._decoder(tuple(bins["shape"]), bins["resize"])(images)
-                means = [[one.mean()] for one in decoded if isinstance(one, np.ndarray)]
-                if means:
-                    self.add({name: np.array(means) * ((high - low) / 255) + low})
+                self._count(name, np.array([one.mean() / 255 for one in decoded if isinstance(one, np.ndarray)]))
 
     def moved(self) -> dict[str, float]:
         """Returns the columns that have moved, the farthest first, with their indices."""
