@@ -76,18 +76,16 @@ def read_arrays(folder: Path) -> Contents:
     try:
         content = json.loads(regular_file(folder / FACTS).read_bytes())
         if content.pop("checksum") != _checksum(content):
-            raise DamagedError(f"the checksum of {FACTS} does not fit")
+            raise ValueError(f"the checksum of {FACTS} does not fit")
         arrays = {key: _array(folder / f"{key}.npy", *facts) for key, facts in content["files"].items()}
         return Contents(content["facts"], arrays, path=folder)
-    except DamagedError:
-        raise
     except Exception as error:  # a damaged file can hold anything
         raise DamagedError(f"{type(error).__name__}: {error}") from error
 
 
 def _array(path: Path, is_mapped: bool, size: int, digest: str) -> np.ndarray:
     if path.stat().st_size != size or _digest(path, is_mapped) != digest:
-        raise DamagedError(f"the size or the checksum of {path.name} does not fit")
+        raise ValueError(f"the size or the checksum of {path.name} does not fit")
     return np.asarray(np.load(path, mmap_mode="r" if is_mapped else None, allow_pickle=False))
 
 
@@ -198,15 +196,12 @@ def _mark_used(place: Path) -> None:
 def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
     """Holds the entry's lock, which the end of its process releases, however it ends."""
     with place.with_name(f".{place.name}.lock").open("w") as file:
-        has_reported = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not has_reported:
-                    reporter.log(f"waits for another run that prepares {place.name}")
-                has_reported = True
+                reporter.doing(f"waits for another run that prepares {place.name}")
                 time.sleep(POLL_SECONDS)
                 safe_place()
         yield
