@@ -91,14 +91,6 @@ def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, 
     return _input(split, batch_size, passes, 0, None, fixed_shapes)
 
 
-def training_steps(
-    strategy: Strategy, dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int
-) -> tf.data.Iterator:
-    """Returns the batches of a training's steps from `first_step` on; see `training_input`."""
-    source = training_input(dataset, batch_size, seed, epochs, first_step, strategy.fixed_shapes)
-    return iter(distributed(strategy.distribution, source))
-
-
 def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
     """Returns the global batch of a training's first step."""
     with tf.device("/cpu:0"):

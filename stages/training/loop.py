@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from stages.collectives import mean_over_workers, others_needed
-from stages.data.batches import training_steps
+from stages.data.batches import distributed, training_input
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -29,9 +29,10 @@ class Loop:
         self.steps_per_call = settings.steps_per_call or 4
         self._strategy = strategy
         self._is_chosen = settings.steps_per_call is not None
-        self._batches = training_steps(
-            strategy, dataset, settings.batch_size, settings.seed, settings.epochs, first_step
+        source = training_input(
+            dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
         )
+        self._batches = iter(distributed(strategy.distribution, source))
         self._is_traced = False
         distribution = strategy.distribution
         clock = _clock()
