@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.task import OwnMetric, Standard, Task
+from stages.tasks.task import OwnMetric, Task
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -66,8 +66,8 @@ class Probabilities(Task):
                 f"{len(self.names)}, one for each of {', '.join(self.names)}",
                 "train.class_weights=balanced",
             )
-        factors = None if weights is None else tuple(map(float, weights))
-        return replace(self, label_smoothing=settings.label_smoothing, class_weights=factors)
+        weights = None if weights is None else tuple(map(float, weights))
+        return replace(self, label_smoothing=settings.label_smoothing, class_weights=weights)
 
     def balanced(self, targets: np.ndarray) -> Sequence[float]:
         """Returns the weights that `train.class_weights=balanced` means for the targets of the training split."""
@@ -80,6 +80,16 @@ class Probabilities(Task):
             return tf.nn.sigmoid_cross_entropy_with_logits(smooth, outputs)
         clipped = tf.clip_by_value(outputs, 1e-7, 1 - 1e-7)  # Keras' own bounds
         return -smooth * tf.math.log(clipped) - (1 - smooth) * tf.math.log(1 - clipped)
+
+    def squashed(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns the probabilities that logits mean, [b, outputs]."""
+        return tf.sigmoid(logits)
+
+    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `Task`: a column of targets for each output; of a single logit that of the second class."""
+        wanted = tf.cast(self.soften(targets), outputs.dtype)[:, -self.outputs :]
+        are_answers = as_logits or self.given == "probabilities"
+        return wanted, outputs if are_answers else self.squashed(outputs)
 
     def refuse_outside(self, outputs: np.ndarray) -> None:
         """Raises UserError for outputs that cannot be the probabilities that they are said to be."""
@@ -127,21 +137,12 @@ class Classification(Probabilities):
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`; class names are two different texts or more."""
         if len(set(self.names)) < max(len(self.names), 2) or not all(isinstance(name, str) for name in self.names):
-            listed = ", ".join(map(repr, self.names[:9]))
-            source = where.partition(":")[0]
-            raise UserError(
-                f"{source}: its {len(self.names)} class name(s) are {listed}", "two different texts or more"
-            )
+            problem = f"{where.partition(':')[0]}: its {len(self.names)} class name(s) are {self.names[:9]}"
+            raise UserError(problem, "two different texts or more")
         is_whole = targets.ndim == 1 and targets.dtype.kind in "iu"
         if not is_whole or (targets.size and (targets.min() < 0 or targets.max() >= len(self.names))):
-            kind = (
-                f"lie in {targets.min()}..{targets.max()}" if is_whole else f"are {targets.dtype.name} {targets.shape}"
-            )
-            raise UserError(
-                f"{where} labels {kind}",
-                f"whole numbers, 0..{len(self.names) - 1}, one an image: np.unique(labels, return_inverse=True)[1] "
-                "numbers classes, labels.argmax(axis=1) rows of a one-hot matrix",
-            )
+            kind = f"lie in {targets.min()}..{targets.max()}" if is_whole else f"are {targets.dtype} {targets.shape}"
+            raise UserError(f"{where} labels {kind}", f"whole numbers, 0..{len(self.names) - 1}, one an image")
 
     def strata(self, targets: np.ndarray) -> np.ndarray:
         """See `Task`."""
@@ -160,8 +161,6 @@ class Classification(Probabilities):
         if target.ndim == 0:
             return names[int(target)]
         greatest = [index for index in np.argsort(-target, kind="stable")[:2] if target[index] > 0.05]
-        if len(greatest) == 1 and target[greatest[0]] > 0.95:
-            return names[greatest[0]]
         return " ".join(f"{names[index]} {target[index]:.1f}" for index in greatest)
 
     def balanced(self, targets: np.ndarray) -> list[float]:
@@ -207,13 +206,9 @@ class Classification(Probabilities):
             return tf.cast(targets, tf.float32)
         return tf.one_hot(tf.cast(targets, tf.int32), len(self.names))
 
-    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Task`: a column of targets for each class; of a single logit that of the second."""
-        wanted = tf.cast(self.soften(targets), outputs.dtype)
-        wanted = wanted[:, 1:] if self.single_logit else wanted
-        if as_logits or self.given == "probabilities":
-            return wanted, outputs
-        return wanted, tf.sigmoid(outputs) if self.single_logit else tf.nn.softmax(outputs)
+    def squashed(self, logits: tf.Tensor) -> tf.Tensor:
+        """See `Probabilities`."""
+        return tf.sigmoid(logits) if self.single_logit else tf.nn.softmax(logits)
 
     def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Task`; of a mixed example the class with the greatest part is its target."""
@@ -286,7 +281,7 @@ class Classification(Probabilities):
         """See `Task`."""
         return {"predicted": np.rint(rows[:, -1]).astype(np.int32), self.answer: rows[:, :-1]}
 
-    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def standard(self, model: Any, targets: np.ndarray) -> dict[str, np.ndarray]:
         """See `Task`."""
         answers = model.probabilities(targets, len(self.names))
         return {"predicted": answers.argmax(axis=1).astype(np.int32), self.answer: answers}

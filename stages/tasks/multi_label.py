@@ -10,9 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.errors import UserError
 from stages.tasks.classification import Probabilities
-from stages.tasks.task import Standard
 
 THRESHOLD = 0.5
 """Probability above which a label is predicted."""
@@ -43,13 +41,7 @@ class MultiLabel(Probabilities):
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`."""
-        expected = f"0 or 1, int32 [N, {len(self.names)}]"
-        if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != np.int32:
-            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
-        is_other = (targets != 0) & (targets != 1)
-        if is_other.any():
-            row, place = np.argwhere(is_other)[0]
-            raise UserError(f"{where} label {self.names[place]} is {targets[row, place]} in row {row}", expected)
+        self.check_matrix(where, targets, "0 or 1", np.int32)
 
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
         """Returns the rarest label of which there are enough examples, int32 [N]."""
@@ -87,11 +79,6 @@ class MultiLabel(Probabilities):
             values *= 1 + wanted * (tf.constant(self.class_weights, outputs.dtype) - 1)
         return tf.reduce_mean(values, axis=-1)
 
-    def of_own_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Task`."""
-        are_answers = as_logits or self.given == "probabilities"
-        return tf.cast(targets, outputs.dtype), outputs if are_answers else tf.sigmoid(outputs)
-
     @property
     def sums(self) -> Mapping[str, tuple[int, ...]]:
         """See `Task`."""
@@ -126,7 +113,7 @@ class MultiLabel(Probabilities):
         """See `Task`."""
         return {"predicted": (rows > THRESHOLD).astype(np.int32), self.answer: rows}
 
-    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def standard(self, model: Any, targets: np.ndarray) -> dict[str, np.ndarray]:
         """See `Task`."""
         return self.columns(np.stack([model.probabilities(part, 2)[:, 1] for part in targets.T], axis=1))
 

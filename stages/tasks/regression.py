@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.task import Standard, Task
+from stages.tasks.task import Task
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -53,12 +53,7 @@ class Regression(Task):
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`."""
-        expected = f"finite numbers, float32 [N, {len(self.names)}]"
-        if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != np.float32:
-            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
-        if not np.isfinite(targets).all():
-            row, place = np.argwhere(~np.isfinite(targets))[0]
-            raise UserError(f"{where} target {self.names[place]} is {targets[row, place]} in row {row}", expected)
+        self.check_matrix(where, targets, "finite numbers", np.float32)
 
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
         """Returns the quantile that each example's first target is in, int32 [N]; fewer where examples are few."""
@@ -148,7 +143,7 @@ class Regression(Task):
         """See `Task`."""
         return keras.layers.Rescaling([*self.std], [*self.mean], dtype=outputs.dtype, name=self.answer)(outputs)
 
-    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def standard(self, model: Any, targets: np.ndarray) -> dict[str, np.ndarray]:
         """See `Task`."""
         return {"prediction": np.stack([model.numbers(part) for part in targets.T], axis=1)}
 

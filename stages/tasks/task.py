@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -85,16 +85,6 @@ class OwnMetric:
 
         state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
         return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
-
-
-class Standard(Protocol):
-    """A standard model, fitted to the training split's columns, of which no task knows more than its answers."""
-
-    def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
-        """Returns those of the test examples for int targets [n], float32 [N, classes]."""
-
-    def numbers(self, targets: np.ndarray) -> np.ndarray:
-        """Returns predictions for the test examples for targets [n], float64 [N]."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +167,16 @@ class Task(ABC):
         Args:
             where: the data set and its split, as the message begins.
         """
+
+    def check_matrix(self, where: str, targets: np.ndarray, expected: str, dtype: type) -> None:
+        """Raises UserError for targets that are not `expected`, finite, and [N, outputs] of `dtype`."""
+        expected = f"{expected}, {dtype.__name__} [N, {len(self.names)}]"
+        if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != dtype:
+            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
+        is_wrong = ~np.isin(targets, (0, 1)) if dtype is np.int32 else ~np.isfinite(targets)
+        if is_wrong.any():
+            row, place = np.argwhere(is_wrong)[0]
+            raise UserError(f"{where} target {self.names[place]} is {targets[row, place]} in row {row}", expected)
 
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
         """Returns the stratum of each example, int [N], of which each split gets the same part; None: no strata."""
@@ -310,8 +310,13 @@ class Task(ABC):
         """Names of the columns of `predictions.parquet`: of the target, and of `columns`."""
         return (self.target, *self.columns(np.zeros((1, self.width), np.float32)))
 
-    def standard(self, model: Standard, targets: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns `columns` as a standard model predicts them. targets: of the training split."""
+    def standard(self, model: Any, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns `columns` of the test examples as a standard model predicts them. targets: of the training split.
+
+        Args:
+            model: has `probabilities(targets, classes)` for int targets [n], float32 [N, classes], and
+                `numbers(targets)` for others [n], float64 [N].
+        """
         raise NotImplementedError
 
     def explained(self, answers: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:

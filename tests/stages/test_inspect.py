@@ -131,7 +131,7 @@ def test_labels_in_words() -> None:
     names = ("cat", "dog", "owl")
     assert Classification(names).title(np.array(1, np.int32), names) == "dog"
     for shares, title in (
-        ([0.7, 0.3, 0.0], "cat 0.7 dog 0.3"), ([0.34, 0.36, 0.3], "dog 0.4 cat 0.3"), ([0.0, 0.0, 1.0], "owl"),
+        ([0.7, 0.3, 0.0], "cat 0.7 dog 0.3"), ([0.34, 0.36, 0.3], "dog 0.4 cat 0.3"), ([0.0, 0.0, 1.0], "owl 1.0"),
     ):  # fmt: skip
         assert Classification(names).title(np.array(shares, np.float32), names) == title
 

@@ -67,7 +67,7 @@ def test_splits_are_cut_by_the_rarest_label_that_has_enough_examples() -> None:
 
 @pytest.mark.parametrize(("targets", "message"), [
     (TARGETS[:, :2], r"targets are int32 \(97, 2\)"),
-    (np.where(np.arange(388).reshape(97, 4) == 9, 2, TARGETS).astype(np.int32), "label sunset is 2 in row 2"),
+    (np.where(np.arange(388).reshape(97, 4) == 9, 2, TARGETS).astype(np.int32), "target sunset is 2 in row 2"),
 ])  # fmt: skip
 def test_targets_that_do_not_fit(targets: np.ndarray, message: str) -> None:
     with pytest.raises(UserError, match=message):
