@@ -81,7 +81,11 @@ def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, ca
 def with_kinds(settings: TableSettings, saved: Path) -> TableSettings:
     """Returns the settings of a table with the kinds and classes that a run has saved with its normalization."""
     features = saved_features(saved) if (saved / f"{NAME}.json").is_file() else {}
-    kinds = {one.facts.get("column", name): one.kind for name, one in features.items() if one.kind in KINDS}
+    kinds = {
+        one.facts.get("column", name): "whole" if one.dtype == "int64" else one.kind
+        for name, one in features.items()
+        if one.kind in KINDS
+    }
     learnt = _learnt(saved)
     targets = dict.fromkeys(settings.targets, "number" if "mean" in learnt else "category")
     return TrainedTableSettings(**vars(settings), kinds={**kinds, **targets}, classes=learnt["names"])

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,8 +50,6 @@ class Streamed:
 
 def taken(column: Column, rows: np.ndarray) -> Column:
     """Returns the values of `rows`, int64 [n], read at each use where the others are."""
-    if isinstance(column, Streamed):
-        return replace(column, rows=column.rows[rows])
     if isinstance(column, np.ndarray):
         return np.ascontiguousarray(column[rows])
     return Streamed(column.__getitem__, rows, column.shape[1:], column.dtype)
@@ -67,6 +65,9 @@ CHUNK = 1024
 
 CHUNK_BYTES = 2**25
 """Bytes of these images."""
+
+BLOCK = 2**23
+"""Rows that are digested at once."""
 
 WORKERS = os.cpu_count() or 1
 """Threads that decode and describe."""
@@ -100,33 +101,35 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
 def describe(features: Mapping[str, Column]) -> Described:
     """Returns digests of all examples and moments of their images, reading a few at a time."""
     columns = [features[name] for name in sorted(features)]
-    count = columns[0].shape[0]
-    step = max(1, chunk_of(columns[0].shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
-
-    def part(start: int) -> Described:
-        return _described([column[slice(start, start + step)] for column in columns])
-
+    images = columns[0]
+    if len(columns) > 1 or len(images.shape) != 4:
+        return describe_rows(columns, [None] * len(columns))
+    count = images.shape[0]
+    step = max(1, chunk_of(images.shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
     with ThreadPoolExecutor(WORKERS) as pool:
-        parts = list(pool.map(part, range(0, count, step)))
-    if not parts:
-        return _described([np.empty(column.shape, column.dtype) for column in columns])
+        starts = range(0, max(count, 1), step)
+        parts = list(pool.map(lambda start: describe_block(images[start : start + step]), starts))
     return Described(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "moments")))
 
 
-def _described(block: Sequence[np.ndarray]) -> Described:
-    """Returns digests and moments of a few examples, by their columns."""
-    if len(block) == 1 and block[0].ndim == 4:
-        return describe_block(block[0])
-    rows = zip(*block, strict=True)
-    digests = [_digest(b"".join(_bytes_of(value) for value in row)) for row in rows]
-    return Described(np.array(digests, np.uint64), np.empty((len(digests), 2, 0)))
+def describe_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | None]) -> Described:
+    """Returns digests of the rows of columns, [N, ...].
 
+    Args:
+        texts: of each column, those that its numbers stand for; None: it has values of its own.
+    """
+    import pandas as pd  # which commands without TensorFlow need not wait for
 
-def _bytes_of(value: Any) -> bytes:
-    """Returns the bytes of a value after their number, which tells `ab`, `c` from `a`, `bc`."""
-    dtype = np.str_ if isinstance(value, str) else np.bytes_ if isinstance(value, bytes) else None  # not its address
-    content = np.asarray(value, dtype).tobytes()
-    return len(content).to_bytes(8, "little") + content
+    parts = []
+    for start in range(0, max(columns[0].shape[0], 1), BLOCK):
+        values: list[Any] = []
+        for column, words in zip(columns, texts, strict=True):
+            part = column[start : start + BLOCK].reshape(-1, int(np.prod(column.shape[1:])))
+            part = part + 0 if part.dtype.kind in "fiu" else part  # of numbers -0.0 is 0.0
+            values += [*part.T] if words is None else [pd.Categorical.from_codes(part[:, 0], words)]
+        parts.append(pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(values))), index=False).to_numpy())
+    digests = np.concatenate(parts)
+    return Described(digests, np.empty((len(digests), 2, 0)))
 
 
 def describe_block(images: np.ndarray) -> Described:
@@ -147,8 +150,5 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 
 def digest(image: np.ndarray) -> int:
     """Returns 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7."""
-    return _digest(np.ascontiguousarray(image).data)
-
-
-def _digest(content: Any) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+    content = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8)
+    return int.from_bytes(content.digest(), "little")

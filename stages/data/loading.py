@@ -7,7 +7,6 @@ is first read.
 """
 
 import dataclasses
-import errno
 import hashlib
 import itertools
 import os
@@ -43,7 +42,7 @@ Example = tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class Invalid:
-    """An example that cannot be used: where it is, and why; is_transient: a later run may read the same file."""
+    """An example that cannot be used: where it is, and why; is_transient: a later run may be able to read it."""
 
     where: str
     why: str
@@ -55,8 +54,8 @@ class Source:
 
     name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
     them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
-    source has them, to the numbers of their examples, int64; each example is in one of them. passed_over: files that
-    are no images. decode: of those that are encoded.
+    source has them, to the numbers of their examples, int64; each example is in one of them. decode: of those that are
+    encoded.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Source:
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     parts: Mapping[str, np.ndarray]
-    passed_over: int = 0
     decode: Decoder
 
     def __len__(self) -> int:
@@ -111,28 +109,29 @@ class Encoded(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Files below a folder, by number, each with its label; parts, class_names, passed_over: as those of `Source`."""
+    """Files below a folder, by number, each with its label; parts, class_names: as those of `Source`."""
 
     root: Path
     paths: Sequence[Path]
     labels: Sequence[int]
     parts: Mapping[str, np.ndarray]
     class_names: tuple[str, ...]
-    passed_over: int = 0
 
     def name(self, number: int) -> str:
         """Returns a file's path below the folder. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
-        path = self.paths[number].relative_to(self.root)
-        return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+        return os.fsencode(os.path.relpath(self.paths[number], self.root)).decode(errors="backslashreplace")
 
 
 class FileSource(Source):
     """Images of files."""
 
-    def __init__(self, files: Files, decode: Decoder) -> None:
+    def __init__(
+        self, files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None
+    ) -> None:
+        """where: names an example, for errors; None: by its path."""
         self.files, self.decode, self.image_shape = files, decode, decode.image_shape
-        self.name, self.class_names = files.root.name, files.class_names
-        self.parts, self.passed_over = files.parts, files.passed_over
+        self.name, self.class_names, self.parts = name or files.root.name, files.class_names, files.parts
+        self._where = where or (lambda number: str(files.paths[number]))
         content = hashlib.sha256(os.fsencode(repr((decode.key, self.class_names))))
         for path in files.paths:  # what is known of them without reading them
             content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
@@ -143,17 +142,11 @@ class FileSource(Source):
         return [self._encoded(int(number)) for number in block]
 
     def _encoded(self, number: int) -> Encoded | Invalid:
-        where = self.where(number)
+        where = self._where(number)
         try:
             return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
-            code = getattr(error, "errno", errno.ENOENT)
-            is_transient = code not in (errno.ENOENT, errno.EINVAL, errno.EACCES)  # which `_state` tells
-            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient)
-
-    def where(self, number: int) -> str:
-        """Names an example, for errors."""
-        return str(self.files.paths[number])
+            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient=True)
 
     def file(self, number: int) -> str | None:
         """See `Source`."""
@@ -161,11 +154,10 @@ class FileSource(Source):
 
 
 def _state(path: Path) -> str:
-    """Returns what is known of a file without reading it; of a link to nothing, which reading will report, its own."""
-    for look in (path.stat, path.lstat):
-        with suppress(OSError, ValueError):
-            status = look()
-            return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
+    """Returns what is known of a file without reading it, which will report what is not there."""
+    with suppress(OSError, ValueError):
+        status = path.stat()
+        return f"{status.st_size} {status.st_mtime_ns}"
     return "is not there"
 
 
@@ -201,11 +193,9 @@ def load(
     features = {IMAGES: feature_of(source, settings)}
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
     params = {"held_in": "memory" if prepared.fits else "disk", "data/skipped": len(prepared.invalid)}
-    params |= {"data/passed_over": source.passed_over}
     left_out = [(example.where, example.why) for example in prepared.invalid]
     files = report_left_out(left_out, len(left_out), source.name, reporter, folder)
-    record = Record({**dataset.record.params, **params}, files={"data": files} if files else {})
-    return dataclasses.replace(dataset, record=record)
+    return dataclasses.replace(dataset, record=Record(params, files={"data": files}))
 
 
 class Prepared:
@@ -343,10 +333,10 @@ def _refuse(invalid: Sequence[Invalid], on_error: str) -> None:
 
 def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:
     numbers = prepared.numbers[rows]
-    files = [source.file(int(number)) for number in numbers] if name == "test" else [None]
-    named = [file for file in files if file is not None]
+    files = [source.file(int(number)) for number in numbers] if name == "test" else []
+    named = [file for file in files if file is not None] or None
     described, labels = prepared.described.of(rows), prepared.labels[rows]
-    return Split.of_images(images, labels, cached=described, numbers=numbers, files=named or None)
+    return Split.of_images(images, labels, cached=described, numbers=numbers, files=named)
 
 
 def report_left_out(

@@ -116,9 +116,8 @@ def int32_labels(labels: np.ndarray) -> np.ndarray:
     array = np.atleast_1d(np.asarray(labels))
     if array.dtype.kind not in "iu" or array.dtype == np.int32:
         return array
-    limits = np.iinfo(np.int32)
-    fits = not array.size or (array.min() >= limits.min and array.max() <= limits.max)
-    return array.astype(np.int32) if fits else array
+    narrow = array.astype(np.int32)
+    return narrow if np.array_equal(narrow, array) else array
 
 
 def check(dataset: Dataset) -> None:

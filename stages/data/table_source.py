@@ -54,17 +54,15 @@ MOST_SKIPPED = 10_000
 class Profile:
     """Facts of a column.
 
-    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row;
-    marked: those that are, or would be without marks of thousands, currencies and the like. others: different texts
-    that are no numbers.
-    different: values; 0 of numbers that are not whole.
+    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
+    others: different texts that are no numbers, nor would be without marks of thousands, currencies and the like.
+    different: values.
     """
 
     name: str
     missing: int = 0
     present: int = 0
     numbers: int = 0
-    marked: int = 0
     others: int = 0
     spaces: int = 0
     dates: int = 0
@@ -81,6 +79,7 @@ class Profile:
         facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
         if not facts["present"]:
             return cls(name, **facts)
+        facts["different"] = pc.count_distinct(column).as_py()
         present = column.drop_null()
         is_text = pa.types.is_string(present.type)
         wholes = (cast(present, kind) for kind in (pa.int64(), pa.uint64()) if is_text)
@@ -93,16 +92,11 @@ class Profile:
             texts, times = present.value_counts().flatten()  # each text is looked at once
             is_number = pc.match_substring_regex(texts, NUMBER)
             facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
-            is_marked = pc.match_substring_regex(texts, MARKED)
-            facts["marked"] = pc.sum(pc.if_else(pc.or_(is_number, is_marked), times, 0)).as_py()
             facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
             facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
-            facts["different"] = len(texts)
-            facts["others"] = len(texts) - pc.sum(is_number).as_py()
+            facts["others"] = pc.sum(pc.invert(pc.or_(is_number, pc.match_substring_regex(texts, MARKED)))).as_py()
             if (place := pc.index(is_number, False).as_py()) >= 0:
                 facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py()
-        if whole is not None:
-            facts["different"] = len(present.unique())
         if is_text:
             facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
         return cls(name, **facts)
@@ -114,14 +108,9 @@ class Profile:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether few different texts, such as `?`, often stand among many different numbers."""
+        """Whether many different numbers have marks, or few other texts, such as `?`, among them."""
         is_plain = self.is_number or self.has_leading_zeros
         return not is_plain and self.others <= FEW < self.different - self.others
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether many different numbers are written with marks, and so are texts."""
-        return self.different > FEW and self.numbers < NEARLY_ALL * self.present <= self.marked
 
     @property
     def is_date(self) -> bool:
@@ -136,7 +125,6 @@ class Profile:
     def kind(self) -> tuple[str, str]:
         """Returns `number`, `category` or `leave_out`, and why it is left out."""
         different, name = self.different, self.name
-        shown = f"{different:,}" if different <= MOST_VALUES else f"more than {MOST_VALUES:,}"
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
         if not self.present or name.startswith(UNNAMED):
             return "leave_out", "no values" if not self.present else "no name"
@@ -145,11 +133,11 @@ class Profile:
         if self.is_number and not (self.is_whole and different <= FEW):
             is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
             is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
-            return ("leave_out", f"an identifier, {shown} different values") if is_identifier else ("number", "")
+            return ("leave_out", f"an identifier, {different:,} different values") if is_identifier else ("number", "")
         if self.is_date:
             return "leave_out", "dates"
         if not self.is_number and (are_all_different or different > MOST_VALUES):
-            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {shown} different values"
+            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {different:,} different values"
         return "category", ""
 
 
@@ -162,11 +150,13 @@ def scan(rows: Rows, left_out: Collection[str] = ()) -> dict[str, Profile]:
     if not len(rows):
         raise UserError(f"{rows.name} has a header and no rows", "rows below it")
 
+    names = rows.table.column_names
+
     def profile(name: str) -> Profile:
         return Profile(name) if name in left_out else Profile.of(name, rows.column(name))
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(rows.columns, pool.map(profile, rows.columns), strict=True))
+        return dict(zip(names, pool.map(profile, names), strict=True))
 
 
 @dataclass(frozen=True)
@@ -236,13 +226,10 @@ class TableSource:
 
     def column(self, name: str, rows: np.ndarray) -> Column:
         """Returns rows of a column, in memory or read at each use."""
-        texts = np.array(self.texts[name], object) if name in self.texts else None
         values = self.arrays[name]
-        if not self.is_mapped:
-            return values[rows] if texts is None else texts[values[rows]]
-        if texts is None:
-            return Streamed(values.__getitem__, rows, (), values.dtype)
-        return Streamed(lambda chosen: texts[values[chosen]], rows, (), texts.dtype)
+        texts = np.array(self.texts[name], object) if name in self.texts else None
+        read = values.__getitem__ if texts is None else lambda some: texts[values[some]]
+        return Streamed(read, rows, (), (values if texts is None else texts).dtype) if self.is_mapped else read(rows)
 
 
 def feature_of_column(column: ColumnFacts) -> Feature:
@@ -287,11 +274,8 @@ def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
 
 def _bytes_of(header: Header) -> float:
     """Returns about how many bytes the columns take in memory; compressed files grow about eightfold."""
-    are_packed = [path.suffix == ".gz" or format_of(path) == "parquet" for path in header.files]
-    return sum(
-        path.stat().st_size * (8 if is_packed else 1.5)
-        for path, is_packed in zip(header.files, are_packed, strict=True)
-    )
+    packed = [path for path in header.files if path.suffix == ".gz" or format_of(path) == "parquet"]
+    return sum(path.stat().st_size * (8 if path in packed else 1.5) for path in header.files)
 
 
 def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Contents:
@@ -300,8 +284,8 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
     Args:
         folder: takes the columns as files; None: they are held in memory.
     """
-    profiles = scan(rows, [name for name in rows.columns if _left_out(name, settings)])
-    names = argument_names(rows.columns)
+    names = argument_names(rows.table.column_names)
+    profiles = scan(rows, [name for name in names if _left_out(name, settings)])
     facts = [_facts(rows, profiles[name], settings, feature) for name, feature in names.items()]
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
     arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
@@ -332,16 +316,13 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
     elif role in (None, "target") and profile.name not in settings.declared:
         _refuse_texts(rows, profile)
     fits = profile.high is not None and profile.high <= np.iinfo(np.int64).max
-    kind = "whole" if kind == "category" and fits and profile.is_number and not profile.missing else kind
+    is_found = role is not None or not isinstance(settings, TrainedTableSettings)
+    kind = "whole" if kind == "category" and is_found and fits and profile.is_number and not profile.missing else kind
     kind = "category" if kind == "text" and role is not None else kind
-    if role == "target":
-        _refuse_target(profile, kind, note)
-        if settings.predicts == "regression" and not profile.is_number:
-            problem = f"task=regression, and data.target={profile.name} has texts"
-            raise UserError(problem, "a column of numbers, or classes", "task=classification")
+    if role == "target" and kind == "leave_out":
+        has = f"is left out {note}" if note == "by data.features" else f"has {note}"
+        raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
     different = 0 if kind == "number" else profile.different
-    if kind == "category":  # of numbers that are not whole, declared as one
-        different = different or pc.count_distinct(rows.column(profile.name)).as_py()
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 
@@ -367,23 +348,14 @@ def _left_out(column: str, settings: TableSettings) -> str:
 
 def _refuse_texts(rows: Rows, profile: Profile) -> None:
     """Refuses numbers that other texts, or marks, would make a category or an identifier."""
-    if profile.wrong is None or not (profile.is_marked or profile.is_mixed):
-        return
-    text, row = profile.wrong
-    where = f"{rows.where(row, profile.name)} has {text!r}"
-    if profile.is_marked:
-        raise UserError(where, "numbers such as -1234.5, without other marks", declaring({profile.name: "leave_out"}))
-    raise UserError(
-        f"{where}, and {profile.numbers:,} of {profile.present:,} values are numbers",
-        "numbers alone, or the column's kind in data.features",
-        f"'data.missing=[\"{text}\"]'",
-    )
-
-
-def _refuse_target(profile: Profile, kind: str, note: str) -> None:
-    if kind == "leave_out":
-        has = f"is left out {note}" if note == "by data.features" else f"has {note}"
-        raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
+    if profile.wrong is not None and profile.is_mixed:
+        text, row = profile.wrong
+        where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
+        raise UserError(
+            f"{where} has {text!r}, and {count} are numbers",
+            "numbers alone, such as -1234.5 without other marks, or the column's kind in data.features",
+            f"'data.missing=[\"{text}\"]'" if profile.others else declaring({profile.name: "leave_out"}),
+        )
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:
@@ -391,6 +363,4 @@ def _typed(column: ColumnFacts, profile: Profile) -> Typed:
     kinds = {"target": column.note, "weight": "number", "time": "number" if profile.is_number else "date"}
     is_plain = column.kind in ("number", "whole")
     kind = kinds.get(column.kind, column.kind if is_plain else "category")
-    least = 0.0 if column.kind == "weight" else None
-    most = float(np.finfo(np.float32).max) if column.kind == "target" else None
-    return Typed(column.name, kind, column.kind not in DTYPES, least, most)
+    return Typed(column.name, kind, column.kind not in DTYPES)

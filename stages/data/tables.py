@@ -1,12 +1,11 @@
 """Tables: files, or arrays, read as one table; columns as numbers, rows that cannot be used told, digests of rows."""
 
-import errno
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -57,12 +56,21 @@ class Rows:
     ragged: Sequence[str] = ()
     missing: Sequence[str] = MISSING
 
+    @classmethod
+    def of(cls, name: str, tables: Mapping[str, pa.Table], **others: Any) -> "Rows":
+        """Returns the rows of several files, or splits.
+
+        Raises:
+            UserError: where their columns have several types.
+        """
+        try:
+            whole = pa.concat_tables(tables.values(), promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UserError(f"{name}: {error}", "columns of the same types in all parts") from error
+        return cls(name, whole, [(part, len(table)) for part, table in tables.items()], **others)
+
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self.table.column_names)
 
     def column(self, name: str) -> Values:
         """Returns a column as int64, float64 or string; NaN is missing.
@@ -86,10 +94,6 @@ class Rows:
             return pc.if_else(pc.is_in(texts, pa.array(self.missing)), pa.scalar(None, pa.string()), texts)
         problem = f"{self.parts[0][0]}: the column {name} holds {kind}"
         raise UserError(problem, "numbers, texts or dates", declaring({name: "leave_out"}))
-
-    def where(self, row: int, column: str) -> str:
-        """See `place_of`."""
-        return place_of(self.parts, row, column)
 
 
 def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:
@@ -121,22 +125,14 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             schema, batches = _batches(path, header, settings, ragged)
             place = None if folder is None else folder / f"rows_{len(tables)}.arrow"
             table = pa.Table.from_batches(batches, schema) if place is None else _mapped(place, schema, batches)
-        except (pa.ArrowInvalid, UnicodeError) as error:
+        except (pa.ArrowInvalid, UnicodeError, OSError) as error:  # the last of a compressed file that ends too early
             if isinstance(error, UnicodeError) or "UTF8" in str(error):
                 raise not_in_encoding(path, settings.encoding, str(path)) from error
-            expected, fix = "a table, with a value for each column in each row", "data.on_error=skip"
+            expected, fix = "a whole table, with a value for each column in each row", "data.on_error=skip"
             raise UserError(f"{path} cannot be read ({error})", expected, fix) from error
-        except OSError as error:  # of a compressed file that ends too early
-            if error.errno == errno.ENOSPC:
-                raise
-            raise UserError(f"{path} cannot be read ({error})", "a whole file") from error
         tables.append(table.select(list(header.columns)))
-    parts = list(zip(names_of(header.files), map(len, tables), strict=True))
-    try:
-        whole = pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UserError(f"{header.name}: {error}", "columns of the same types in all files") from error
-    return Rows(header.name, whole, parts, ragged=ragged, missing=[*MISSING, *settings.missing])
+    parts = dict(zip(names_of(header.files), tables, strict=True))
+    return Rows.of(header.name, parts, ragged=ragged, missing=[*MISSING, *settings.missing])
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -194,26 +190,18 @@ class Typed:
 
     kind: `number` (float64, nan where it is missing), `date` (the same, in seconds), `category` (int32, places in
     `texts`), or `whole` (a category of whole numbers, int64).
-    required: whether a missing value makes a row unusable. least, most: of the numbers, the latter whatever their sign.
+    required: whether a missing value makes a row unusable.
     """
 
     name: str
     kind: str
     required: bool = False
-    least: float | None = None
-    most: float | None = None
 
 
-class Converted(NamedTuple):
-    """A typed column. texts: of a category, by the numbers that stand for them. bad: rows without a use, and why."""
-
-    values: np.ndarray
-    texts: list[str] | None
-    bad: list[tuple[np.ndarray, str]]
-
-
-def converted(array: Values, column: Typed) -> Converted:
-    """Returns a column as `column` says."""
+def _converted(array: Values, column: Typed) -> tuple[np.ndarray, list[str] | None, list[tuple[np.ndarray, str]]]:
+    """Returns a column as `column` says; the texts of a category, by the numbers that stand for them; rows without a
+    use, and why.
+    """
     missing = array.is_null().to_numpy()
     bad = [(missing, "")] if column.required else []
     if column.kind == "category":
@@ -223,7 +211,7 @@ def converted(array: Values, column: Typed) -> Converted:
             texts = pc.replace_substring_regex(texts, pattern, spelling)
         plain = texts.dictionary_encode()
         codes = plain.indices.to_numpy()[encoded.indices.to_numpy()]
-        return Converted(codes, plain.dictionary.to_pylist(), bad)
+        return codes, plain.dictionary.to_pylist(), bad
     kind = pa.int64() if column.kind == "whole" else pa.float64()
     why = "is no whole number" if column.kind == "whole" else "is no number"
     if column.kind == "date":
@@ -239,11 +227,7 @@ def converted(array: Values, column: Typed) -> Converted:
         numbers = pc.replace_substring_regex(pc.utf8_trim_whitespace(numbers), WHOLE_FLOAT, r"\1").cast(kind)
     values = numbers.fill_null(NO_NUMBER if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
     bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
-    if column.least is not None:
-        bad.append((values < column.least, f"is less than {column.least:g}"))
-    if column.most is not None and column.kind == "number":
-        bad.append((np.abs(values) > column.most, "is too large for a float32"))
-    return Converted(values, None, bad)
+    return values, None, bad
 
 
 def read(
@@ -269,11 +253,11 @@ def read(
 
     for column in columns:
         given = rows.column(column.name)
-        values, words, bad = converted(given, column)
+        values, words, bad = _converted(given, column)
         for row, why in [(int(row), why) for part, why in bad for row in np.flatnonzero(part)]:
             shown = given[row].as_py()
             text = "the value is missing" if shown is None else f"{str(shown)[:60]!r} {why}"
-            wrong.setdefault(row, (rows.where(row, column.name), text))
+            wrong.setdefault(row, (place_of(rows.parts, row, column.name), text))
         if words is not None:
             texts[column.name] = words
         keep(column.name, values)
@@ -296,24 +280,6 @@ def _saved(path: Path, values: np.ndarray) -> np.ndarray:
     np.save(path, values)
     array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
-
-
-def digests(columns: Sequence[np.ndarray], texts: Sequence[Sequence[str] | None]) -> np.ndarray:
-    """Returns 64 bits of each row, uint64 [N], equal where all values are.
-
-    Args:
-        columns: [N], or vectors [N, d].
-        texts: of each column, those that its numbers stand for; None: it has numbers of its own.
-    """
-    parts = []
-    for start in range(0, len(columns[0]), BLOCK):
-        values: list[Any] = []
-        for column, words in zip(columns, texts, strict=True):
-            part = column[start : start + BLOCK]
-            # Of numbers -0.0 is 0.0.
-            values += [*np.atleast_2d(part.T + 0)] if words is None else [pd.Categorical.from_codes(part, words)]
-        parts.append(pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(values))), index=False).to_numpy())
-    return np.concatenate(parts)
 
 
 def cast(array: Values, kind: pa.DataType) -> Values | None:

@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features import texts
 from stages.features.drift import with_bins
-from stages.features.kinds import NO_NUMBER, Feature, texts_of
+from stages.features.kinds import NO_NUMBER, Feature
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -99,23 +99,15 @@ Learnt = LearntNumber | LearntVector | texts.LearntText | texts.LearntTokens | l
 
 
 def learn(
-    features: Mapping[str, Feature],
-    columns: Mapping[str, Column],
-    max_tokens: int = 20_000,
-    length: int | None = None,
-    tokenizer: str | None = None,
+    features: Mapping[str, Feature], columns: Mapping[str, Column], settings: NormalizeSettings
 ) -> dict[str, Learnt]:
-    """Returns what is learnt of each feature from the columns of the training split.
-
-    Args:
-        max_tokens, length: of texts, see `learn_text`. tokenizer: of texts, see `learn_tokens`.
-    """
+    """Returns what is learnt of each feature from the columns of the training split."""
 
     def of(kind: str, column: Column, name: str) -> Learnt:
-        if kind == "text" and tokenizer is not None:
-            return texts.learn_tokens(column, tokenizer, length, name)
+        if kind == "text" and settings.tokenizer is not None:
+            return texts.learn_tokens(column, settings.tokenizer, settings.length, name)
         if kind == "text":
-            return texts.learn_text(column, max_tokens, length, name)
+            return texts.learn_text(column, settings.max_tokens, settings.length, name)
         if kind == "vector":
             return learn_vector(column)
         return learn_vector(column).elements[0] if kind == "number" else learn_category(column)
@@ -224,15 +216,13 @@ def learn_encoder(
     """
     others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text", "vector"}
     if others:
-        raise UserError(
-            f"{dataset.name} has features that are {', '.join(sorted(others))}",
-            "numbers, vectors, categories and texts",
-        )
+        problem = f"{dataset.name} has features that are {', '.join(sorted(others))}"
+        raise UserError(problem, "numbers, vectors, categories and texts")
     texts_of = [name for name, feature in dataset.features.items() if feature.kind == "text"]
     if settings.tokenizer is not None and len(texts_of) != 1:
-        have = f"the texts {', '.join(texts_of)}" if texts_of else "no text"
-        raise UserError(f"{settings.tokenizer} takes one text, and {dataset.name} has {have}", "one text", "model=auto")
-    learnt = learn(dataset.features, dataset.train.features, settings.max_tokens, settings.length, settings.tokenizer)
+        problem = f"{settings.tokenizer} takes one text, and {dataset.name} has {len(texts_of)} ({', '.join(texts_of)})"
+        raise UserError(problem, "one text", "model=auto")
+    learnt = learn(dataset.features, dataset.train.features, settings)
     features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
     files = {}
     if folder is not None:
@@ -255,16 +245,14 @@ def with_encoder(
     has_text = any(feature.kind == "text" for feature in features.values())
     tensors = partial(_tensors, encoding(encoder), texts.BLOCK if has_text else BLOCK)
 
-    def encoded(name: str) -> Split:
-        split = dataset.splits[name]
+    def encoded(split: Split) -> Split:
         place = None
         if cache is not None and not all(isinstance(column, np.ndarray) for column in split.features.values()):
             key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
-            place = cache / f"encoded-{name}-{key}"
+            place = cache / f"encoded-{key}"
         return replace(split, encoded=_encoded(partial(tensors, split), place, reporter))
 
-    train, val, test = map(encoded, ("train", "val", "test"))
-    return replace(dataset, train=train, val=val, test=test, encoder=encoder, features=features)
+    return dataset.with_each_split(encoded, encoder=encoder, features=features)
 
 
 def _described(features: Mapping[str, Feature]) -> str:
@@ -320,19 +308,17 @@ def saved_features(saved: Path) -> dict[str, Feature]:
 def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter: Reporter) -> Dataset:
     """Returns `dataset`, of whatever rows, encoded as the data set was of which `save_encoder` has written.
 
-    A category whose values are whole numbers is one of texts where some are missing: either becomes the other.
-
     Raises:
         UserError: where it lacks features that this one had, or has them of another kind.
     """
     features = saved_features(saved)
     names = {one.facts.get("column", name): name for name, one in dataset.features.items()}  # by columns
     own = {name: names.get(one.facts.get("column", name), "") for name, one in features.items()}
-    others = {name: one for name, one in features.items() if not _is_alike(dataset.features.get(own[name]), one)}
+    kinds = {name: f"{one.kind} ({one.dtype})" for name, one in dataset.features.items()}
+    others = {name: one for name, one in features.items() if kinds.get(own[name]) != f"{one.kind} ({one.dtype})"}
     if others:
         columns = {name: one.facts.get("column", name) for name, one in others.items()}
-        kinds = {name: dataset.features[own[name]].kind if own[name] else "missing" for name in others}
-        found = ", ".join(f"{columns[name]} is {kind}" for name, kind in kinds.items())
+        found = ", ".join(f"{columns[name]} is {kinds.get(own[name], 'missing')}" for name in others)
         wanted = {columns[name]: one.kind for name, one in others.items() if own[name]}
         raise UserError(
             f"{dataset.name}: {found}, unlike in the training",
@@ -340,32 +326,9 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
             declaring(wanted) if wanted else "",
         )
 
-    def recoded(split: Split) -> Split:
-        given = split.features
-        columns = {name: _recoded(given[own[name]], dataset.features[own[name]], one) for name, one in features.items()}
+    def renamed(split: Split) -> Split:
+        columns = {name: split.features[own[name]] for name in features}
         return replace(split, features=columns, made_of=None)  # the same examples
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras")
-    return with_encoder(dataset.with_each_split(recoded, features=features), encoder, features, cache, reporter)
-
-
-def _is_alike(own: Feature | None, other: Feature) -> bool:
-    """Returns whether a column can be read as one of another table."""
-    return own is not None and own.kind == other.kind and (own.kind == "category" or own.dtype == other.dtype)
-
-
-def _recoded(column: Column, own: Feature, other: Feature) -> Column:
-    """Returns a category as texts where it has whole numbers and `other` has texts, and the other way round."""
-    if own.dtype == other.dtype:
-        return column
-    becomes_text = other.dtype == "string"
-
-    def read(rows: Any) -> np.ndarray:
-        if becomes_text:
-            return texts_of(column[rows])
-        values = column[rows].tolist()
-        numbers = [int(value) if value.removeprefix("-").isdecimal() else NO_NUMBER for value in values]
-        return np.array(numbers, np.int64)
-
-    everything, dtype = np.arange(column.shape[0]), np.dtype(object if becomes_text else np.int64)
-    return read(everything) if isinstance(column, np.ndarray) else Streamed(read, everything, (), dtype)
+    return with_encoder(dataset.with_each_split(renamed, features=features), encoder, features, cache, reporter)

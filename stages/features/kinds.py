@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("image", "number", "category", "text", "vector")
-"""Of features: pixels [H, W, C]; one number; one of a few values; words; numbers that belong together, [d]."""
-
-
 IMAGES = "images"
 """Name of the feature of a data set of images."""
 
@@ -25,7 +21,8 @@ TRAINED_ON = "trained_on"
 class Feature:
     """A named input of an example, as it is before any encoder: what an exported model takes.
 
-    kind: one of KINDS.
+    kind: `image`, pixels [H, W, C]; `number`; `category`, one of a few values; `text`, words; `vector`, numbers that
+        belong together, [d].
     dtype: NumPy's name of it; `string` for texts, and for categories that are texts.
     shape: of one example, without the axis of the batch; None where examples differ.
     facts: what is known of its values, by the kind: an image's `range` (its least and its greatest pixel) and `resize`

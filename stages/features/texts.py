@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +108,15 @@ def learn_tokens(column: Column, preset: str, length: int | None = None, name: s
     most = json.loads((folder / "config.json").read_text())["config"].get("max_sequence_length") or length or LONGEST
     if length is not None and length > most:
         raise UserError(f"normalize.length={length} with {preset}", f"at most {most}", f"normalize.length={most}")
-    known = _tokenizer(preset).vocabulary_size()
-    learnt = LearntTokens(preset, content_digest(preset), known, length or min(most, LONGEST))
+    tokens = _tokenizer(preset).vocabulary_size()
+    learnt = LearntTokens(preset, content_digest(preset), tokens, length or min(most, LONGEST))
     if length is not None:
         return learnt
     texts = tf.TensorSpec([None], tf.string)
     numbers = tf.function(lambda texts: tokens_of(texts, learnt), autograph=False, input_signature=[texts])
     blocks = (column[start : start + BLOCK] for start in range(0, column.shape[0], BLOCK))
     lengths = [np.count_nonzero(numbers(tf.constant(block, tf.string)), axis=1) for block in blocks]
-    return LearntTokens(preset, learnt.digest, known, _usual(np.concatenate(lengths)))
+    return replace(learnt, length=_usual(np.concatenate(lengths)))
 
 
 def _tokenizer(preset: str) -> Any:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stages.data.columns import Column
 from stages.data.table_source import read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
-from stages.load.table import Wide, dataset_of_rows, described_rows
+from stages.load.table import Made, Wide, dataset_of_rows, described_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
@@ -59,14 +58,10 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             for split, (features, targets, weight) in settings.parts(file.files).items():
-                columns = {name: file[name] for name in features}
-                wanted = {name: file[name] for name in targets}
-                alone = settings.target is None
-                given[split] = (
-                    next(iter(columns.values())) if alone else columns,
-                    next(iter(wanted.values())) if alone else wanted,
-                    None if weight is None else file[weight],
-                )
+                is_alone = settings.target is None
+                columns = {FEATURES if is_alone else name: file[name] for name in features}
+                wanted = {TARGET if is_alone else name: file[name] for name in targets}
+                given[split] = columns, wanted, None if weight is None else file[weight]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({error})", "arrays of numbers or texts, without pickles") from error
     return dataset_of_arrays(path.name, given, settings, reporter, folder)
@@ -133,9 +128,8 @@ def dataset_of_arrays(
         split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
     )
-    source, reporter = read_rows(_joined(name, rows), table), reporter or Reporter()
-    if not wide:
-        return dataset_of_rows(source, table, reporter, folder)
+    joined = Rows.of(name, {split: pa.table(columns) for split, columns in rows.items()}, takes_texts=True)
+    source, reporter = read_rows(joined, table), reporter or Reporter()
     whole = {
         name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
         for column, name in argument_names([*rows["train"], *wide]).items()
@@ -146,28 +140,19 @@ def dataset_of_arrays(
             raise UserError(f"{name} has images beside other features", "images alone, or columns of values")
         whole = {IMAGES: next(iter(whole.values()))}
 
-    def columns(parts: Mapping[str, np.ndarray]) -> dict[str, Mapping[str, Column]]:
-        return {
+    def made(parts: Mapping[str, np.ndarray]) -> Made:
+        columns = {
             split: {key: array[source.numbers[part]] for key, array in whole.items()} for split, part in parts.items()
         }
+        return columns, {key: _feature(array) for key, array in columns["train"].items()}
 
-    vectors = [array[source.numbers] for key, array in whole.items() if key != IMAGES]
+    vectors = [array[source.numbers] for array in whole.values()]
     described = None if IMAGES in whole else described_rows(source, vectors)
-    several = Wide(lambda train: {key: _feature(array) for key, array in train.items()}, columns, described)
-    return dataset_of_rows(source, table, reporter, folder, several)
+    return dataset_of_rows(source, table, reporter, folder, Wide(made, described) if wide else None)
 
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
 """Settings that are those of a table."""
-
-
-def _joined(name: str, splits: Mapping[str, Mapping[str, pa.Array]]) -> Rows:
-    tables = {split: pa.table(dict(columns)) for split, columns in splits.items()}
-    try:
-        whole = pa.concat_tables(tables.values(), promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UserError(f"{name}: {error}", "values of the same types in all splits") from error
-    return Rows(name, whole, [(split, len(table)) for split, table in tables.items()], takes_texts=True)
 
 
 def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = None) -> Part:
@@ -229,9 +214,8 @@ def _filled(array: np.ma.MaskedArray) -> np.ndarray:
 def _refuse_others(split: str, part: Part, train: Part) -> None:
     """Raises UserError for a split whose arrays do not fit each other, or those of the training split."""
     columns = part.columns
-    if [*columns] != [*train.columns]:
-        other = next(iter({*columns} ^ {*train.columns}), None) or "the order of its columns"
-        raise UserError(f"{split} and train differ in {other}", f"in all splits {', '.join(train.columns)}")
+    if others := {*columns} ^ {*train.columns}:
+        raise UserError(f"{split} and train differ in {min(others)}", f"in all splits {', '.join(train.columns)}")
     lengths = {name: len(array) for name, array in columns.items()}
     first = next(iter(part.targets))
     if not lengths[first]:

@@ -14,7 +14,7 @@ from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
-from stages.results import Dataset
+from stages.results import Dataset, Record
 from stages.settings.data import SPLITS, ImageFolderSettings, TextFolderSettings
 from stages.settings.places import regular_file
 from stages.settings.table import not_in_encoding
@@ -61,11 +61,9 @@ def text_folder(
         name: Split({TEXT: texts[part]}, targets[part], numbers=part, files=[files.name(row) for row in part])
         for name, part in cut_classes(files.root.name, files.parts, targets, files.class_names, settings).items()
     }
-    task = Classification(files.class_names)
-    dataset = dataset_of(files.root.name, splits, task, {TEXT: Feature("text", "string")})
-    params = {**dataset.record.params, "held_in": "memory", "data/passed_over": files.passed_over}
-    record = replace(dataset.record, params=params)
-    return replace(dataset, record=record, reading={"encoding": settings.encoding})
+    features = {TEXT: Feature("text", "string")}
+    dataset = dataset_of(files.root.name, splits, Classification(files.class_names), features)
+    return replace(dataset, record=Record({"held_in": "memory"}), reading={"encoding": settings.encoding})
 
 
 def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) -> Files:
@@ -98,7 +96,7 @@ def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) 
     passed_over = sum(1 for top in splits.values() for _ in files_below(top)) - len(paths)
     if passed_over:
         reporter.log(f"{root.name}: {passed_over:,} files are passed over: in no class folder, or not ending in {ends}")
-    return Files(root, paths, labels, parts, tuple(names), passed_over)
+    return Files(root, paths, labels, parts, tuple(names))
 
 
 def _splits(root: Path) -> dict[str, Path]:
@@ -137,5 +135,3 @@ def read_text(path: Path, encoding: str) -> str:
         raise not_in_encoding(path, encoding, str(path)) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error})", "a text") from error

@@ -3,18 +3,18 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from stages.data.columns import Column, Described, Streamed
+from stages.data.columns import Column, Described, Streamed, describe_rows
 from stages.data.decode import Decoder
-from stages.data.loading import Encoded, Files, FileSource, Invalid, feature_of, read_images, report_left_out
+from stages.data.loading import Files, FileSource, feature_of, read_images, report_left_out
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
-from stages.data.tables import digests
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
 from stages.reporter import Reporter
@@ -23,7 +23,6 @@ from stages.seeds import derive
 from stages.settings.data import SPLITS
 from stages.settings.table import TableSettings, TrainedTableSettings, declaring
 from stages.storage.atomic import write_csv
-from stages.tasks.chosen import refuse_other_kind
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -52,53 +51,39 @@ def table(
     source = read_table(settings, cache, reporter)
     if settings.image is None:
         return dataset_of_rows(source, settings, reporter, folder)
-    paths = PathSource(source, settings, settings.image)
+    paths = _paths(source, settings, settings.image)
     prepared = read_images(paths, settings, reporter, cache)
 
-    def columns(rows: Mapping[str, np.ndarray]) -> dict[str, Mapping[str, Column]]:
-        images = prepared.columns(rows, reporter)
-        return {name: {IMAGES: column} for name, column in images.items()}
+    def made(rows: Mapping[str, np.ndarray]) -> Made:
+        images = {name: {IMAGES: column} for name, column in prepared.columns(rows, reporter).items()}
+        return images, {IMAGES: feature_of(paths, settings)}
 
-    images = Wide(lambda _: {IMAGES: feature_of(paths, settings)}, columns, prepared.described)
+    images = Wide(made, prepared.described)
     skipped = [(example.where, example.why) for example in prepared.invalid]
     files = [str(paths.file(int(number))) for number in prepared.numbers]
     return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images, files)
 
 
-class PathSource(FileSource):
-    """Images whose paths are a column of a table; a row is an example."""
+def _paths(table: TableSource, settings: TableSettings, column: str) -> FileSource:
+    """Returns the images whose paths are a column; a row is an example."""
+    root, paths = settings.image_root.resolve(), table.of(column)
+    rows = {"train": np.arange(len(paths))}
+    files = Files(root, [root / path for path in paths], [0] * len(paths), rows, ("a row",))
+    decode = Decoder(settings.shape((None, None, 3)), settings.resize)
+    return FileSource(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")
 
-    def __init__(self, table: TableSource, settings: TableSettings, column: str) -> None:
-        root = settings.image_root.resolve()
-        paths = [root / path for path in table.of(column)]
-        files = Files(root, paths, [0] * len(paths), {"train": np.arange(len(paths))}, ("a row",))
-        super().__init__(files, Decoder(settings.shape((None, None, 3)), settings.resize))
-        self.name, self._table, self._column = table.name, table, column
 
-    def _encoded(self, number: int) -> Encoded | Invalid:
-        path = Path(self._given(number))
-        if path.is_absolute() or ".." in path.parts:
-            return Invalid(self.where(number), "is no path below data.root")
-        return super()._encoded(number)
-
-    def _given(self, number: int) -> str:
-        table = self._table
-        return str(table.texts[self._column][table.arrays[self._column][number]])
-
-    def where(self, number: int) -> str:
-        """See `FileSource`: the row and the column, then the path."""
-        return f"{self._table.where(number, self._column)}: {self._given(number)!r}"
+Made = tuple[Mapping[str, Mapping[str, Column]], Mapping[str, Feature]]
+"""Columns of each split, by name, and the features that these are."""
 
 
 class Wide(NamedTuple):
     """Features of several numbers each, such as images.
 
-    features: returns them by the columns of the training split. columns: returns those of each split, by their names,
-    of the rows of each split. described: all rows.
+    made: makes them of the rows of each split. described: all rows.
     """
 
-    features: Callable[[Mapping[str, Any]], Mapping[str, Feature]]
-    columns: Callable[[Mapping[str, np.ndarray]], Mapping[str, Mapping[str, Column]]]
+    made: Callable[[Mapping[str, np.ndarray]], Made]
     described: Described | None = None
 
 
@@ -122,12 +107,10 @@ def dataset_of_rows(
         fix = declaring(texts) if texts else ""
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target", fix)
     targets, task, why = _task(source, settings)
-    refuse_other_kind(task, settings.predicts)
     rows = _splits(source, targets, task, settings)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
-    columns = wide.columns(rows) if wide is not None else {key: {} for key in rows}
-    wide_features = wide.features(columns["train"]) if wide is not None else {}
+    columns, wide_features = wide.made(rows) if wide is not None else ({key: {} for key in rows}, {})
     _log(source, why, reporter)
     for name, feature in wide_features.items():
         if feature.kind == "vector":
@@ -149,7 +132,6 @@ def dataset_of_rows(
     dataset = dataset_of(source.name, splits, task, features)
     is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
     params = {
-        **dataset.record.params,
         "held_in": "disk" if is_read else "memory",
         "data/skipped": source.skipped,
         "task": why,
@@ -163,10 +145,8 @@ def described_rows(source: TableSource, vectors: Sequence[np.ndarray] = ()) -> D
     """Returns digests of the rows: of their features, and of vectors beside them, [N, d] each; None without any."""
     names = [column.name for column in source.used]
     columns = [*(source.arrays[name] for name in names), *vectors]
-    if not columns:
-        return None
-    found = digests(columns, [*(source.texts.get(name) for name in names), *(None for _ in vectors)])
-    return Described(found, np.empty((len(found), 2, 0)))
+    texts = [*(source.texts.get(name) for name in names), *(None for _ in vectors)]
+    return describe_rows(columns, texts) if columns else None
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:
@@ -231,8 +211,6 @@ def _as_float32(source: TableSource, name: str) -> np.ndarray:
 
 def _refuse_few(name: str, targets: np.ndarray) -> None:
     """Refuses what may be amounts or classes: few floats, all of them whole."""
-    if len(np.unique(targets[:1000])) > FEW:
-        return
     different = np.unique(targets)
     if len(different) <= FEW and (different % 1 == 0).all():
         shown = ", ".join(f"{value:g}" for value in different)
@@ -248,10 +226,8 @@ def _labels(source: TableSource, name: str) -> np.ndarray | None:
     values = source.arrays[name]
     if name not in source.texts:
         return np.asarray(values, np.int32) if np.isin(values, (0, 1)).all() else None
-    known = [LABELS.get(text.lower()) for text in source.texts[name]]
-    if any(known[code] is None for code in np.unique(values)):
-        return None
-    return np.array([label or 0 for label in known], np.int32)[values]
+    labels = np.array([LABELS.get(text.lower(), -1) for text in source.texts[name]], np.int32)[values]
+    return labels if labels.min() >= 0 else None
 
 
 def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str, str]) -> UserError:
@@ -259,10 +235,9 @@ def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str,
     wrong = [name for name in names if kinds[name] != "number"]
     other = next((name for name in wrong if _labels(source, name) is None), wrong[0])
     others = ",".join(name for name in names if name != other)
-    values = list(map(str, source.of(other)))
-    row = next((row for row, value in enumerate(values) if value.lower() not in LABELS), 0)
+    value = next((value for value in map(str, source.of(other)) if value.lower() not in LABELS), "0 or 1")
     return UserError(
-        f"data.target: {source.where(row, other)} is {values[row]}, and there are several targets",
+        f"data.target: {other} has {value}, and there are several targets",
         "one target, several numbers, or several columns of 0 and 1",
         declaring({other: "number"}) if kinds[other] == "whole" else f"'data.target=[{others}]'",
     )
@@ -275,6 +250,9 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
         UserError: where the column has another value, a group is in two splits, or a split cannot be cut.
     """
     rows = _named_splits(source, settings)
+    for name, part in rows.items():
+        if not len(part):  # all of its rows are left out, or it has never had any
+            raise UserError(f"{source.name} has no {name} row that can be used", "one at least")
     train = rows["train"]
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     if settings.group is not None:
@@ -303,10 +281,6 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
         rows |= {name: train[part] for name, part in cut.items()}
         train = rows["train"]
     rows["train"] = np.sort(train)
-    for name, part in rows.items():
-        if not len(part):
-            fix = f"data.{name}_fraction=0.2" if name in missing else ""
-            raise UserError(f"the {name} split of {source.name} has no row", "one at least", fix)
     return rows
 
 
@@ -336,48 +310,30 @@ def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.
     if settings.split_column is None:
         return {"train": np.arange(len(source.numbers))}
     column = settings.split_column
-    names = source.of(column)
-    for value in np.unique(names):
-        if str(value).lower() not in SPLITS:
-            row = int(np.argmax(names == value))
-            raise UserError(f"data.split_column: {source.where(row, column)} is {value}", tuple(SPLITS))
-    splits = np.array([SPLITS[str(text).lower()] for text in source.texts[column]], object)[source.arrays[column]]
-    named = ["train", *(SPLITS[text.lower()] for text in source.texts[column] if text.lower() in SPLITS)]
-    rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(named)}
-    for name, part in rows.items():
-        if not len(part):  # all of its rows are left out, or it has never had any
-            fix = "data.split_column=null"
-            raise UserError(f"data.split_column={column} has no {name} row that can be used", "one at least", fix)
-    return rows
+    named = [SPLITS.get(text.lower(), "") for text in source.texts[column]]
+    splits = np.array(named, object)[source.arrays[column]]
+    if "" in splits:
+        row = int(np.argmax(splits == ""))
+        raise UserError(f"data.split_column: {source.where(row, column)} is {source.of(column)[row]}", tuple(SPLITS))
+    return {name: np.flatnonzero(splits == name) for name in dict.fromkeys(["train", *named]) if name}
 
 
 def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarray]) -> None:
     groups = source.of(column)
-    seen: dict[Any, str] = {}
-    for name, part in rows.items():
-        for group in np.unique(groups[part]):
-            if seen.setdefault(group, name) != name:
-                raise UserError(
-                    f"data.group={column}: {group} is in the splits {seen[group]} and {name}",
-                    "each group in one split",
-                    "data.group=null",
-                )
+    for one, other in combinations(rows, 2):
+        shared = np.intersect1d(groups[rows[one]], groups[rows[other]])
+        if len(shared):
+            problem = f"data.group={column}: {shared[0]} is in the splits {one} and {other}"
+            raise UserError(problem, "each group in one split", "data.group=null")
 
 
 def _log(source: TableSource, task: str, reporter: Reporter) -> None:
     """Prints what the columns are, and what is predicted."""
     reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
-    kinds = {
-        "number": ("number",),
-        "category": ("category", "whole"),
-        "text": ("text",),
-        "image": ("image",),
-        "left out": ("leave_out",),
-    }
-    for kind, of in kinds.items():
-        columns = [column for column in source.columns if column.kind in of]
-        if columns:
-            reporter.log(f"  {kind:<9} {', '.join(map(_shown, columns))}")
+    kinds = {"whole": "category"}
+    for kind in ("number", "category", "text", "image", "leave_out"):
+        if columns := [_shown(column) for column in source.columns if kinds.get(column.kind, column.kind) == kind]:
+            reporter.log(f"  {kind:<9} {', '.join(columns)}")
 
 
 def _shown(column: ColumnFacts) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets
 from tensorflow_datasets import features as kinds
-from tensorflow_datasets.core.registered import DatasetNotFoundError
 
 from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
@@ -89,7 +88,6 @@ class Records:
         files = {name: _files(builder.info, name, split) for name, split in self.splits.items()}
         self._files = [part for parts in files.values() for part in parts]
         _refuse_repeated(self._files)
-        self._ends = np.cumsum([0, *(part.take for part in self._files)])
         ends = np.cumsum([0, *(sum(part.take for part in parts) for parts in files.values())])
         self.count = int(ends[-1])
         self.parts = {name: np.arange(ends[i], ends[i + 1]) for i, name in enumerate(files)}
@@ -98,17 +96,15 @@ class Records:
         """Yields the number of the first of `size` examples, and their values by name.
 
         Raises:
-            UserError: where a file is damaged, or has not as many examples as the set says.
+            UserError: where files have not as many examples as the set says.
         """
         done = 0
-        try:
-            for values in self._parsed(size):
-                yield done, values
-                done += next(iter(values.values())).shape[0]
-        except tf.errors.OpError as error:
-            raise _broken(self.where(min(done, self.count - 1)), str(error.message)) from error
+        for values in self._parsed(size):
+            yield done, values
+            done += next(iter(values.values())).shape[0]
         if done != self.count:
-            raise _broken(str(self.builder.data_dir), f"has {done:,} examples in place of {self.count:,}")
+            problem = f"{self.builder.data_dir} has {done:,} examples in place of {self.count:,}"
+            raise UserError(problem, "a set that TFDS has prepared whole", "prepare it again")
 
     def _parsed(self, size: int) -> Iterator[Mapping[str, tf.Tensor]]:
         specs = {name: _spec(feature) for name, feature in self.features.items()}
@@ -148,9 +144,7 @@ class Records:
 
     def where(self, number: int) -> str:
         """Names an example, for errors."""
-        index = int(np.searchsorted(self._ends, number, side="right")) - 1
-        part = self._files[index]
-        return f"{part.filename}, example {number - self._ends[index] + part.skip}"
+        return f"{self.builder.info.full_name}, example {number} of its splits"
 
 
 class TfdsSource(Source):
@@ -186,16 +180,13 @@ class TfdsSource(Source):
 def _files(info: Any, name: str, split: str) -> list[Any]:
     """Returns the parts of files that a split, in TFDS' syntax, is of."""
     try:
-        parts = list(info.splits[split].file_instructions)
+        return list(info.splits[split].file_instructions)
     except (KeyError, ValueError) as error:
         raise UserError(
             f"data.{name}_split={split} is not in {info.name}",
             list(info.splits),
             f"data.{name}_split={'train' if name == 'train' else 'null'}",
         ) from error
-    if not parts:
-        raise UserError(f"data.{name}_split={split} of {info.name} has no example", "one at least")
-    return parts
 
 
 def _refuse_repeated(files: Sequence[Any]) -> None:
@@ -210,19 +201,10 @@ def _refuse_repeated(files: Sequence[Any]) -> None:
         )
 
 
-def _broken(where: str, why: str) -> UserError:
-    return UserError(f"{where}: {why}", "a set that TFDS has prepared whole", "prepare it again")
-
-
 def _prepared(settings: TfdsSettings) -> Any:
     """Returns the builder of the newest prepared version, from its files alone: TFDS' own code is slow to import."""
     if settings.download:
-        try:
-            builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
-        except DatasetNotFoundError as error:
-            raise UserError(
-                f"data.name={settings.name} is not a TFDS data set", "a name that TFDS has", "data.name=<its name>"
-            ) from error
+        builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
         builder.download_and_prepare()
         return builder
     name, _, version = settings.name.partition(":")
@@ -237,10 +219,7 @@ def _prepared(settings: TfdsSettings) -> Any:
             f"data.name={configs[0]}" if configs else "data.download=true",
         )
     place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
-    try:
-        return tensorflow_datasets.builder_from_directory(regular_folder(place))
-    except Exception as error:  # what TFDS raises for damage has no common class
-        raise _broken(str(place), str(error).partition("\n")[0]) from error
+    return tensorflow_datasets.builder_from_directory(regular_folder(place))
 
 
 def _key(info: Any, setting: str, key: str | None, usable: Sequence[str], likely: Sequence[str], expected: str) -> str:

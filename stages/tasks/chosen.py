@@ -35,15 +35,16 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
     Raises:
         UserError: where the target does not fit, or a loss, a metric or a class cannot be used.
     """
-    refuse_other_kind(found, settings.kind)
+    if settings.kind not in ("auto", found.kind):
+        raise UserError(
+            f"task={settings.kind}, and the target is one of task={found.kind}: {', '.join(found.names[:5])}",
+            f"task={found.kind}, or another target",
+            f"task={found.kind}",
+        )
     if getattr(settings, "single_logit", False):
         if not isinstance(found, Classification) or len(found.names) != 2:
-            what = "classes" if isinstance(found, Classification) else "targets"
-            raise UserError(
-                f"task.single_logit=true with {len(found.names)} {what}",
-                "two classes",
-                "task.single_logit=false",
-            )
+            problem = f"task.single_logit=true with {len(found.names)} classes or targets"
+            raise UserError(problem, "two classes", "task.single_logit=false")
         found = found.with_single_logit()
     if settings._target_ is not None:
         found = _own_task(found, settings._target_)
@@ -56,25 +57,12 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
     return found
 
 
-def refuse_other_kind(found: Task, kind: str) -> None:
-    """Raises UserError where `kind` is another one than the task's, and not `auto`."""
-    if kind not in ("auto", found.kind):
-        raise UserError(
-            f"task={kind}, and the target is one of task={found.kind}: {', '.join(found.names[:5])}",
-            f"task={found.kind}, or another target",
-            f"task={found.kind}",
-        )
-
-
 def _own_task(found: Task, target: str) -> Task:
     """Returns the task of the class at `target`, made of what is known of the target: names, and mean and std."""
     own = class_at(target, Task, "task", "task._target_=null")
     taken = {field.name for field in dataclasses.fields(own) if field.init}
     facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    try:
-        made: Task = own(**{name: value for name, value in facts.items() if name in taken})
-    except TypeError as error:  # an abstract method, or a further argument
-        raise UserError(f"task._target_={target} cannot be made ({error})", "a Task", "task._target_=null") from error
+    made: Task = own(**{name: value for name, value in facts.items() if name in taken})
     return made
 
 
@@ -99,7 +87,6 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     """
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
-    _refuse_sparse("task.loss", target)
     expected = "a loss of Keras' or your own, by its import path"
     found = imported(target, f"task.loss._target_={target}", expected, "task.loss._target_=keras.losses.Huber")
     if inspect.isclass(found):
@@ -121,7 +108,8 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     if shape != (len(targets),) or problem == "has no gradient":
         raise UserError(
             f"task.loss._target_={target} {problem} for {len(targets)} examples of shape ({task.outputs},)",
-            f"the loss of each example, of shape ({len(targets)},) and differentiable, which training weighs and adds",
+            f"the loss of each example, of shape ({len(targets)},) and differentiable, which training weighs and adds; "
+            "targets have a column for each class, and Keras' Sparse losses take none",
             "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
         )
     return loss
@@ -139,7 +127,6 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     where = f"task.metrics[{place}]"
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
-    _refuse_sparse(where, target)
     expected, fix = "a keras.metrics.Metric and its arguments", "'task.metrics=[{_target_: keras.metrics.AUC}]'"
     metric = made(keras.metrics.Metric, target, f"{where} {target}", expected, fix, **arguments)
     plain = re.sub(r"_\d+$", "", metric.name)
@@ -181,7 +168,7 @@ def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMet
         raise UserError(
             f"{where} cannot be computed of targets and answers of shapes {tuple(true.shape)}, {tuple(answers.shape)} "
             f"({reason})",
-            "a metric of these that is one number",
+            "a metric of these that is one number; Keras' Sparse ones take other targets",
             "task.metrics=[]",
         ) from error
     adds_up = is_zero and all(np.allclose(halves[0][name] + halves[1][name], whole[name], 1e-4, 1e-5) for name in whole)
@@ -199,12 +186,3 @@ def _outputs(task: Task, count: int) -> tf.Tensor:
     """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
     outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.outputs))
     return tf.constant(outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1.0), tf.float32)
-
-
-def _refuse_sparse(where: str, target: str) -> None:
-    if "sparse" in target.lower():
-        raise UserError(
-            f"{where}: {target} takes numbers of classes, and targets have a column for each class",
-            "the same without sparse",
-            f"_target_: {target.replace('Sparse', '').replace('sparse_', '')}",
-        )

@@ -65,13 +65,13 @@ def test_what_changes_an_image_is_prepared_anew(tmp_path: Path, file: str | None
     equal(after, image_folder(given))
 
 
-@pytest.mark.parametrize(("target", "kept"), [("/proc/self/mem", 0), ("nowhere.png", 1)])
-def test_an_image_that_could_not_be_read_is_tried_again(tmp_path: Path, target: str, kept: int) -> None:
-    """Reading that memory fails, as reading a disk may; a link to nothing is another image once there is something."""
+@pytest.mark.parametrize("target", ["/proc/self/mem", "nowhere.png"])
+def test_an_image_that_could_not_be_read_is_tried_again(tmp_path: Path, target: str) -> None:
+    """Reading that memory fails, as reading a disk may."""
     root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     (root / "class 0" / "new.png").symlink_to(target)
     left_out = image_folder(settings(root, on_error="skip"), cache=cache)
-    assert (left_out.record.params["data/skipped"], len(list(cache.glob("images-*")))) == (1, kept)
+    assert (left_out.record.params["data/skipped"], len(list(cache.glob("images-*")))) == (1, 0)
     np.testing.assert_array_equal(left_out.train.images[:], image_folder(settings(root, on_error="skip")).train.images)
 
 
@@ -205,7 +205,7 @@ def test_a_label_out_of_range_is_named_or_left_out(tmp_path: Path) -> None:
                 example.features.feature["label"].int64_list.value[:] = [9]
             writer.write(example.SerializeToString())
     given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
-    with pytest.raises(UserError, match=rf"{records.name}, example 6: label 9 of 5 classes"):
+    with pytest.raises(UserError, match=r"tf_flowers/3.0.1, example 6 of its splits: label 9 of 5 classes"):
         tfds(given, cache=tmp_path / "cache")
     dataset = tfds(replace(given, on_error="skip"), cache=tmp_path / "cache")
     assert sum(len(split) for split in dataset.splits.values()) == 59
@@ -225,11 +225,11 @@ def test_a_set_of_tfds_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     source, place = shared("tfds", "tf_flowers", "3.0.1"), tmp_path / "tf_flowers" / "3.0.1"
     shutil.copytree(source, place, ignore=shutil.ignore_patterns("*.tfrecord*"))
     given = TfdsSettings(name="tf_flowers", dir=str(tmp_path), split_seed=1, size=16)
-    with pytest.raises(UserError, match=r"prepare it again"):
+    with pytest.raises(tf.errors.NotFoundError, match=r"No such file"):
         tfds(given, cache=tmp_path / "cache")
     [records] = source.glob("*.tfrecord*")
     (place / records.name).write_bytes(records.read_bytes()[:100_003])
-    with pytest.raises(UserError, match=rf"{records.name}, example \d+: .*prepare it again"):
+    with pytest.raises(tf.errors.DataLossError, match=r"truncated record"):
         tfds(given, cache=tmp_path / "cache")
 
 

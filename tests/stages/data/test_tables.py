@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.data.table_source import read_rows, scan
-from stages.data.tables import NUMBERS, Rows, Typed, argument_names, read, read_files
+from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 
@@ -147,7 +147,7 @@ def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, siz
     settings = write(
         "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
     )
-    with pytest.raises(UserError, match=r"row 1, column size has '.*'\. Expected numbers such as"):
+    with pytest.raises(UserError, match=r"row 1, column size has '.*', and 0 of 40 are numbers"):
         read_rows(rows_of(settings), settings)
     for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
         settings.features = features
@@ -193,7 +193,6 @@ def test_texts_that_mean_a_missing_value_do_so_in_any_file(write: Write, tmp_pat
     ("a,price\n1,2\ninf,3\n", Typed("a", "number"), "table.csv row 2, column a: 'inf' is infinite"),
     ("a,price\n1,2\n,3\n", Typed("a", "number", required=True), "table.csv row 2, column a: the value is missing"),
     ("a,price\n1,2\n,3\n", Typed("a", "category", True), "table.csv row 2, column a: the value is missing"),
-    ("a,price\n1,2\n-1,3\n", Typed("a", "number", least=0.0), "table.csv row 2, column a: '-1' is less than 0"),
     ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no whole number"),
     ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
     ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "Expected 2 columns, got 3: 1,2,3). "),
@@ -244,7 +243,7 @@ def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: P
     with pytest.raises(UserError, match=r"a.parquet and 1 more: .*Field a has incompatible types: double vs string"):
         scan(rows_of(settings))
     settings = write(gzip.compress(b"a,price\n" + b"1,2\n" * 9999)[:-20], "table.csv.gz")
-    with pytest.raises(UserError, match=r"cannot be read.*Expected a whole file"):
+    with pytest.raises(UserError, match=r"cannot be read.*Expected a whole table"):
         scan(rows_of(settings))
     names = ["a", "a", "price"]
     pq.write_table(pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=names), tmp_path / "a.parquet")
@@ -288,7 +287,7 @@ def test_rows_are_found_in_their_file(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "d.csv").write_text(PLAIN)
     rows = rows_of(TableSettings(files=[str(tmp_path / name / "d.csv") for name in ("jan", "feb")], target="price"))
-    assert rows.where(4, "size") == f"{tmp_path}/feb/d.csv row 2, column size"
+    assert place_of(rows.parts, 4, "size") == f"{tmp_path}/feb/d.csv row 2, column size"
 
 
 def test_dictionaries_of_their_own_and_columns_of_any_type_that_are_left_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from stages.features.encoder import NUMBERS, ONE_HOT, encoder_of, encoding, learn, learn_category, learn_vector
 from stages.features.kinds import NO_NUMBER, Feature
+from stages.settings.data import NormalizeSettings
 
 RANDOM = np.random.default_rng(3)
 ROWS = 3000
@@ -26,7 +27,7 @@ FEATURES |= {name: Feature("category", "int64" if name == "class" else "string")
 
 @pytest.fixture(scope="module")
 def encoder() -> keras.Model:
-    return encoder_of(FEATURES, learn(FEATURES, COLUMNS))
+    return encoder_of(FEATURES, learn(FEATURES, COLUMNS, NormalizeSettings()))
 
 
 def test_statistics_are_those_of_float64() -> None:
@@ -75,7 +76,7 @@ def test_unknown_categories_are_zeros(encoder: keras.Model) -> None:
 def test_values_that_keras_gives_a_meaning_have_none_here() -> None:
     columns = {"text": np.array(["[UNK]", "a", "[UNK]", ""], object), "whole": np.array([-1, 5, -1, NO_NUMBER])}
     features = {"text": Feature("category", "string"), "whole": Feature("category", "int64")}
-    learnt = learn(features, {"text": columns["text"], "whole": columns["whole"][:3]})
+    learnt = learn(features, {"text": columns["text"], "whole": columns["whole"][:3]}, NormalizeSettings())
     tensors = encoding(encoder_of(features, learnt))(columns, slice(None))
     assert tensors[NUMBERS].tolist() == [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0], [0, 1, 0, 0, 0]]
 

@@ -9,6 +9,7 @@ from stages.errors import UserError
 from stages.features.encoder import encoder_of, encoding, learn, sizes, with_facts
 from stages.features.kinds import Feature
 from stages.features.texts import LONGEST, RESERVED, learn_text, split_words
+from stages.settings.data import NormalizeSettings
 from tests.stages.features.test_encoder import assert_the_same_in_parts_in_a_file_and_in_a_graph
 
 TEXTS = np.array(
@@ -53,7 +54,7 @@ def test_any_batch_a_file_and_a_graph_give_the_same_numbers(tmp_path: Path) -> N
     features = {**FEATURES, "width": Feature("number", "float64")}
     texts = np.tile(TEXTS, 2)
     columns = {"review": texts, "width": np.arange(len(texts), dtype=float)}
-    learnt = learn(features, columns, max_tokens=5, length=4)
+    learnt = learn(features, columns, NormalizeSettings(max_tokens=5, length=4))
     encoder = encoder_of(features, learnt)
     assert sizes(with_facts(features, learnt)) == {"review": 7}
     assert_the_same_in_parts_in_a_file_and_in_a_graph(encoder, features, columns, tmp_path)

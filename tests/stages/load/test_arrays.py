@@ -40,7 +40,7 @@ def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
     file = str(tmp_path / "a.npz")
     chosen = arrays(ArraysSettings(files=file, target="y", features=["x"], task=RegressionSettings()))
     assert isinstance(chosen.task, Regression)
-    with pytest.raises(UserError, match=r"task=regression, and data.target=both has texts.*Try: task=classification"):
+    with pytest.raises(UserError, match=r"train row 1, column both: '.' is no number"):
         arrays(ArraysSettings(files=file, target="both", features=["x"], task=RegressionSettings()))
 
 
@@ -224,7 +224,7 @@ def words(**columns: Any) -> tuple[Any, Any]:
     (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
     (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
     (lambda: words(image=PIXELS), "data has images beside other features"),
-    (lambda: (NUMBERS, CLASSES, -NUMBERS), "train row 1, column (weight): "),
+    (lambda: (NUMBERS, CLASSES, -NUMBERS), "train weights are float64 "),
     (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
     (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
     (lambda: ({}, CLASSES % 3), "data has no feature"),

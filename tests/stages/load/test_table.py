@@ -258,9 +258,9 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
     ({"price": [""] * ROWS}, {}, "data.target=price has no values"),
     ({}, {"features": {"price": "leave_out"}}, "data.target=price is left out by data.features"),
     ({"price": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=price has an identifier, 400 different"),
-    ({}, {"target": ["price", "color"]}, "table.csv row 1, column color is blue, and there are"),
-    ({"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3}, {"target": ["hot", "old"]}, "column old is 2"),
-    (replaced("weight", 4, "-0.5"), {"weight": "weight"}, "row 5, column weight: '-0.5' is less than 0"),
+    ({}, {"target": ["price", "color"]}, "color has blue, and there are several"),
+    ({"hot": np.arange(ROWS) % 2, "old": np.arange(ROWS) % 3}, {"target": ["hot", "old"]}, "old has 2, and"),
+    (replaced("weight", 4, "-0.5"), {"weight": "weight"}, "weights are float64 "),
     (replaced("part", 4, "other"), {"split_column": "part"}, "row 5, column part is other"),
     ({"part": ["val", "test"] * (ROWS // 2)}, {"split_column": "part"}, "has no train row that"),
     (
@@ -272,12 +272,12 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
     (replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
     ({}, {"features": ["day"]}, "day: dates"),
     ({"price": [1.7e9 + row / 7 for row in range(ROWS)]}, {}, "data.target=price is rounded by up to"),
-    (replaced("price", 4, "1e300"), {}, "row 5, column price: '1e300' is too large for a float32"),
+    (replaced("price", 4, "1e300"), {}, "train target price is inf in row 4"),
     ({"price": ["n/k" if row % 3 == 2 else row / 7 for row in range(ROWS)]}, {}, "has 'n/k', and 267 of"),
     ({"size": ["?" if row % 3 else row / 7 for row in range(ROWS)]}, {}, "row 2, column size has '?', and"),
     ({"weight": [0] * ROWS}, {"weight": "weight"}, "train weights are float64"),
     ({"patient": ["p"] * ROWS}, {"group": "patient"}, "data.group=patient has too few groups"),
-    ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price has '$900'. Expected numbers"),
+    ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price has '$900', and 0 of"),
     ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "class blue has 1"),
 ])  # fmt: skip
 def test_tables_that_cannot_be_learned_from(

@@ -73,7 +73,7 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
 
 
 @pytest.mark.parametrize(("path", "why"), [
-    ("gone.png", "No such file or directory"), ("/etc/hostname", "is no path below data.root"),
+    ("gone.png", "No such file or directory"), ("/etc/hostname", "cannot identify it"),
     ("fifo.png", "not a regular file"), ("text.png", "cannot identify it"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:

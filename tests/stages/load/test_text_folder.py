@@ -8,6 +8,7 @@ import pytest
 from stages.errors import UserError
 from stages.load.folders import image_folder, text_folder
 from stages.settings.data import ImageFolderSettings, TextFolderSettings
+from tests.stages.images import Telling
 
 
 def write(root: Path, name: str, texts: int = 10) -> Path:
@@ -28,10 +29,11 @@ def test_folders_are_classes_and_splits_are_cut(tmp_path: Path) -> None:
     (tmp_path / "bad" / "deep").mkdir()
     (tmp_path / "bad" / "deep" / "empty.TXT").touch()
     (tmp_path / "bad" / "notes.pdf").touch()
-    dataset = text_folder(settings(tmp_path))
+    told = Telling()
+    dataset = text_folder(settings(tmp_path), told)
     assert dataset.task.names == ("bad", "good")
     assert [len(split) for split in dataset.splits.values()] == [72, 8, 21]
-    assert dataset.record.params["data/passed_over"] == 1
+    assert any("1 files are passed over" in line for line in told.lines)
     texts = np.concatenate([split.features["text"][:] for split in dataset.splits.values()])
     assert len({*texts}) == 101
     for split in dataset.splits.values():
