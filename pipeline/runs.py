@@ -55,10 +55,8 @@ def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
     results = [_result(entry) for entry in entries]
     names = list(dict.fromkeys(name for result in results for name in result))
     table = Table(box=None, pad_edge=False)
-    for name in ("id", "status"):
+    for name in ("id", "status", "run", "started"):
         table.add_column(name, no_wrap=True)
-    table.add_column("run", overflow="fold" if is_wide else "ellipsis", no_wrap=True)
-    table.add_column("started", no_wrap=True)
     for name in ("s", *(name.replace("best_", "").replace("/", " ") for name in names)):
         table.add_column(name, justify="right")
     if is_wide:

@@ -115,9 +115,7 @@ def encoded_function(loaded: Any) -> Any:
         UserError: where it has none.
     """
     if BYTES not in loaded.signatures:
-        raise UserError(
-            f"the model has no {BYTES}", "a model of gray or color images", "python -m pipeline from=export run=<run>"
-        )
+        raise UserError(f"the model has no {BYTES}", "a model of gray or color images, exported by this version")
     return loaded.signatures[BYTES]
 
 

@@ -138,12 +138,10 @@ class RemoteJob(ABC):
         """Print what the first process has printed since the last call."""
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(self._shown)
-            text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._shown += len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                if not line.startswith("submitit "):
-                    self._console.log(line)
+            for line in file:
+                self._shown += len(line) if line.endswith(b"\n") else 0
+                if line.endswith(b"\n") and not line.startswith(b"submitit "):
+                    self._console.log(line.decode(errors="replace").rstrip())
 
     @abstractmethod
     def poll(self) -> int | None:

@@ -222,7 +222,7 @@ def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) 
     return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
 
 
-def sweep_name(labels: Iterable[str]) -> str:
+def sweep_name(labels: Sequence[str]) -> str:
     """Returns the name of a sweep: the settings in which its jobs differ, and how many jobs it has.
 
     Args:
@@ -232,9 +232,8 @@ def sweep_name(labels: Iterable[str]) -> str:
         >>> sweep_name(["strategy=mirrored seed=1", "strategy=mirrored seed=2", "strategy=one_device seed=1"])
         'strategy × seed, 3 jobs'
     """
-    jobs = list(labels)
-    keys = dict.fromkeys(_short(split_override(text)[0]) for label in jobs for text in label.split() if "=" in text)
-    return f"{' × '.join(keys) or 'sweep'}, {len(jobs):,} job{'s' if len(jobs) > 1 else ''}"
+    keys = dict.fromkeys(_short(split_override(text)[0]) for label in labels for text in label.split() if "=" in text)
+    return f"{' × '.join(keys) or 'sweep'}, {len(labels):,} job{'s' if len(labels) > 1 else ''}"
 
 
 def _part(override: str, groups: Mapping[str, str]) -> str:
@@ -253,9 +252,6 @@ def _short(key: str) -> str:
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 
-NO_SCORES = ("_low", "_high", "_seconds")
-"""Ends of the names of metrics of the test split that are no scores."""
-
 
 def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = None) -> str:
     """Return the card of a run's model, of the data set that it was trained on, in Markdown."""
@@ -263,17 +259,12 @@ def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = Non
 
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["escaped"] = escaped
-    scores = {
-        name: (scored(name, value), [scored(name, end) for end in summary.facts.get("intervals", {}).get(name, ())])
-        for name, value in summary.metrics.items()
-        if name.startswith(("test/", "baseline/")) and not name.endswith(NO_SCORES)
-    }
     return environment.from_string(TEMPLATE.read_text("utf-8")).render(
         summary=summary,
         model=model,
         data=data,
         sizes=data_sizes(summary) or "sizes not recorded",
-        scores=scores,
+        scored=scored,
         facts=dict(run_facts(summary)),
         date=datetime.now(UTC).date(),
         command=command(summary.overrides),

@@ -35,9 +35,8 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
     if kind is None or (kind, target) == (tracking.kind, tracking._target_):
         return tracking
     if target not in (MLFLOW_RUN, tracking._target_):
-        raise UserError(
-            f"{shorter(folder)} was recorded by {target}", "the same setting again", f"tracking._target_={target}"
-        )
+        problem = f"{shorter(folder)} was recorded by {target}"
+        raise UserError(problem, "the same setting again", f"tracking._target_={target}")
     return replace(tracking, kind=kind, uri=store.get("uri"), _target_=target)
 
 

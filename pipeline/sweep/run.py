@@ -39,7 +39,7 @@ class Sweep(Session):
         self.experiments = [job.experiment for job in jobs]
         for job in jobs:
             self.add(job)
-        self.name = sweep_name(job.label for job in jobs)
+        self.name = sweep_name([job.label for job in jobs])
         self.total = len(jobs)
         self.sources = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
         facts = json.dumps([(job.folder, job.identity) for job in jobs])
