@@ -78,25 +78,24 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         return assist(job, plan, console, task)
     code = DONE
     with ExitStack() as resources, signals.listening(), signals.uninterrupted():
-        run: Run | None = None
         if (limit := job.experiment.job_timeout_seconds) is not None:
             signals.time_out(job.started + limit, limit)
+        job = resources.enter_context(claimed(job))
+        folder = job.run_folder
+        store = Store(job.experiment.tracking, job.experiment.outputs)
+        assert job.lock is not None
+        served = StoreClient(job.store) if job.store else store_process.start(store, folder, job.lock)
+        if served is not None:
+            resources.callback(served.close)
+        resources.enter_context(
+            signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, served is None))
+        )
+        with console.working("starting TensorFlow and MLflow"), _importing():
+            with signals.interruptible(signals.BEFORE_RUN_SECONDS):
+                stages = bind(plan, job.experiment, other_run(job.experiment))
+            pulse.beat()
+            run = begin(job, console, served)
         try:
-            job = resources.enter_context(claimed(job))
-            folder = job.run_folder
-            store = Store(job.experiment.tracking, job.experiment.outputs)
-            assert job.lock is not None
-            served = StoreClient(job.store) if job.store else store_process.start(store, folder, job.lock)
-            if served is not None:
-                resources.callback(served.close)
-            resources.enter_context(
-                signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, served is None))
-            )
-            with console.working("starting TensorFlow and MLflow"), _importing():
-                with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                    stages = bind(plan, job.experiment, other_run(job.experiment))
-                pulse.beat()
-                run = begin(job, console, served)
             signals.check()  # raised here, where there is a run to end
             console.open_log(folder / "pipeline.log")
             describe(run)
@@ -111,14 +110,11 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
                 register(run, console)
             run.summary.status = "FINISHED"
         except PrunedError as pruned:
-            assert run is not None
             run.summary.status = "FINISHED"  # it is over, and the stages after training have not run
             run.summary.facts[PRUNED] = pruned.epoch
             run.tracker.tags({PRUNED: str(pruned.epoch)})
             console.log(f"pruned after epoch {pruned.epoch}: other trials do better")
         except BaseException as error:
-            if run is None:
-                raise
             with signals.ending():
                 code = fail(error, run, console)
         with signals.ending(code):
