@@ -68,13 +68,12 @@ def send_pending(
         parent=sweep.run_id or own.store.get("parent"),
     )
     tracker = Tracker(spec, warn)
-    run = read_run(folder, warn) if status is None else None
-    if run is not None:
-        status = run.status
-        if run.run_id != tracker.run_id:
-            run.run_id = tracker.run_id
-            run.write(folder)
-            tracker.artifact(folder / NAME)
+    run = read_run(folder, warn)
+    if run is not None and run.run_id != tracker.run_id:
+        run.run_id = tracker.run_id
+        run.write(folder)
+        tracker.artifact(folder / NAME)
+    status = run.status if run is not None else status
     if status in ENDED and tracker.recorded_status != status:
         if run is not None:
             record_end(tracker, folder, run)
