@@ -1,7 +1,6 @@
 """`python -m pipeline.diff RUN RUN`: the differences between two runs."""
 
 import argparse
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -90,7 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the differences; returns 0 if there are none, 1 if there are any, 2 if a run does not exist."""
     parser = command_parser("diff", __doc__)
     parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
-    parser.add_argument("--json", action="store_true", help="prints them as JSON: by section and name, both values")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _compare(options))
 
@@ -98,15 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compare(options: argparse.Namespace) -> int:
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     sections = difference(first, second)
-    if options.json:
-        print(json.dumps(sections, indent=2, default=str))
-    else:
-        print(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
-        for section, pairs in sections.items():
-            rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
-            print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")
-        if all(commits := sections.get("code", {}).get("commit", (None, None))):
-            print(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
+    print(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
+    for section, pairs in sections.items():
+        rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
+        print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")
+    if all(commits := sections.get("code", {}).get("commit", (None, None))):
+        print(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
     return 1 if any(sections.values()) else 0
 
 

@@ -31,14 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = command_parser("runs", __doc__, FILTERS)
     parser.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="shows the last N")
     parser.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
     options = parser.parse_args(arguments)
     return exit_code(lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:
-    entries = select(read_entries(options.outputs, print_warning), options.filter)[-options.last :]
+    entries = select(read_entries(options.outputs, print_warning), options.filter)
     if options.json:
         print(json.dumps([entry.as_dict() for entry in entries], indent=2))
     elif entries:

@@ -167,18 +167,15 @@ def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsy
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
 
 
-def differences(capsys: Printed, outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str, list[object]]]]:
-    capsys.readouterr()
-    code = diff.main([*map(str, folders), "--json", f"--outputs={outputs}"])
-    sections = json.loads(capsys.readouterr().out)
-    assert isinstance(sections, dict)
-    return code, sections
+def differences(outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str, diff.Pair]]]:
+    code = diff.main([*map(str, folders), f"--outputs={outputs}"])
+    return code, diff.difference(*(Run(folder).summary for folder in folders))
 
 
 @pytest.mark.slow
-def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Path) -> None:
     sections = ("settings", "code", "packages", "data", "metrics", "measurements")
-    assert differences(capsys, outputs, run.folder, run.folder) == (0, {name: {} for name in sections})
+    assert differences(outputs, run.folder, run.folder) == (0, {name: {} for name in sections})
     other = tmp_path / run.folder.name
     shutil.copytree(run.folder, other)
     config = (other / "config.yaml").read_text().replace("epochs: 2", "epochs: 3")
@@ -191,8 +188,8 @@ def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Pa
     summary = replace(run.summary, versions={**run.summary.versions, "keras": "0.1"})
     summary.metrics["val/loss"] += 1.0
     summary.write(other)
-    code, found = differences(capsys, outputs, run.folder, other)
-    assert (code, found["settings"]["train.epochs"]) == (1, [2, 3])
+    code, found = differences(outputs, run.folder, other)
+    assert (code, found["settings"]["train.epochs"]) == (1, (2, 3))
     assert set(found["code"]) == {"stages/model.py", "own/net.py"}
     assert found["packages"].keys() <= {"keras"}
     assert list(found["metrics"]) == ["val/loss"]
