@@ -48,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    if not options.outputs.is_dir():
-        raise UserError(f"there is no folder {options.outputs}", "where runs leave things", "--outputs=<folder>")
     removable = list(_find(options))
     for item in removable:
         print(f"{item.kind:11}  {_megabytes(item.size):>14}  {item.age / 86400:4.0f} d  {shorter(item.path)}")

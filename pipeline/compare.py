@@ -12,7 +12,6 @@ from pipeline.command_line.command import command_parser, exit_code, print_warni
 from pipeline.comparison.report import show, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
-from stages.errors import UserError
 
 EXAMPLES = """what to compare:
   nothing                            the jobs of the last sweep
@@ -55,10 +54,8 @@ def _compare(options: argparse.Namespace) -> int:
 def _baseline(text: str | None) -> dict[str, str] | None:
     if text is None:
         return None
-    parts = re.split(r",(?=[\w./+~]+=)", text)
-    if not all("=" in part for part in parts):
-        raise UserError(f"--baseline {text}", "settings as name=value,name=value", "--baseline strategy=one_device")
-    return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in parts)}
+    parts = [part.partition("=") for part in re.split(r",(?=[\w./+~]+=)", text)]
+    return {name.strip(): value.strip() for name, _, value in parts}
 
 
 if __name__ == "__main__":

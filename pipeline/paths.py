@@ -67,7 +67,7 @@ def outputs_folder(setting: str | None) -> Path:
         return Path.cwd() / "outputs"
     if re.match(r"[a-z][a-z0-9+.-]+://", setting, re.IGNORECASE):
         raise UserError(
-            f"outputs={setting} is an address, but locks and checkpoints need a file system",
+            f"outputs={setting} is an address, but runs are files, and locks need a file system",
             "a directory, which may be on a shared disk: docs/how-to/shared-folders.md",
             "outputs=./outputs",
         )

@@ -29,9 +29,7 @@ def load(place: str, target: str) -> Callable[..., Any]:
     expected = "the import path of a function or a class, its package installed or in the working directory"
     fix = f"{place}._target_=<package>.<module>.<function>"
     with quiet_stderr(), light_imports():
-        found = imported(target, f"{place}._target_={target}", expected, fix)
-    if not callable(found):
-        raise UserError(f"{place}._target_={target} is no function", expected, fix)
+        found: Callable[..., Any] = imported(target, f"{place}._target_={target}", expected, fix)
     return found
 
 

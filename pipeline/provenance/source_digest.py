@@ -21,7 +21,6 @@ from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.code_state import versions
 from stages.errors import UserError
-from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "code.json"
@@ -144,11 +143,8 @@ def targets_in(values: Any) -> Iterator[str]:
 def _contents(root: Path, results: set[Path], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
     for path in _files(root, results):
-        try:
-            digest = _hex(regular_file(path).read_bytes())
-        except OSError as error:  # deleted in the meantime, or a broken link
-            digest = f"unreadable ({error.strerror})"
-        yield f"{prefix}{path.relative_to(root.parent).as_posix()}", digest
+        if path.is_file():  # no broken link
+            yield f"{prefix}{path.relative_to(root.parent).as_posix()}", _hex(path.read_bytes())
 
 
 def _files(root: Path, results: set[Path]) -> Iterator[Path]:

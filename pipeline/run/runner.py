@@ -264,8 +264,7 @@ def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str
     provided = {"settings": stage.settings, **provided}
     kept = Path(provided["folder"]) / RESULTS / stage.planned.name
     if saved is not None:
-        if reuse is None:
-            raise UserError(f"{stage.planned.target} cannot restore a result any more", "a stage with `allow_reuse`")
+        assert reuse is not None
         result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
         atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
         return result

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import age_order, shorter
 from pipeline.run_folder.summary import NAME, Summary, is_lower_better
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
-from stages.settings.places import regular_file, resolved
+from stages.settings.places import resolved
 
 CONFIG = "config.yaml"
 
@@ -32,25 +30,17 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
         summary = Summary.read(folder)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         warn(f"{shorter(folder / NAME)} cannot be read, so this run is passed over ({error})")
         return None
     return replace(summary, folder=str(folder.resolve()))  # it may have been moved
 
 
 def read_config(folder: Path) -> DictConfig:
-    """Return the whole configuration of the run in `folder`, without secrets.
-
-    Raises:
-        UserError: where its file is lost or damaged.
-    """
-    try:
-        document = OmegaConf.load(regular_file(folder / CONFIG))
-        if not isinstance(document, DictConfig) or not document:
-            raise ValueError("it has no settings")
-        return document
-    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{shorter(folder / CONFIG)} cannot be read", "the file that the run has written") from error
+    """Return the whole configuration of the run in `folder`, without secrets."""
+    document = OmegaConf.load(folder / CONFIG)
+    assert isinstance(document, DictConfig)
+    return document
 
 
 def has_finished(folder: Path) -> bool:

@@ -141,20 +141,15 @@ class Summary:
 
         Raises:
             FileNotFoundError: where there is none.
-            ValueError: where it is damaged, or of another version.
+            ValueError, TypeError, KeyError: where it is damaged, or of another version.
         """
-        try:
-            values = json.loads(regular_file(folder / NAME).read_text())
-            values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
-            values["metrics"] = {
-                name: math.nan if value is None else float(value) for name, value in values["metrics"].items()
-            }
-            summary = cls(**values)
-            if summary.status not in STATUSES:
-                raise ValueError(f"{folder / NAME} holds something else")
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{folder / NAME} is damaged ({error})") from error
-        return summary
+        values = json.loads(regular_file(folder / NAME).read_text())
+        values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
+        metrics = values["metrics"].items()
+        values["metrics"] = {name: math.nan if value is None else float(value) for name, value in metrics}
+        if values["status"] not in STATUSES:
+            raise ValueError(f"its status is {values['status']}")
+        return cls(**values)
 
 
 def _plain(value: Any) -> Any:

@@ -132,7 +132,7 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
     ("arguments", "message"),
     [
         (["--baseline", "strategy=tpu"], "strategy=tpu: no finished run has these settings. Expected strategy"),
-        (["--baseline", "mirrored"], "Expected settings as name=value,name=value. Try: --baseline strategy=one_device"),
+        (["--baseline", "mirrored"], "mirrored=: no finished run has these settings"),
         (["--columns", "my/scare"], "no run has a metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),

@@ -51,13 +51,3 @@ def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:
         refuse_without_epochs(experiment(*words, f"train.epochs={begin + 1}"), done)
         refuse_without_epochs(experiment(*words, f"train.epochs={begin}", "train.fine_tune_epochs=1"), done)
     refuse_without_epochs(experiment("fork=1a", "train.epochs=1"), dataclasses.replace(run, metrics={}))
-
-
-@pytest.mark.parametrize("content", ["a: [", ""])
-def test_a_damaged_configuration_is_one_line(content: str, run: Summary) -> None:
-    (Path(run.folder) / "config.yaml").write_bytes(content.encode())
-    with pytest.raises(UserError, match=r"config\.yaml"):
-        check_fork(experiment("fork=1a"), run)
-    (Path(run.folder) / "config.yaml").unlink()
-    with pytest.raises(UserError, match=r"config\.yaml"):
-        check_fork(experiment("fork=1a"), run)
