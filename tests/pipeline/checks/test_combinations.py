@@ -62,7 +62,7 @@ REFUSED: Mapping[str, str] = {
     "train=fit model=mobilenet_v2 model.frozen=true train.cache_features=off": "with train=fit",
     "augment=none augment.where=input": "without changes of images",
     "optimizer=custom": r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion",
-    "optimizer=custom optimizer._target_=keras.optimizers.Lino": "keras.optimizers has no Lino",
+    "optimizer=custom optimizer._target_=keras.optimizers.Lino": "has no attribute .Lino",
     "schedule=custom": r"the import path of a schedule.*Try: 'schedule\._target_=",
     "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1":
         r"schedule\.arguments\.alfa: .* does not take it\. .*alpha",
