@@ -70,9 +70,6 @@ def is_locked(folder: Path) -> bool:
     """Returns whether a process works in `folder`, without creating a file."""
     try:
         with (folder / LOCK).open("r+" if os.access(folder / LOCK, os.W_OK) else "r") as file:  # NFS wants r+
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not _is_taken(file, shared=False)
     except OSError:  # never locked
         return False
-    return False
