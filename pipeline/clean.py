@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.command_line.command import command_parser, exit_code, run_command
@@ -24,14 +23,8 @@ KINDS = {
 """Patterns of the files of each kind: of runs that have finished, of data that is made again, of killed processes."""
 
 
-@dataclass(frozen=True)
-class Removable:
-    """A file or folder that may be removed. age: seconds since its last use; size: in bytes."""
-
-    kind: str
-    path: Path
-    age: float
-    size: int
+Removable = tuple[str, Path, float, int]
+"""The kind of a file or folder that may be removed, its path, seconds since its last use, and its size in bytes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _clean(options: argparse.Namespace) -> int:
     removable = list(_find(options))
-    for item in removable:
-        print(f"{item.kind:11}  {_megabytes(item.size):>14}  {item.age / 86400:4.0f} d  {shorter(item.path)}")
-    print(f"{_megabytes(sum(item.size for item in removable))} to free in {shorter(options.outputs)}")
+    for kind, path, age, size in removable:
+        print(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
+    print(f"{_megabytes(sum(size for *_, size in removable))} to free in {shorter(options.outputs)}")
     if not removable or options.dry_run:
         return 0
     if not options.yes and not sys.stdin.isatty():
@@ -75,7 +68,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
                 facts = [file.lstat() for file in [path, *path.rglob("*"), *path.parent.glob(f".{path.name}.use")]]
                 age = time.time() - max(one.st_mtime for one in facts)
                 if age >= 86400 * options.older_than:
-                    yield Removable(kind, path, age, sum(one.st_blocks * 512 for one in facts))
+                    yield kind, path, age, sum(one.st_blocks * 512 for one in facts)
 
 
 @contextmanager
@@ -102,15 +95,15 @@ def _locked(path: Path) -> Iterator[None]:
 def _remove(removable: Sequence[Removable]) -> int:
     """Remove what is still unused; return the exit code."""
     freed = failures = 0
-    for item in removable:
+    for _, path, _, size in removable:
         try:
-            with _locked(item.path):
-                remove(item.path)
-            if item.path.exists():
-                raise OSError(f"{item.path} cannot be removed")
-            freed += item.size
+            with _locked(path):
+                remove(path)
+            if path.exists():
+                raise OSError(f"{path} cannot be removed")
+            freed += size
         except (BlockingIOError, LockedError):
-            print(f"stays: a process uses {shorter(item.path)}")
+            print(f"stays: a process uses {shorter(path)}")
         except OSError as error:
             failures += 1
             print(f"error: {error}", file=sys.stderr)
