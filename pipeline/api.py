@@ -222,9 +222,8 @@ def compare(
     from pipeline.sweep.select import compared
 
     texts = {name: value if isinstance(value, str) else as_typed(value) for name, value in (baseline or {}).items()}
-    return compared([str(word) for word in what], outputs_folder(str(outputs or "")), texts or None, _listed(columns))[
-        1
-    ]
+    folder = outputs_folder(str(outputs or ""))
+    return compared([str(word) for word in what], folder, texts or None, _listed(columns))[1]
 
 
 def _listed(words: Iterable[str]) -> list[str]:

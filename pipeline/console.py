@@ -136,5 +136,5 @@ class Console:
         try:
             self._log.write(f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n")
         except OSError as error:  # a full disk must not end a training by way of its log
-            self._log = StringIO()
+            self.close()
             self._rich.print(f"warning: pipeline.log ends here ({error.strerror})", style="yellow")

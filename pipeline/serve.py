@@ -79,7 +79,7 @@ def build_app(folder: Path) -> Any:
         watch = Watch(serving.drift_of(loaded))
         server: Any = import_module("mlflow.pyfunc.scoring_server")
         asked: Any = model
-        if serving.takes_columns(loaded):  # MLflow would cast values by the model's schema, 2.5 to 2, at first
+        if serving.takes_columns(loaded):  # MLflow would cast values by the model's schema: 2.5 to 2
             server.parse_csv_input = _texts
             asked = SimpleNamespace(metadata=SimpleNamespace(get_input_schema=lambda: None))
         asked.predict = answering(model.predict, loaded, watch)
