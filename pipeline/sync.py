@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     environment.prepare()
     outputs = options.outputs
-    folders = [resolved(folder) or Path(folder) for folder in options.folder] or _tracked(outputs)
+    folders = [resolved(folder) for folder in options.folder] or _tracked(outputs)
     unsent = 0
     for folder in folders:
         try:

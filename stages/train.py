@@ -128,8 +128,12 @@ def _refuse_or_warn(
         )
     if network.test_step is not keras.Model.test_step:
         reporter.warn(f"{network.__name__}.test_step is not called: validation takes the task's loss and metrics")
-    if warning := settings.check_share(replicas, examples):
-        reporter.warn(warning)
+    settings.check_share(replicas)
+    if size > examples:
+        reporter.warn(
+            f"train.batch_size={size} is more than the {examples:,} training examples: each epoch is one step, the "
+            f"same as with train.batch_size={examples}"
+        )
     if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
         reporter.warn(
             f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "

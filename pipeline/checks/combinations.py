@@ -15,7 +15,6 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
-from stages.settings.data import DataSettings
 from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
@@ -40,10 +39,8 @@ def is_on_cpu(experiment: Experiment) -> bool:
 
 
 def _shares_unequally(experiment: Experiment) -> bool:
-    train, data = experiment.of("train", TrainSettings), experiment.of("load", DataSettings)
-    replicas = expected_replicas(experiment) or 1
-    examples = data.train_examples() if data else None
-    return train is not None and bool(train.batch_size % replicas or (examples or 0) % train.batch_size % replicas)
+    train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment) or 1
+    return train is not None and train.batch_size % replicas > 0
 
 
 def _has_backbone(experiment: Experiment) -> bool:

@@ -16,7 +16,6 @@ from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
-from stages.settings.data import DataSettings
 from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.ranges import KINDS, check, known_as, wrong_type
 from stages.settings.results import ExportSettings, schema_of
@@ -44,10 +43,9 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """
     if not experiment.pipeline:
         raise UserError("`pipeline` names no stage", "at least one", "pipeline.<stage>=<what it makes>")
-    train, data = experiment.of("train", TrainSettings), experiment.of("load", DataSettings)
-    replicas = expected_replicas(experiment)
+    train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment)
     if train and replicas:
-        train.check_share(replicas, data.train_examples() if data else None)
+        train.check_share(replicas)
     for rule in COMBINATIONS:
         if error := rule.error(experiment):
             raise error

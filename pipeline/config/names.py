@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import is_folder, resolved
 
 LONGEST = 20_000
 """Characters of one argument or value."""
@@ -113,9 +113,8 @@ def package_folder(address: str) -> Path:
             spec = None
         places = list(spec.submodule_search_locations or []) if spec else []
     else:
-        place = resolved(location if separator else address)
-        places = [] if place is None else [str(place)]
-    if not places or not Path(places[0]).is_dir():
+        places = [str(resolved(location if separator else address))]
+    if not places or not is_folder(places[0]):
         expected = "a folder of options, or pkg://<package>"
         raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")
     return Path(places[0]).absolute()

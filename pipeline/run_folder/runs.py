@@ -12,7 +12,7 @@ from pipeline.paths import age_order, shorter
 from pipeline.run_folder.summary import NAME, Summary, is_lower_better
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import is_file_or_folder, resolved
 
 CONFIG = "config.yaml"
 
@@ -90,9 +90,8 @@ class Runs:
         """
         named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, fix)
         path = resolved(text)
-        is_folder = path is not None and (path / NAME).is_file()
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
-        folders = [path] if path and is_folder else names
+        folders = [path] if is_file_or_folder(str(path / NAME)) else names
         damaged: list[str] = []
         runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
         if damaged:

@@ -17,7 +17,7 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction import redact_overrides
 from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
-from stages.settings.places import regular_file, resolved
+from stages.settings.places import is_file_or_folder, regular_file, resolved
 from stages.storage.atomic import atomic_write
 
 
@@ -126,13 +126,13 @@ def read_index(folder: Path) -> Index:
 
 def is_sweep(folder: Path) -> bool:
     """Return whether `folder` holds a sweep."""
-    return (folder / INDEX).is_file()
+    return is_file_or_folder(str(folder / INDEX))
 
 
 def find_sweep(text: str, outputs: Path) -> Path | None:
     """Return the sweep that a user means by its folder or its folder's name; None where there is none."""
     places = (resolved(text), resolved(str(outputs / "sweeps" / text)))
-    return next((place for place in places if place is not None and is_sweep(place)), None)
+    return next((place for place in places if is_sweep(place)), None)
 
 
 def sweep_folders(outputs: Path) -> list[Path]:

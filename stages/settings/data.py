@@ -1,6 +1,5 @@
 """Settings of the stages `load`, under the group `data`, `normalize`, `augment` and `inspect`."""
 
-import math
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -34,13 +33,6 @@ class DataSettings:
         """The fraction of each split that is cut from the training examples, in the order of the cuts."""
         return {"test": self.test_fraction, "val": self.val_fraction}
 
-    def train_examples(self) -> int | None:
-        """Returns the number of training examples, or None where it is unknown before they are read."""
-        return None
-
-    def _without_val(self, examples: int) -> int:
-        return examples - math.ceil(self.val_fraction * examples)
-
 
 @option("data", "digits")
 @dataclass(kw_only=True)
@@ -48,9 +40,6 @@ class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
-
-    def train_examples(self) -> int | None:
-        return self._without_val(1797 - math.ceil(self.test_fraction * 1797))
 
 
 @dataclass(kw_only=True)
@@ -80,9 +69,6 @@ class SyntheticSettings(SourceSettings):
     num_classes: int = number(10, at_least=2, at_most=16)
     cache: str = choice("off", "disk", "off")
 
-    def train_examples(self) -> int | None:
-        return self._without_val(self.examples)
-
 
 @dataclass(kw_only=True)
 class ImagesSettings(SourceSettings):
@@ -105,8 +91,7 @@ class ImagesSettings(SourceSettings):
         Raises:
             UserError: where they differ and no size is set.
         """
-        sides = [self.size] * 2 if isinstance(self.size, int) else self.size
-        height, width = of_source[:2] if sides is None else sides
+        height, width = self._sides or of_source[:2]
         if height is None or width is None:
             raise UserError(
                 "the images have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
@@ -114,10 +99,14 @@ class ImagesSettings(SourceSettings):
         channels = self.channels or of_source[2]
         return int(height), int(width), 1 if channels == 1 else 3
 
+    @property
+    def _sides(self) -> Any:
+        return [self.size] * 2 if isinstance(self.size, int) else self.size
+
     def check(self, path: str) -> None:
-        sides = self.size if isinstance(self.size, list) else [self.size]
-        is_valid = len(sides) in (1, 2) and all(type(side) is int and 1 <= side <= 8192 for side in sides)
-        if self.size is not None and (not is_valid or (isinstance(self.size, list) and len(sides) != 2)):
+        sides = self._sides if isinstance(self._sides, list) else []
+        is_valid = len(sides) == 2 and all(type(side) is int and 1 <= side <= 8192 for side in sides)
+        if self.size is not None and not is_valid:
             raise UserError(
                 f"{path}.size={self.size} is no size of an image",
                 "a side in pixels, from 1 to 8192, or [height, width]",
@@ -156,23 +145,13 @@ class TfdsSettings(ImagesSettings):
     @property
     def folder(self) -> Path:
         """The folder that holds prepared sets."""
-        path = self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-        return Path(path).expanduser().resolve()
+        return resolved(self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
     def check(self, path: str) -> None:
         """Refuses a missing set at once; TFDS itself would wait minutes for the network."""
         super().check(path)
-        if self.dir and resolved(self.dir) is None:
-            raise UserError(f"{path}.dir={self.dir} can be no directory", "a directory", f"{path}.dir=<that directory>")
-        if self.download:
-            return
-        if self.dir and not self.folder.is_dir():
-            raise UserError(
-                f"{path}.dir={self.dir} is not a directory ({self.folder})",
-                f"a directory that TFDS prepared, or {path}.download=true to make it",
-                f"{path}.dir=<that directory>",
-            )
-        if not any((self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")):
+        found = (self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")
+        if not self.download and not any(found):
             raise UserError(
                 f"{path}.name={self.name} is not prepared in {self.folder}",
                 f"a set that TFDS has prepared there, or leave to download it: {path}.download=true",
@@ -191,13 +170,11 @@ class FolderSettings(DataSettings):
     def folder(self) -> Path:
         """The directory."""
         assert self.dir is not None
-        return Path(self.dir).expanduser().resolve()
+        return resolved(self.dir)
 
     def check(self, path: str) -> None:
-        problem = f"{path}.dir is not set"
-        if self.dir is not None:
-            problem = f"{path}.dir={self.dir} is not a directory ({resolved(self.dir) or 'too long a name'})"
         if self.dir is None or not is_folder(self.dir):
+            problem = f"{path}.dir={self.dir} is not a directory below {Path.cwd()}"
             raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<it>")
 
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from omegaconf import II, MISSING
 
 from stages.errors import UserError
-from stages.settings.places import is_file_or_folder
+from stages.settings.places import is_file_or_folder, resolved
 from stages.settings.ranges import choice, number, option
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
@@ -153,12 +152,11 @@ class KerasHubSettings:
     dropout: float = number(0.2, at_least=0, below=1)
 
     def check(self, path: str) -> None:
-        expected = "a folder with config.json and weights, as KerasHub's save_to_preset writes it"
-        if not is_file_or_folder(f"{self.preset}/config.json"):
+        folder = resolved(self.preset)
+        weights = [*folder.glob("*.weights.h5"), *folder.glob("*.safetensors")]
+        if not weights or not (folder / "config.json").is_file():
+            expected = "a folder with config.json and weights, as KerasHub's save_to_preset writes it"
             raise UserError(f"{path}.preset={self.preset} is no preset", expected, f"{path}.preset=<folder>")
-        folder = Path(self.preset).expanduser()
-        if not any(True for pattern in ("*.weights.h5", "*.safetensors") for _ in folder.glob(pattern)):
-            raise UserError(f"{path}.preset={self.preset} has no weights", expected, f"{path}.preset=<folder>")
 
 
 @option("model", "model")

@@ -3,8 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from types import UnionType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from stages.errors import UserError
 
@@ -109,7 +108,6 @@ def check(settings: Any, path: str) -> None:
         if options and value not in options:
             raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
         for place, item in _items(name, value):
-            _check_kind(place, item, field)
             _check_number(place, name, item, field)
             pattern = field.metadata.get("pattern")
             if pattern and item is not None and not re.fullmatch(pattern, str(item)):
@@ -129,18 +127,6 @@ def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{key}", item) for key, item in value.items())
     else:
         yield name, value
-
-
-def _check_kind(place: str, value: Any, field: dataclasses.Field) -> None:
-    """Refuses a list or a mapping as an item of a list or a mapping of single values, as OmegaConf does not."""
-    if not isinstance(value, (list, dict)):
-        return
-    of_items = get_args(field.type)[-1:]
-    if of_items and isinstance(of_items[0], UnionType):
-        of_items = get_args(of_items[0])
-    kind = next((kind for kind in of_items if kind in KINDS), None)
-    if kind is not None:
-        raise wrong_type(place, value, KINDS[kind])
 
 
 def wrong_type(name: str, value: object, expected: str) -> UserError:

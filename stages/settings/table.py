@@ -6,6 +6,7 @@ import gzip
 import re
 import shlex
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,6 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings
-from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
@@ -130,14 +130,11 @@ class TableSettings(ImagesSettings):
             if not value or not all(isinstance(item, str) for item in items):
                 what = name.rstrip("s")
                 raise UserError(f"{path}.{name}={value}", f"a {what}, or a list of them", f"{path}.{name}=<{what}>")
-        if self.features is not None and (
-            isinstance(self.features, str) or not isinstance(self.features, (Mapping, Sequence))
-        ):
+        if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
             expected = "columns with their kinds, or a list of columns"
             raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
         check_kinds(path, self.declared)
         self._check_splits(path)
-        self._check_format(path)
         self._check_images(path)
         if self.group and self.time:
             raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
@@ -163,13 +160,6 @@ class TableSettings(ImagesSettings):
         if twice is not None:
             raise UserError(f"{path}.files has {twice} in two splits", "files of one split each", fix)
 
-    def _check_format(self, path: str) -> None:
-        twice = next((target for target in self.targets if self.targets.count(target) > 1), None)
-        if twice is not None:
-            raise UserError(f"{path}.target has {twice} twice", "each column once", f"{path}.target={twice}")
-        if self.delimiter is not None and len(self.delimiter) != 1:
-            raise UserError(f"{path}.delimiter={self.delimiter}", "one character", f"'{path}.delimiter=;'")
-
     def _check_images(self, path: str) -> None:
         others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
         beside = [column for column in others if column not in (*self.targets, *self.roles.values())]
@@ -180,15 +170,9 @@ class TableSettings(ImagesSettings):
                 "an image alone, or other columns",
                 f"'{path}.features={{{images[0]}: image}}'",
             )
-        if images and images[0] in (*self.targets, *self.roles.values()):
-            raise UserError(f"{path}.features: {images[0]} is an image and the target", "a column of paths")
-        if self.root is not None and not (images and is_folder(self.root)):
-            problem = "is not a directory" if images else "without a column of images"
-            raise UserError(
-                f"{path}.root={self.root} {problem}",
-                "the folder in which the paths of images begin",
-                f"{path}.root=<it>" if images else f"'{path}.features={{<column>: image}}'",
-            )
+        if self.root is not None and not images:
+            fix = f"'{path}.features={{<column>: image}}'"
+            raise UserError(f"{path}.root={self.root} without a column of images", "one", fix)
 
 
 @dataclass(kw_only=True)
@@ -333,7 +317,7 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
         raise not_in_encoding(path, encoding, f"{path}: its header") from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:  # pyarrow's errors are among them
+    except (OSError, EOFError, ValueError, TypeError, csv.Error, zlib.error) as error:  # pyarrow's are among them
         raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
 
 
@@ -352,13 +336,9 @@ def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:
     if not any(column.strip() for column in columns):
         raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
-    seen: set[str] = set()
-    for place, column in enumerate(columns, start=1):
-        if not column.strip():
-            raise UserError(f"{path}: column {place} has no name", "a name for each column")
-        if column in seen:
-            raise UserError(f"{path} has two columns named {column}", "a name of its own for each column")
-        seen.add(column)
+    twice = [column for column, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise UserError(f"{path} has two columns named {twice[0]}", "a name of its own for each column")
     if len(columns) > MOST_COLUMNS:
         raise UserError(
             f"{path} has {len(columns):,} columns", f"{MOST_COLUMNS:,} at most; a row of that many numbers is a vector"

@@ -28,16 +28,12 @@ class TaskSettings:
     """Further metrics, each a mapping with the `_target_` of a Keras metric whose state is made of sums."""
 
     def check(self, path: str) -> None:
-        places = {f"{path}.metrics[{place}]": entry for place, entry in enumerate(self.metrics)}
-        for name, entry in {**places, **({f"{path}.loss": self.loss} if self.loss else {})}.items():
+        fixes = {"loss": ".loss._target_=keras.losses.Huber", "metrics": ".metrics=[{_target_: keras.metrics.AUC}]"}
+        named = [("loss", self.loss)] if self.loss else []
+        for name, entry in [*named, *(("metrics", metric) for metric in self.metrics)]:
             if not isinstance(entry, Mapping) or not isinstance(entry.get("_target_"), str):
-                raise UserError(
-                    f"{name}={entry} names no function or class",
-                    "a mapping with `_target_` and its arguments",
-                    f"{path}.loss._target_=keras.losses.Huber"
-                    if name.endswith("loss")
-                    else f"'{path}.metrics=[{{_target_: keras.metrics.MeanAbsolutePercentageError}}]'",
-                )
+                problem = f"{path}.{name}={entry} names no function or class"
+                raise UserError(problem, "a mapping with `_target_` and its arguments", f"'{path}{fixes[name]}'")
 
 
 @option("task", "auto")
@@ -288,24 +284,14 @@ class TrainSettings:
                 f"{path}.class_weights=balanced",
             )
 
-    def check_share(self, replicas: int, examples: int | None = None) -> str | None:
-        """Returns a warning where a batch holds more than the training examples; None where `examples` are unknown.
-
-        Raises:
-            UserError: where a replica would get no example; per-replica batches may differ in size.
-        """
+    def check_share(self, replicas: int) -> None:
+        """Raises UserError where a replica would get no example; per-replica batches may differ in size."""
         if self.batch_size < replicas:
             raise UserError(
                 f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas",
                 f"{replicas} or more",
                 f"train.batch_size={replicas * 32}",
             )
-        if examples is None or self.batch_size <= examples:
-            return None
-        return (
-            f"train.batch_size={self.batch_size} is more than the {examples:,} training examples: each epoch is one "
-            f"step, the same as with train.batch_size={examples}"
-        )
 
 
 @option("train", "fit")

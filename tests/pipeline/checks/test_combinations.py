@@ -82,7 +82,7 @@ REFUSED: Mapping[str, str] = {
     "export.register=digits export.alias=champion evaluate.predictions=false": "promote_if=better without predictions",
     "train.monitor=val_acc": "train.monitor=val_acc is not known",
     "task.loss.delta=2": "task.loss=.* names no function or class",
-    "task.metrics=[mape]": r"task.metrics\[0\]=mape names no function or class",
+    "task.metrics=[mape]": r"task.metrics=mape names no function or class",
     "task.loss._target_=keras.losses.Hubert": "keras.losses.Hubert cannot be imported",
     "task.loss._target_=keras.losses.Huber task.loss.deltas=2": "task.loss.deltas: keras.losses.Huber does not",
 }  # fmt: skip

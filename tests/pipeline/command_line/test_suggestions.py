@@ -79,7 +79,7 @@ MORE = (
     "strategy=mirrored strategy.cpu_replicas=65", "strategy.device=cpu", "name=" + "x" * 300, "name=-",
     "name=runs", "name=sweeps", "name=Default",
     "data=image_folder data.dir=. data.size=x", "data=image_folder data.dir=. data.channels=2",
-    "train.class_weights=[]", "+pipeline.extra=x", "precision.policy=x", "outputs=~nobody_at_all/x", "seed=99999999999",
+    "train.class_weights=[]", "+pipeline.extra=x", "precision.policy=x", "seed=99999999999",
     "optimizer.learning_rate=1e39", "seed=" + "9" * 400, "train.epochs=${train.epochs}", "train.epochs=${nope}",
     "name=${hydra:runtime.output_dir}", "name=${hydra:nope.typo}",
 )  # fmt: skip

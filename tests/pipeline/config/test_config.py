@@ -45,10 +45,8 @@ WRONG = {
     "train.epochs=abc": r"train\.epochs=abc has the wrong type\. Expected a whole number",
     "seed=null": r"seed=null has the wrong type\. Expected a whole number\. Try: seed=<whole number>",
     "cluster=hosts cluster.hosts=[null]": r"hosts=\[null\] has the wrong type\. Expected a list",
-    "cluster=hosts cluster.hosts=[{a:1}]": r"cluster\.hosts\[0\]={'a': 1} has the wrong type\. Expected a text",
     "model.network.filters=[8,x]": r"filters=\[8,x\] has the wrong type\. Expected a list",
     "model.network.filters[0]=3": r"'model\.network\.filters\[0\]=3' is not an override",
-    "tracking.tags={team:{a:1}}": r"tracking\.tags\.team={'a': 1} has the wrong type\. Expected a text",
     "model.network=null": r"model\.network=None is no network\. .*Try: 'model\.network={_target_: ",
     "model.network._target_=''": r"model\.network\._target_= cannot be imported \(Empty module name",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
@@ -57,7 +55,6 @@ WRONG = {
     "train.epochs=1,2": r"several values to one run.*Try: python -m pipeline -m train\.epochs=<a>,<b>",
     "data": r"'data' is not an override\. Expected key=value.*Try: data=<value>",
     "data=tfds": r"data\.name: .*missing mandatory value: name\. Try: data\.name=<value>",
-    "data=mnist data.dir=/nope": r"data\.dir=/nope is not a directory",
     "data=mnist data.dir=/": r"data\.name=mnist is not prepared in /\. .*data\.download=true",
     "strategy=mirrored train.batch_size=1": r"train\.batch_size=1 cannot be shared by 2 replicas\. Expected 2 or more",
     "train._target_=stages.train.nope": r"train\._target_=.* cannot be imported \(.* has no attribute .nope",
@@ -117,7 +114,6 @@ def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
 
 IMPOSSIBLE = {
     "s3://bucket/runs": "is an address, but runs are files", "file:///tmp/x": "is an address, but runs are files",
-    "~nobody_at_all/x": "can be no directory", "x" * 5000: "can be no directory",
 }  # fmt: skip
 
 

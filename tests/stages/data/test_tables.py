@@ -215,7 +215,7 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
     ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
     ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
     ("a,price\n1,2\n".encode("utf16"), {}, "Try: data.encoding=utf16"),
-    ("a,price\n1,2\n", {"delimiter": ";;"}, "data.delimiter=;;"),
+    ("a,price\n1,2\n", {"delimiter": ";;"}, 'table.csv cannot be read ("delimiter"'),
     ("a,price\n1,2\n", {"target": None}, "data.target=None"), ("a,price\n1,2\n", {"files": True}, "data.files=True"),
     ("a,price\n1,2\n", {"files": "a**b.csv"}, "a**b.csv is not there"),
     ("a,price\n1,2\n", {"files": "~nobody/b.csv"}, "~nobody/b.csv is not there"),
