@@ -70,7 +70,7 @@ class KerasSettings(FormatSettings):
     _target_: str = "stages.exporters.keras_file.KerasFile"
 
 
-@option("format", "litert_float32")
+@option("format", "litert")
 @dataclass(kw_only=True)
 class LiteRTSettings(FormatSettings):
     """A LiteRT (TensorFlow Lite) file."""
@@ -79,25 +79,6 @@ class LiteRTSettings(FormatSettings):
     weights: str = choice("float32", "float32", "float16", "int8")
     """`int8`: activations, too, by the ranges that representative examples take."""
     representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples, for int8")
-
-
-@option("format", "litert_float16")
-@dataclass(kw_only=True)
-class LiteRTFloat16Settings(LiteRTSettings):
-    """A LiteRT file whose weights have 11 bits."""
-
-    weights: str = choice("float16", "float32", "float16", "int8")
-    largest_difference: float | None = number(0.05, at_least=0, at_most=1, unit="of a probability")
-
-
-@option("format", "litert_int8")
-@dataclass(kw_only=True)
-class LiteRTInt8Settings(LiteRTSettings):
-    """A LiteRT file in whole numbers of 8 bits, which move probabilities much where two classes are close."""
-
-    weights: str = choice("int8", "float32", "float16", "int8")
-    largest_difference: float | None = number(0.5, at_least=0, at_most=1, unit="of a probability")
-    least_agreement: float = number(0.99, at_least=0, at_most=1, unit="of the examples, with the same class")
 
 
 @option("format", "onnx")
@@ -118,10 +99,6 @@ def schema_of(target: str) -> type[FormatSettings]:
     return next((schema for schema in own if schema._target_ == target), FormatSettings)
 
 
-RELOAD = "EXPORT_RELOAD"
-"""Environment variable with the default of `export.reload`, for all runs of a shell."""
-
-
 @option("export", "export")
 @dataclass(kw_only=True)
 class ExportSettings:
@@ -132,7 +109,7 @@ class ExportSettings:
     """From names of files to exporters, each a mapping with `_target_`; empty: a SavedModel alone."""
     compared_examples: int = number(256, at_least=1, unit="test examples on which reloaded files are compared")
     reload: str = field(
-        default_factory=lambda: os.environ.get(RELOAD, "process"), metadata={"options": ("process", "here")}
+        default_factory=lambda: os.environ.get("EXPORT_RELOAD", "process"), metadata={"options": ("process", "here")}
     )
     """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
     `here`: in the run's own."""

@@ -29,7 +29,7 @@ from stages.normalize import normalize
 from stages.results import Model, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings, ResnetSettings, TransformerSettings
-from stages.settings.results import ExportSettings, KerasSettings, LiteRTFloat16Settings, LiteRTSettings, OnnxSettings
+from stages.settings.results import ExportSettings, KerasSettings, LiteRTSettings, OnnxSettings
 from stages.tasks.regression import Regression
 from tests.pipeline.experiments import experiment
 from tests.stages.experiments import built_of, one_device, real_digits, table_of
@@ -197,7 +197,7 @@ def test_operations_that_litert_lacks_are_named() -> None:
     assert refusal(network("by_rows"), litert=LiteRTSettings()).startswith("LiteRT cannot compute TensorList")
 
 
-@pytest.mark.parametrize("settings", [LiteRTSettings(), LiteRTFloat16Settings()])
+@pytest.mark.parametrize("settings", [LiteRTSettings(), LiteRTSettings(weights="float16")])
 def test_targets_that_float16_cannot_hold_are_refused(settings: LiteRTSettings) -> None:
     built = built_of(MlpSettings(), real_digits(), one_device())
     built = replace(built, task=Regression(built.task.names, (7e4,) * 10, (1.0,) * 10))

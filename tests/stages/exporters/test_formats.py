@@ -44,7 +44,8 @@ pytestmark = pytest.mark.slow
 
 FORMATS: dict[str, Any] = {
     "saved_model": kinds.SavedModelSettings(), "keras": kinds.KerasSettings(), "litert_float32": kinds.LiteRTSettings(),
-    "litert_float16": kinds.LiteRTFloat16Settings(), "litert_int8": kinds.LiteRTInt8Settings(),
+    "litert_float16": kinds.LiteRTSettings(weights="float16", largest_difference=0.05),
+    "litert_int8": kinds.LiteRTSettings(weights="int8", largest_difference=0.5, least_agreement=0.99),
 }  # fmt: skip
 if all(importlib.util.find_spec(package) for package in kinds.OnnxSettings.requires):
     FORMATS["onnx"] = kinds.OnnxSettings()
