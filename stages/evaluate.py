@@ -1,6 +1,5 @@
 """The `evaluate` stage: the trained model on the test split."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,7 +59,7 @@ def evaluate(
     model, reporter = trained.model, reporter or Reporter()
     task, test = model.task, dataset.test
     scorer = Scorer(strategy, model)
-    batch_size = _batch_size(settings, scorer, len(test), reporter)
+    batch_size = settings.batch_size or min(BATCH, scorer.most)
     scores = scorer.score(test, batch_size, predicts=True)
     assert scores.predictions is not None
     if not is_chief(strategy):  # has computed its part of them
@@ -86,8 +85,12 @@ def evaluate(
     report = replace(report, values={**values, **report.values}, notes=notes, sections=sections)
     if folder is not None:
         files["report"] = report.write(folder)
-        plots = _draw(columns, task, dataset, settings, folder)
-        files["plots"] = plots + _draw_importance(sections, folder)
+        files["plots"] = _draw(columns, task, dataset, settings, folder)
+        files["plots"] += [
+            plot_differences(section.rows[1 : DRAWN + 1], str(section.rows[0][1]), folder / "plots" / "importance.png")
+            for section in sections
+            if section.name == "importance"
+        ]
     _tell(report, reporter)
     first = f"test/{task.primary}"  # the intervals of all others would flood MLflow's charts
     ends = zip((f"{first}_low", f"{first}_high"), report.intervals.get(first, ()), strict=False)
@@ -105,15 +108,6 @@ def evaluate(
         summary["against"] = {**facts, against.metric: facts.pop("difference")}
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.metrics, record)
-
-
-def _batch_size(settings: EvaluateSettings, scorer: Scorer, examples: int, reporter: Reporter) -> int:
-    """Returns the examples of a batch, over all replicas; says where memory or the split limits them."""
-    if settings.batch_size is not None and settings.batch_size > examples:
-        reporter.warn(f"evaluate.batch_size={settings.batch_size} is more than the {examples:,} test examples")
-    if settings.batch_size is None and scorer.most < BATCH:
-        reporter.log(f"evaluation in batches of {scorer.most}, for memory (evaluate.batch_size)")
-    return settings.batch_size or min(BATCH, scorer.most)
 
 
 def _beside(
@@ -139,20 +133,12 @@ def _beside(
 
 
 def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
-    if not columns:
-        return []
-    if isinstance(task, Classification):
+    if columns and isinstance(task, Classification):
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
-    if isinstance(task, Regression):
+    if columns and isinstance(task, Regression):
         parts = zip(task.names[:DRAWN_TARGETS], columns[task.target].T, columns[task.answer].T, strict=False)
         return [plot_numbers(list(parts), folder / "plots" / "predicted.png")]
     return []
-
-
-def _draw_importance(sections: Sequence[Section], folder: Path) -> list[Path]:
-    path = folder / "plots" / "importance.png"
-    tables = [section.rows for section in sections if section.name == "importance"]
-    return [plot_differences(rows[1 : DRAWN + 1], str(rows[0][1]), path) for rows in tables]
 
 
 def _tell(report: Measured, reporter: Reporter) -> None:

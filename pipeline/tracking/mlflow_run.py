@@ -364,8 +364,8 @@ class Registry:
         difference = f"{against.metric} {against.change}"
         if promote_if == "higher":
             return against.is_better, difference
-        if against.is_surely_better:
-            return True, f"better by more than the interval, {difference}"
-        if against.is_better:
+        if not against.is_better:
+            return False, f"this one is not better, {difference}"
+        if not against.difference.excludes_zero:
             return False, f"{difference}, an interval that includes 0"
-        return False, f"this one is not better, {difference}"
+        return True, f"better by more than the interval, {difference}"

@@ -23,6 +23,7 @@ from stages.evaluation.scored import EXAMPLES, by_example, sums_of_each
 from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset
+from stages.tasks.task import Task
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -71,12 +72,8 @@ class Baseline:
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics to record, by their full names."""
-        ends = {"": self.difference.difference, "_low": self.difference.low, "_high": self.difference.high}
-        told = {end: value for end, value in ends.items() if not math.isnan(value)}
-        return {
-            **{f"baseline/{name}": value for name, value in self.values.items()},
-            **{f"baseline/{self.metric}_difference{end}": value for end, value in told.items()},
-        }
+        values = {**self.values, **self.difference.metrics(self.metric)}
+        return {f"baseline/{name}": value for name, value in values.items()}
 
     @property
     def verdict(self) -> str:
@@ -89,14 +86,10 @@ class Baseline:
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
         part = self.difference
-        said = f"the network is {self.verdict} the baseline"
-        if self.examples < LEAST:
-            said = f"{self.examples} test examples are too few to tell the network from the baseline"
         ends = f"{100 * self.confidence:g} %: {part.low:+.4g} to {part.high:+.4g}"
-        if math.isnan(part.low):
-            said, ends = "a label is too rare to tell the network from the baseline", "no interval"
+        ends = "no interval" if math.isnan(part.low) else ends
         return (
-            f"{said} ({self.model} on {self.rows:,} training rows: {self.metric} "
+            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {self.metric} "
             f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({ends}, {self.examples:,} test examples)"
         )
 
@@ -109,36 +102,35 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     Args:
         predicted: of all test examples; see `stages.evaluation.scored`. bins: of the calibration error.
     """
-    rows, given = evenly_spread(len(dataset.train), MOST_ROWS), dataset.train.features
+    train, test = dataset.train.take(evenly_spread(len(dataset.train), MOST_ROWS)), dataset.test
     columns = {
         name: feature
         for name, feature in dataset.features.items()
-        if feature.kind in KINDS and (feature.kind != "text" or any(text.strip() for text in given[name][rows]))
+        if feature.kind in KINDS and (feature.kind != "text" or any(text.strip() for text in train.features[name][:]))
     }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
     task = dataset.task
     if EXAMPLES in predicted:
-        name, outputs = "a linear model of the encoded numbers, by the loss of the task", _by_own_loss(dataset, rows)
-        theirs = sums_of_each(task, dataset.test, outputs)
+        name = "a linear model of the encoded numbers, by the loss of the task"
+        theirs = sums_of_each(task, test, _by_own_loss(task, train, test))
     else:
         texts = [name for name, feature in columns.items() if feature.kind == "text"]
-        fit = (_linear if texts else _boosting)(dataset, rows, columns)
+        fit = (_linear if texts else _boosting)(train, test, columns)
         known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
-        name, theirs = fit.name, {**known, **task.standard(fit, np.asarray(dataset.train.targets)[rows])}
+        name, theirs = fit.name, {**known, **task.standard(fit, train.targets)}
     first, second = (by_example(task, each)[np.newaxis] for each in (theirs, predicted))
     difference = metric_difference(first, second, True, level=confidence)
     values = values_of(task, theirs, confidence, bins)
     higher = task.is_higher_better(task.primary)
-    return Baseline(name, values, task.primary, difference, higher, len(rows), len(dataset.test), confidence)
+    return Baseline(name, values, task.primary, difference, higher, len(train), len(test), confidence)
 
 
-def _by_own_loss(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
+def _by_own_loss(task: Task, train: Split, test: Split) -> np.ndarray:
     """Returns outputs for the test examples, linear in the encoded numbers, that the task's own loss has made."""
     from scipy import optimize
 
-    task, train = dataset.task, dataset.train.take(rows)
-    given, asked = (_with_ones(split) for split in (train, dataset.test))
+    given, asked = _with_ones(train), _with_ones(test)
     weights = tf.ones(len(train)) if train.weights is None else tf.constant(train.weights, tf.float32)
     shape = given.shape[1], task.outputs
 
@@ -197,21 +189,21 @@ class _Fit:
         return model
 
 
-def _boosting(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) -> _Fit:
-    """Returns gradient boosting on numbers and categories, fitted to some training rows."""
+def _boosting(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
+    """Returns gradient boosting on numbers and categories."""
     from sklearn import ensemble  # half a second, which no other stage need wait for
 
     settings = {"categorical_features": _are_categories(columns), "random_state": 0}
     return _Fit(
         "scikit-learn's histogram gradient boosting",
-        *_encoded(dataset.train, rows, dataset.test, columns),
-        _weights(dataset, rows),
+        *_encoded(train, test, columns),
+        train.weights,
         partial(ensemble.HistGradientBoostingClassifier, **settings),
         partial(ensemble.HistGradientBoostingRegressor, **settings),
     )
 
 
-def _linear(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) -> _Fit:
+def _linear(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
     """Returns a linear model on the TF-IDF of texts, standardized numbers and categories, a column for each value."""
     from scipy import sparse
     from sklearn import compose, feature_extraction, impute, linear_model, pipeline, preprocessing
@@ -221,9 +213,9 @@ def _linear(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) 
     parts = []
     for name in texts:
         layer = feature_extraction.text.TfidfVectorizer(token_pattern=WORD, decode_error="replace", sublinear_tf=True)
-        of_train = layer.fit_transform(dataset.train.features[name][rows])
+        of_train = layer.fit_transform(train.features[name][:])
         safe_place()
-        parts.append((of_train, layer.transform(dataset.test.features[name][:])))
+        parts.append((of_train, layer.transform(test.features[name][:])))
         safe_place()
     if others:
         are = _are_categories(others)
@@ -234,15 +226,15 @@ def _linear(dataset: Dataset, rows: np.ndarray, columns: Mapping[str, Feature]) 
             (numbers, [place for place, is_category in enumerate(are) if not is_category]),
             (preprocessing.OneHotEncoder(handle_unknown="ignore"), np.flatnonzero(are)),
         )
-        train, test = _encoded(dataset.train, rows, dataset.test, others)
-        parts.append((layers.fit_transform(train), layers.transform(test)))
+        fitted, asked = _encoded(train, test, others)
+        parts.append((layers.fit_transform(fitted), layers.transform(asked)))
     beside = f" beside {len(others)} other columns" if others else ""
-    train, test = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
+    fitted, asked = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
     return _Fit(
         f"scikit-learn's linear model of the TF-IDF of {', '.join(texts)}{beside}",
-        train,
-        test,
-        _weights(dataset, rows),
+        fitted,
+        asked,
+        train.weights,
         partial(linear_model.LogisticRegression, max_iter=MOST_ITERATIONS),
         linear_model.Ridge,
     )
@@ -254,18 +246,12 @@ def _are_categories(columns: Mapping[str, Feature]) -> list[bool]:
     return [feature.kind == "category" for name, feature in columns.items() for _ in range(widths[name])]
 
 
-def _weights(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    return None if dataset.train.weights is None else dataset.train.weights[rows]
-
-
-def _encoded(
-    train: Split, rows: np.ndarray, test: Split, columns: Mapping[str, Feature]
-) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(train: Split, test: Split, columns: Mapping[str, Feature]) -> tuple[np.ndarray, np.ndarray]:
     """Returns both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
     column for each element of a vector."""
     found = []
     for name, feature in columns.items():
-        parts = [np.asarray(split.features[name][chosen]) for split, chosen in ((train, rows), (test, slice(None)))]
+        parts = [np.asarray(split.features[name][:]) for split in (train, test)]
         if feature.kind == "category":
             words = [texts_of(part) for part in parts]
             values, counts = np.unique(words[0], return_counts=True)

@@ -12,7 +12,7 @@ from stages.evaluation.estimates import Columns, Ends, fraction_interval, interv
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.report import Section
 from stages.evaluation.scored import by_example, columns_of, scoring
-from stages.features.kinds import Feature, texts_of
+from stages.features.kinds import texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
 from stages.settings.results import EvaluateSettings
@@ -30,16 +30,13 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     Raises:
         UserError: where one is no number or category of the data set.
     """
-    names = {one.facts.get("column", name): name for name, one in dataset.features.items() if _can_be(one)}
+    usable = {name: one for name, one in dataset.features.items() if one.kind in ("number", "category")}
+    names = {one.facts.get("column", name): name for name, one in usable.items()}
     for column in columns:
         if column not in names:
             have = ", ".join(names) or "none, as in images and texts alone"
             raise UserError(f"evaluate.slices={column} is no column of {dataset.name} that is used", have)
     return {column: names[column] for column in columns}
-
-
-def _can_be(feature: Feature) -> bool:
-    return feature.kind in ("number", "category")
 
 
 def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:

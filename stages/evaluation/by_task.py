@@ -69,19 +69,17 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
     estimates = {name: ESTIMATES[name](columns, parts) for name in ("macro_f1", "exact_match")}
     values = {f"test/{name}": value for name, (value, _) in estimates.items()}
     values["test/micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
-    scores: dict[str, Callable[..., float]] = {
-        "roc_auc": sk.roc_auc_score,
-        "average_precision": sk.average_precision_score,
-    }
-    for name, score in scores.items() if np.isfinite(probabilities).all() and len(ranked) else ():
+    scores = (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score))
+    for name, score in scores if np.isfinite(probabilities).all() and len(ranked) else ():
         of_labels[name] = np.full(len(names), math.nan)
         for place in ranked:
             of_labels[name][place] = joint(score, probabilities, [place])
         values[f"test/macro_{name}"] = float(of_labels[name][ranked].mean())
         values[f"test/micro_{name}"] = joint(score, probabilities, ranked)
-    found = {f"test/{name}": interval(*estimate, confidence) for name, estimate in estimates.items()}
-    intervals: dict[str, Ends] = {
-        name: ends for name, ends in found.items() if ends is not None and len(targets) >= Task.least
+    intervals = {
+        f"test/{name}": ends
+        for name, estimate in estimates.items()
+        if len(targets) >= Task.least and (ends := interval(*estimate, confidence)) is not None
     }
     exact = "exact_match: those of which every label is predicted."
     notes = [f"{len(targets):,} test examples. {exact} {_told(confidence)}"]

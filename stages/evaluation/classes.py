@@ -145,7 +145,7 @@ def report_classes(columns: Columns, names: Sequence[str], confidence: float, bi
     intervals = {f"test/{name}": ends for name, ends in intervals_of(predicted, confidence).items()}
     rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
     table = [("class", *by_class, "examples"), *rows]
-    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table}, number=".4f")
+    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table})
 
 
 def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:

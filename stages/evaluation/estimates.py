@@ -5,6 +5,7 @@ They need NumPy alone, so that runs are compared in pairs without what draws and
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -67,20 +68,16 @@ def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray
         }
 
 
-def _of_numbers(metric: str) -> Callable[[Columns, np.ndarray], Estimate]:
-    def estimate(columns: Columns, parts: np.ndarray) -> Estimate:
-        targets, answers = columns["target"], columns["prediction"]
-        pairs = zip(targets.T, answers.T, strict=True)
-        return mean_of([number_estimates(target, answer, parts)[metric] for target, answer in pairs])
-
-    return estimate
+def _of_numbers(metric: str, columns: Columns, parts: np.ndarray) -> Estimate:
+    pairs = zip(columns["target"].T, columns["prediction"].T, strict=True)
+    return mean_of([number_estimates(target, answer, parts)[metric] for target, answer in pairs])
 
 
 ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
     "accuracy": lambda columns, parts: mean_estimate(columns["label"] == columns["predicted"], parts),
     "macro_f1": lambda columns, parts: macro_f1(columns["target"], columns["predicted"], parts),
     "exact_match": lambda columns, parts: mean_estimate((columns["target"] == columns["predicted"]).all(axis=1), parts),
-    **{metric: _of_numbers(metric) for metric in ("rmse", "mae", "r2")},
+    **{metric: partial(_of_numbers, metric) for metric in ("rmse", "mae", "r2")},
 }
 """The metrics by which two models are compared in pairs, from the columns of their predictions."""
 

@@ -66,17 +66,13 @@ class Scorer:
         """
         while True:
             self._totals.reset()
-            batches = self._input(split, batch_size)
             try:
-                compiled = self._predicting if predicts else self._compiled
-                parts = self._run(compiled, batches, steps_per_epoch(split, batch_size), split)
+                parts = self._run(self._predicting if predicts else self._compiled, split, batch_size)
                 break
-            except BaseException as error:
-                self._made = None  # an iterator is somewhere within a pass
-                is_full = isinstance(error, tf.errors.ResourceExhaustedError)
-                if not is_full or batch_size < 2 * self._here.in_sync or has_workers(self._whole):
+            except tf.errors.ResourceExhaustedError:
+                if batch_size < 2 * self._here.in_sync or has_workers(self._whole):
                     raise
-            batch_size = batch_size // 2
+                batch_size = batch_size // 2
         sums = self._totals.read()
         predictions = self._in_order(parts, len(split), batch_size) if predicts else None
         return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), predictions)
@@ -89,15 +85,9 @@ class Scorer:
             self._steps_at_once = 1
         return self._made[2]
 
-    def _run(
-        self,
-        compiled: Callable[[tf.data.Iterator, tf.Tensor], Sequence[tf.Tensor]],
-        batches: tf.data.Iterator,
-        steps: int,
-        split: Split,
-    ) -> list[list[np.ndarray]]:
-        """Takes `steps` steps in calls of about a second; returns what each call has returned, as arrays."""
-        results = []
+    def _run(self, compiled: Callable[..., Sequence[tf.Tensor]], split: Split, batch_size: int) -> list[Any]:
+        """Takes the steps of a pass in calls of about a second; returns what each call has returned, as arrays."""
+        batches, steps, results = self._input(split, batch_size), steps_per_epoch(split, batch_size), []
         while steps:
             count = min(self._steps_at_once, steps)
             began = time.perf_counter()

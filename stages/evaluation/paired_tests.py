@@ -32,6 +32,11 @@ class Interval:
         """Whether the interval excludes 0; one without ends, of nan, does not."""
         return self.low > 0 or self.high < 0
 
+    def metrics(self, name: str) -> dict[str, float]:
+        """Metrics to record of a difference in the metric `name`: it, and its ends where it has any."""
+        values = {"": self.difference, "_low": self.low, "_high": self.high}
+        return {f"{name}_difference{end}": value for end, value in values.items() if not math.isnan(value)}
+
 
 @dataclass(frozen=True)
 class MetricDifference(Interval):

@@ -16,8 +16,6 @@ from stages.errors import UserError
 from stages.evaluation.estimates import COLUMNS, ESTIMATES, by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
-from stages.reporter import safe_place
-from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import LOWER_IS_BETTER, Task
 
@@ -110,15 +108,8 @@ class Against:
     @property
     def is_better(self) -> bool:
         """Whether this model is better, by however little."""
-        return self._gain(self.difference.difference) > 0
-
-    @property
-    def is_surely_better(self) -> bool:
-        """Whether it is better by more than the interval."""
-        return self.is_better and self.difference.excludes_zero
-
-    def _gain(self, change: float) -> float:
-        return -change if self.metric.endswith(LOWER_IS_BETTER) else change
+        change = self.difference.difference
+        return change < 0 if self.metric.endswith(LOWER_IS_BETTER) else change > 0
 
     @property
     def sentence(self) -> str:
@@ -149,14 +140,11 @@ class Against:
             "agreement": self.agreement,
             "largest_difference": self.largest_difference,
             "mean_difference": self.mean_difference,
-            f"{self.metric}_difference": self.difference.difference,
-            f"{self.metric}_difference_low": self.difference.low,
-            f"{self.metric}_difference_high": self.difference.high,
+            **self.difference.metrics(self.metric),
             "mcnemar_p": self.difference.p,
         }
-        return {
-            f"against/{name}": value for name, value in values.items() if value is not None and not math.isnan(value)
-        }
+        told = {name: value for name, value in values.items() if value is not None and not math.isnan(value)}
+        return {f"against/{name}": value for name, value in told.items()}
 
 
 def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
@@ -165,29 +153,20 @@ def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
     Raises:
         KeyError: where they are not compared by the same metric, or by one that says nothing of single examples.
     """
-    metric, ours = read_by_example(path)
-    other, theirs = read_by_example(folder / NAME)
+    metric, other = _metric_of(path), _metric_of(folder / NAME)
     if other != metric:
         raise KeyError(f"{metric} of one, {other} of the other")
-    found = metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence)
-    columns, others = (read_columns(file) for file in (path, folder / NAME))
+    columns, others = read_columns(path), read_columns(folder / NAME)
+    theirs, ours = (by_example(metric, each)[np.newaxis] for each in (others, columns))
+    found = metric_difference(theirs, ours, True, level=confidence)
     answer = COLUMNS[metric][-1]
-    largest = _largest(columns[answer], others[answer])
+    largest = np.abs(columns[answer] - others[answer]).max(axis=1)
     found = replace(found, examples=len(largest))
     agreement = None
     if "predicted" in columns:
         is_same = columns["predicted"] == others["predicted"]
         agreement = float(np.mean(is_same if is_same.ndim == 1 else is_same.all(axis=1)))
     return Against(folder.name, metric, agreement, float(largest.max()), float(largest.mean()), found, confidence)
-
-
-def _largest(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Returns the largest difference of each example, float32 [n], of answers [n, k]."""
-    largest = np.zeros(len(ours), np.float32)
-    for column in range(ours.shape[1]):
-        np.maximum(largest, np.abs(ours[:, column] - theirs[:, column]), out=largest)
-        safe_place()
-    return largest
 
 
 def check_other(folder: Path, text: str) -> dict[str, str]:
@@ -209,7 +188,7 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
 
 def metadata_of(folder: Path) -> dict[str, str]:
     """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
-    metadata = pq.read_schema(regular_file(folder / NAME)).metadata or {}
+    metadata = pq.read_schema(folder / NAME).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
 
 
@@ -222,24 +201,17 @@ def check_comparable(text: str, split: Split, task: Task) -> Path:
     folder, metric = Path(text), task.primary
     other = check_other(folder, text)
     theirs = _metric_of(folder / NAME)
-    if theirs != metric or metric not in ESTIMATES:
+    columns = {*pq.read_schema(folder / NAME).names} & {*task.column_names}
+    if theirs != metric or metric not in COLUMNS or not columns.issuperset(COLUMNS[metric]):
         raise UserError(
             f"{SETTING}={text} is compared by {theirs}, and this model by {metric}",
-            f"one of {', '.join(ESTIMATES)} for both",
+            f"one of {', '.join(ESTIMATES)} for both, and predictions that it is computed from",
             f"{SETTING}=null",
         )
-    for whose, columns in (
-        (f"{SETTING}={text}", pq.read_schema(folder / NAME).names),
-        ("this model", task.column_names),
-    ):
-        absent = [name for name in COLUMNS[metric] if name not in columns]
-        if absent:
-            problem = f"{whose} predicts no {absent[0]}, by which {metric} is compared"
-            raise UserError(problem, ", ".join(COLUMNS[metric]), f"{SETTING}=null")
-    names = json.loads(other[CLASSES]), list(task.names)
-    if names[0] != names[1]:
-        known, ours = (f"{len(part)} ({', '.join(part[:3])}…)" for part in names)
-        raise UserError(f"{SETTING}={text} has other classes: {known}, not {ours}", "a run with the same classes")
-    if not is_same_test_set({EXAMPLES: other[EXAMPLES], PIXELS: other[PIXELS]}, facts_of(split)):
+    names = json.loads(other[CLASSES])
+    if names != [*task.names]:
+        problem = f"{SETTING}={text} has other classes: {', '.join(names[:5])}, not {', '.join(task.names[:5])}"
+        raise UserError(problem, "a run with the same classes")
+    if not is_same_test_set(other, facts_of(split)):
         raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
     return folder

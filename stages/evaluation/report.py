@@ -38,7 +38,7 @@ class Measured:
 
     values: by their full names; intervals: their lower and upper ends, as far as there are intervals.
     notes: sentences on what the numbers are, and on what is missing. sections: tables beside the metrics.
-    tables: further files, by name; rows of each, its header first. number: format of a value in Markdown.
+    tables: further files, by name; rows of each, its header first.
     """
 
     values: Mapping[str, float]
@@ -46,16 +46,12 @@ class Measured:
     notes: Sequence[str]
     sections: Sequence[Section] = ()
     tables: Mapping[str, Sequence[Sequence[object]]] = field(default_factory=dict)
-    number: str = ".6g"
 
     def write(self, folder: Path) -> tuple[Path, ...]:
         """Writes the tables to `folder`; returns their paths."""
         rows = [(name, value, *self.intervals.get(name, ("", ""))) for name, value in self.values.items()]
         write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
-        cells = [
-            (name, *(part if isinstance(part, str) else format(part, self.number) for part in parts))
-            for name, *parts in rows
-        ]
+        cells = [(name, *(part if isinstance(part, str) else f"{part:.6g}" for part in parts)) for name, *parts in rows]
         text = f"# Test metrics\n\n{markdown([('metric', 'value', 'low', 'high'), *cells])}\n"
         text += "".join(f"- {note}\n" for note in self.notes)
         text += "".join(f"\n## {part.title}\n\n{markdown(part.shown)}\n- {part.note}\n" for part in self.sections)

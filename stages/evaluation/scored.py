@@ -23,9 +23,6 @@ ROWS = 10_000
 
 EXAMPLES = "examples"
 
-Predict = Callable[[Mapping[str, tf.Tensor]], np.ndarray]
-"""From columns, [n] each, to what a network makes of them, [n, ...]."""
-
 
 def has_known_columns(task: Task) -> bool:
     """Returns whether predictions have the columns of the project's task that `task` extends."""
@@ -73,38 +70,30 @@ def sums_of_each(task: Task, split: Split, outputs: np.ndarray) -> dict[str, np.
     return {**{name: value.numpy() for name, value in found.items()}, EXAMPLES: weights}
 
 
-def predicting(model: Model, dataset: Dataset, last: Callable[[tf.Tensor], tf.Tensor]) -> Predict:
-    """Returns a function from columns to `last` of the network's outputs."""
-    network, encoder = model.on_one_device().network, dataset.encoder
+def scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
+    """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
+    task, network, encoder = model.task, model.on_one_device().network, dataset.encoder
+    is_told = is_told_by_columns(task)
+    known = {task.target: np.asarray(split.targets)}
+    known |= {"weight": split.weights} if split.weights is not None else {}
 
     @tf.function(reduce_retracing=True, autograph=False)
     def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
         inputs = columns if encoder is None else encoder(columns, training=False)
         given = {name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()}
-        return last(network(network_input(given), training=False))
+        outputs = network(network_input(given), training=False)
+        return task.predict(outputs) if is_told else outputs
 
-    def all_of(columns: Mapping[str, tf.Tensor]) -> np.ndarray:
+    def scored(columns: Mapping[str, tf.Tensor]) -> Columns:
         batch = scoring_batch(network)
-        count = len(next(iter(columns.values())))
         parts = [
             predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
-            for start in range(0, count, batch)
+            for start in range(0, len(split), batch)
         ]
-        return np.concatenate(parts)
+        rows = np.concatenate(parts)
+        return {**known, **task.columns(rows)} if is_told else sums_of_each(task, split, rows)
 
-    return all_of
-
-
-def scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
-    """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
-    task = model.task
-    if not is_told_by_columns(task):
-        outputs = predicting(model, dataset, lambda outputs: outputs)
-        return lambda columns: sums_of_each(task, split, outputs(columns))
-    rows = predicting(model, dataset, task.predict)
-    known = {task.target: np.asarray(split.targets)}
-    known |= {"weight": split.weights} if split.weights is not None else {}
-    return lambda columns: {**known, **task.columns(rows(columns))}
+    return scored
 
 
 def columns_of(split: Split) -> dict[str, tf.Tensor]:

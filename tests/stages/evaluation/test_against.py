@@ -66,7 +66,7 @@ def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
     for changes in others:
         with pytest.raises(UserError, match=r"evaluate.against=\S+ was tested on other examples"):
             check_comparable(folder, replace(SPLIT, **changes), task)
-    with pytest.raises(UserError, match=r"has other classes: 5 \(class 0, class 1, class 2…\), not 5 \(a, b, c…\)"):
+    with pytest.raises(UserError, match=r"has other classes: class 0, .*, class 4, not a, b, c, d, e"):
         check_comparable(folder, SPLIT, Classification(tuple("abcde")))
 
 
@@ -97,9 +97,9 @@ def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path:
     for task in (Regression(("a",)), OtherMetric(NAMES)):
         with pytest.raises(UserError, match=rf" is compared by accuracy, and this model by {task.primary}"):
             check_comparable(str(folder), SPLIT, task)
-    with pytest.raises(UserError, match="this model predicts no predicted, by which accuracy is compared"):
+    with pytest.raises(UserError, match="predictions that it is computed from"):
         check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
     table = pq.read_table(folder / NAME)
     pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
-    with pytest.raises(UserError, match=r"against=\S+ predicts no probabilities, by which accuracy is compared"):
+    with pytest.raises(UserError, match="predictions that it is computed from"):
         check_comparable(str(folder), SPLIT, Classification(NAMES))
