@@ -16,7 +16,7 @@ from stages.reporter import Reporter
 from stages.results import as_number
 from stages.settings.train import FitSettings, PlateauSettings, TrainSettings
 from stages.storage.atomic import atomic_write
-from stages.targets import made
+from stages.targets import made_of
 from stages.tasks.task import Task
 
 FOLDER = "profile"
@@ -164,7 +164,7 @@ def build_callbacks(
         folder: the run's, for the profiler's trace. metrics: the network's own.
 
     Raises:
-        UserError: for a callback that cannot be made, or that cannot work with these settings.
+        UserError: for a callback that cannot work with these settings.
     """
     by_fit = [metric.__name__ for metric in task.metric_functions()]
     trained = by_fit if isinstance(settings, FitSettings) else task.measured
@@ -193,7 +193,8 @@ def build_callbacks(
                 mode=mode,
             )
         )
-    own = {f"train.callbacks[{index}]": _imported(entry, index) for index, entry in enumerate(settings.callbacks)}
+    made = [one if isinstance(one, keras.callbacks.Callback) else made_of(one) for one in settings.callbacks]
+    own: dict[str, keras.callbacks.Callback] = {f"train.callbacks[{place}]": one for place, one in enumerate(made)}
     for place, callback in own.items():
         if isinstance(callback, Profiler):
             callback.folder = str(folder or "")
@@ -224,18 +225,6 @@ def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: 
             callback.min_lr = settings.schedule.final_share * settings.optimizer.learning_rate
 
 
-def _imported(entry: Any, index: int) -> keras.callbacks.Callback:
-    if isinstance(entry, keras.callbacks.Callback):
-        return entry
-    settings = dict(entry) if isinstance(entry, Mapping) else {}
-    target = str(settings.pop("_target_", ""))
-    expected = "a mapping with the `_target_` of a Keras callback and its arguments"
-    fix = "'train.callbacks=[{_target_: keras.callbacks.TerminateOnNaN}]'"
-    kind, place = keras.callbacks.Callback, f"train.callbacks[{index}]={entry}"
-    callback: keras.callbacks.Callback = made(kind, target, place, expected, fix, **settings)
-    return callback
-
-
 _MONITORING = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
 _SETTING_RATES = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler)
 
@@ -248,8 +237,7 @@ def _refuse_useless(
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
-        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs, or may be
-            better in either direction.
+        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs.
     """
     known = [*logs, "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
@@ -262,8 +250,3 @@ def _refuse_useless(
             raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
         if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
             raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
-        by_keras = getattr(type(callback), "_set_monitor_op", None) is keras.callbacks.EarlyStopping._set_monitor_op
-        if by_keras and callback.mode == "auto":  # a class of the user's may find the direction itself
-            raise UserError(
-                f"{name} monitors {callback.monitor}, of which more or less may be better", ("mode: max", "mode: min")
-            )

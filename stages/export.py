@@ -18,7 +18,7 @@ from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
 from stages.tables import aligned
-from stages.targets import made
+from stages.targets import made_of
 from stages.tasks.task import Task
 
 
@@ -38,8 +38,7 @@ def export(
     exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)
-    in_own_process = settings.reload == "here"
-    if not in_own_process:
+    if settings.reload == "process":
         fresh_process.prestart()
     model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
     policy = trained.model.policy
@@ -52,10 +51,9 @@ def export(
         safe_place()
 
     def reload(orders: Sequence[Mapping[str, Any]]) -> None:
-        if not in_own_process:
+        if settings.reload == "process":
             fresh_process.reload_files(orders, settings.reload_seconds * len(orders))
-            return
-        for order in orders:
+        for order in orders if settings.reload == "here" else ():
             measure(**order)
             safe_place()
 
@@ -97,26 +95,11 @@ def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> N
 
 def _exporters(settings: ExportSettings) -> dict[str, Exporter]:
     formats = settings.formats or {"saved_model": SavedModelSettings()}
-    return {name: _exporter(name, part) for name, part in formats.items()}
+    return {name: made_of(part) for name, part in formats.items()}
 
 
 def _file(name: str, suffix: str) -> str:
     return f"model{suffix}" if suffix == f".{name}" else f"{name}{suffix}"
-
-
-def _exporter(name: str, settings: Any) -> Exporter:
-    """Returns the exporter that `_target_` names, with its settings.
-
-    Raises:
-        UserError: where it cannot be imported, or does not take them.
-    """
-    arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
-    target = str(arguments.pop("_target_", ""))
-    setting = f"export.formats.{name}._target_"
-    expected = "a class that extends stages.exporters.exporter.Exporter, and its settings"
-    fix = f"{setting}=stages.exporters.saved_model.SavedModel"
-    exporter: Exporter = made(Exporter, target, f"{setting}={target}", expected, fix, **arguments)
-    return exporter
 
 
 def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Path, ...], dataset: Dataset) -> Exported:

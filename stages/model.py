@@ -35,7 +35,7 @@ from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
 from stages.settings.places import content_digest
 from stages.settings.train import TaskSettings
-from stages.targets import imported
+from stages.targets import import_target
 from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task
 from stages.transfer.pretrained import freeze, load_weights
@@ -208,9 +208,7 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
 def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]:
     """Returns the function that `_target_` names, and its settings."""
     arguments = dict(network if isinstance(network, Mapping) else vars(network))
-    target = str(arguments.pop("_target_", ""))
-    place, expected = "model.network._target_", "a function (input_shape, num_classes, **settings) -> keras.Model"
-    return imported(target, f"{place}={target}", expected, f"{place}=stages.networks.cnn.cnn"), arguments
+    return import_target(str(arguments.pop("_target_"))), arguments
 
 
 def _build(
@@ -265,16 +263,11 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
 
 
 def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
-    if network.has_own_loss and dataset.train.weights is not None:
+    if network.has_own_loss and (dataset.train.weights is not None or dataset.mixing is not None):
         raise UserError(
-            f"{type(network.core).__name__} has a compute_loss of its own, and Keras divides weighted losses by their "
-            "number",
-            "examples without weights, or a network without it",
-        )
-    if network.has_own_loss and dataset.mixing is not None:
-        raise UserError(
-            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels",
-            "augment.mixup=0 and augment.cutmix=0, or a network without it",
+            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels, and "
+            "divides weighted losses by their number, as Keras does",
+            "examples without weights that are not mixed, or a network without it",
             "augment.mixup=0 augment.cutmix=0",
         )
 
@@ -306,23 +299,13 @@ def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
     """Refuse outputs for two examples that are not what `task` takes."""
     classes = task.outputs
     dtype = "float64" if policy == "float64" else "float32"
-    if not tf.is_tensor(outputs):
-        raise UserError(
-            f"the network returns a {type(outputs).__name__} of {len(outputs)}",
-            f"a single output, {dtype} of shape (batch, {classes})",
-            "keras.Model(inputs, <that output>)",
+    if not tf.is_tensor(outputs) or outputs.shape != (2, classes) or outputs.dtype.name != dtype:
+        shown = (
+            f"{outputs.dtype.name} of shape {tuple(outputs.shape)}" if tf.is_tensor(outputs) else f"{outputs!r:.200}"
         )
-    if outputs.shape != (2, classes) or outputs.dtype.name != dtype:
         raise UserError(
-            f"the network returns {outputs.dtype.name} of shape {tuple(outputs.shape)} for two examples",
-            f"{dtype} of shape (2, {classes})",
+            f"the network returns {shown} for two examples",
+            f"{dtype} of shape (2, {classes}), a single output",
             f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
         )
-    values = outputs.numpy()
-    if not np.isfinite(values).all():
-        raise UserError(
-            "the network returns values that are not finite (nan or inf) before it is trained",
-            "numbers",
-            "other initial weights, or precision=float32",
-        )
-    task.check_outputs(values)
+    task.check_outputs(outputs.numpy())

@@ -46,15 +46,11 @@ def class_at(target: str, base: type, group: str, fix: str) -> Any:
     Raises:
         UserError: where there is none.
     """
-    reason = f"it is no {base.__name__}"
-    try:
-        found = import_target(target)
-        if isinstance(found, type) and issubclass(found, base):
-            return found
-    except (ImportError, AttributeError, ValueError) as error:
-        reason = str(error)
-    expected = f"a class that extends {base.__module__}.{base.__name__}"
-    raise UserError(f"{group}._target_={target} cannot be used ({reason})", expected, fix)
+    place, expected = f"{group}._target_={target}", f"a class that extends {base.__module__}.{base.__name__}"
+    found = imported(target, place, expected, fix)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UserError(f"{place} is no {base.__name__}", expected, fix)
+    return found
 
 
 def made(kind: type, target: str, place: str, expected: str, fix: str, /, *positional: Any, **arguments: Any) -> Any:
@@ -73,3 +69,9 @@ def made(kind: type, target: str, place: str, expected: str, fix: str, /, *posit
     if not isinstance(result, kind):
         raise UserError(f"{place} is no {kind.__name__}", expected, fix)
     return result
+
+
+def made_of(settings: Any) -> Any:
+    """Returns what the `_target_` of settings, a mapping or a dataclass, makes of all others."""
+    arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
+    return import_target(str(arguments.pop("_target_")))(**arguments)

@@ -97,12 +97,6 @@ def test_a_batch_larger_than_the_data_is_told() -> None:
     assert len(losses) == 1
 
 
-def test_what_is_no_callback_is_refused() -> None:
-    for target, said in (("callbacks.Nope", r"train\.callbacks\[0\].*Nope"), ("layers.ReLU", "is no Callback")):
-        with pytest.raises(UserError, match=said):
-            run(callbacks=[{"_target_": f"keras.{target}"}])
-
-
 @pytest.mark.parametrize(("make", "restore_best"), [(mirrored, True), (one_device, False)], ids=["best", "last"])
 def test_the_best_weights_are_the_result_or_the_last_where_that_is_asked(
     make: Callable[[], Strategy], restore_best: bool, tmp_path: Path
