@@ -178,9 +178,7 @@ class Changes:
         changed = self._recolored(changed, numbers, drawn)
         low, high = self.pixel_range
         if drawn:
-            changed = tf.clip_by_value(
-                changed, low, high
-            )  # the negative of a value above the range would fall below it
+            changed = tf.clip_by_value(changed, low, high)  # the negative of one above the range would fall below it
             changed = color.posterize(changed, drawn.steps(low, high), low)
             changed = color.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)

@@ -1,15 +1,14 @@
 """Stages of debug runs: few examples, whether one batch is memorized, and where the time of training went."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stages.callbacks import FOLDER
 from stages.collectives import is_chief
-from stages.data.columns import Column
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.reporter import Reporter
@@ -39,7 +38,9 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     """
     batch = settings.batch_size
     steps = settings.steps
-    splits = {name: _taken(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()}
+    splits: dict[str, Any] = {
+        name: _taken(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()
+    }
     if settings.same_batch:
         one = _repeated(_taken(dataset.train, min(batch, len(dataset.train))), 1)
         splits = {"train": _repeated(one, steps), "val": one, "test": one}
@@ -49,15 +50,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
     facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
     fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]
     shuffled = dataset.is_shuffled and not settings.same_batch
-    return replace(
-        dataset,
-        train=splits["train"],
-        val=splits["val"],
-        test=splits["test"],
-        fingerprint=fingerprint,
-        is_shuffled=shuffled,
-        record=Record(),
-    )
+    return replace(dataset, **splits, fingerprint=fingerprint, is_shuffled=shuffled, record=Record())
 
 
 def _count(examples: int, batch_size: int, steps: int) -> int:
@@ -75,12 +68,11 @@ def _taken(split: Split, count: int) -> Split:
 def _repeated(split: Split, times: int) -> Split:
     """Returns a split in memory that holds `split` several times: a parameter server's workers take no others."""
     repeated = split.take(np.tile(np.arange(len(split)), times))
-    features, encoded = _held(repeated.features), repeated.encoded and _held(repeated.encoded)
-    return Split(features, repeated.targets, weights=repeated.weights, encoded=encoded)
-
-
-def _held(columns: Mapping[str, Column]) -> dict[str, Column]:
-    return {name: np.asarray(column[slice(None)]) for name, column in columns.items()}
+    features, encoded = (
+        {name: np.asarray(column[:]) for name, column in (columns or {}).items()}
+        for columns in (repeated.features, repeated.encoded)
+    )
+    return Split(features, repeated.targets, weights=repeated.weights, encoded=encoded or None)
 
 
 @dataclass(kw_only=True)
@@ -104,8 +96,8 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
         raise UserError(
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
             f"{min(losses):.4f}): the network does not memorize it",
-            f"a loss below {settings.loss:g}; what remains at an accuracy of 100 % may be a regularizer's",
-            "another optimizer.learning_rate, debug.steps=<more>, or a network without a bottleneck",
+            f"a loss below {settings.loss:g}",
+            "another optimizer.learning_rate, debug.steps=<more>",
         )
     (reporter or Reporter()).log(
         f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"

@@ -63,13 +63,11 @@ class Statistics:
         """Parameters to record."""
         counts = {f"data/duplicates_{name}": count for name, count in self.repeated.items()}
         counts |= {f"data/duplicates_{one}_{later}": count for (one, later), count in self.shared.items()}
-        of_channels = [row for row in self.rows if row[0] == "train" and row[3] == "image"]
-        if not of_channels:
+        moments = [row[5:7] for row in self.rows if row[0] == "train" and row[3] == "image"]
+        if not moments:
             return {**counts, "giving_away": ", ".join(self.giving_away)}
-        return {
-            **counts,
-            **{name: [float(f"{row[HEADER.index(name)]:.6g}") for row in of_channels] for name in ("mean", "std")},
-        }
+        mean, std = ([float(f"{value:.6g}") for value in values] for values in zip(*moments, strict=True))
+        return {**counts, "mean": mean, "std": std}
 
 
 def statistics(dataset: Dataset) -> Statistics:
@@ -167,15 +165,10 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     for line in aligned(rows):
         reporter.log(f"  {line}")
     if leaks:
-        reporter.warn(
-            f"{', '.join(leaks)}: scores count memorized {dataset.unit}. Remove the copies from the source, or report "
-            "the count with the scores"
-        )
+        reporter.warn(f"{', '.join(leaks)}: scores count memorized {dataset.unit}")
     for column, score in found.giving_away.items():
-        reporter.warn(
-            f"{column} alone predicts the target ({score:.1%}), as what is known only after it does; to leave it out: "
-            f"{declaring({column: 'leave_out'})}"
-        )
+        fix = declaring({column: "leave_out"})
+        reporter.warn(f"{column} alone predicts the target ({score:.1%}); to leave it out: {fix}")
     _warn_of_absent(found.by_class or {}, dataset, reporter)
     _warn_of_unknown(dataset, reporter)
 
@@ -185,11 +178,9 @@ def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, report
     for name, counts in by_class.items():
         is_absent = (counts == 0) & ((by_class["train"] > 0) | (name == "train"))
         if is_absent.any():
-            of_train = "none can be learned. Add examples, or leave the class out"
-            kind, effect = ("training", of_train) if name == "train" else (name, f"no {name} score covers them")
             reporter.warn(
-                f"{is_absent.sum()} of {dataset.task.outputs} classes have no {kind} example, such as "
-                f"{dataset.task.names[is_absent.argmax()]}: {effect}"
+                f"{is_absent.sum()} of {dataset.task.outputs} classes have no example in {name}, such as "
+                f"{dataset.task.names[is_absent.argmax()]}: add some, or leave the class out"
             )
 
 
@@ -201,11 +192,8 @@ def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
             unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
             column = feature.facts.get("column", name)
             if unknown > MOST_UNKNOWN:
-                reporter.warn(
-                    f"{unknown:.0%} of the words of {column} in val are in no training text: "
-                    "texts are few, or have no spaces between words; a tokenizer knows their parts: "
-                    "normalize.tokenizer=<folder of a KerasHub preset>"
-                )
+                problem = f"{unknown:.0%} of the words of {column} in val are in no training text"
+                reporter.warn(f"{problem}; a tokenizer knows their parts: normalize.tokenizer=<KerasHub preset>")
 
 
 def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:

@@ -16,7 +16,6 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
-from stages.settings.places import regular_file
 from stages.settings.table import KINDS, TableSettings, TrainedTableSettings, declaring
 from stages.tasks.classification import Classification
 
@@ -56,7 +55,12 @@ def normalize(
         std = np.where(std < 1e-6, 1.0, std)  # a constant channel is not scaled
         scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
     elif settings.method == "imagenet":
-        mean, std = _imagenet(int(images.shape[-1] or 0))
+        mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
+        if images.shape[-1] == 1:
+            mean, std = mean.mean(keepdims=True), std.mean(keepdims=True)
+        elif images.shape[-1] != 3:
+            problem = f"normalize=imagenet with images of {images.shape[-1]} channels"
+            raise UserError(problem, "1 or 3 channels", "normalize=standardize")
         scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
     else:
         scaling = Normalization()
@@ -92,12 +96,8 @@ def with_kinds(settings: TableSettings, saved: Path) -> TableSettings:
 
 
 def _learnt(saved: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(regular_file(saved / TARGETS).read_text())
-        return {name: tuple(values) for name, values in content.items()}
-    except (OSError, ValueError) as error:
-        problem = f"{saved / TARGETS} cannot be read ({error})"
-        raise UserError(problem, "the results of a run of this version as it left them") from error
+    content = json.loads((saved / TARGETS).read_text())
+    return {name: tuple(values) for name, values in content.items()}
 
 
 def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
@@ -106,7 +106,7 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     A data set of other classes or targets stays as it is: the trained weights refuse it.
 
     Raises:
-        UserError: where the file is missing or damaged, or the target is of numbers here or there alone.
+        UserError: where the target is of numbers here or there alone.
     """
     learnt = _learnt(saved)
     if dataset.task.learnt == learnt:
@@ -124,14 +124,3 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
 
 
 allow_reuse(normalize, _save, _restore)
-
-
-def _imagenet(channels: int) -> tuple[np.ndarray, np.ndarray]:
-    mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
-    if channels == 3:
-        return mean, std
-    if channels == 1:
-        return mean.mean(keepdims=True), std.mean(keepdims=True)
-    raise UserError(
-        f"normalize=imagenet with images of {channels} channels", "1 or 3 channels", "normalize=standardize"
-    )

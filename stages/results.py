@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -69,14 +68,11 @@ class Record:
 
 def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
     """Returns one path as a `Path`, and any iterable of paths as a tuple."""
-    several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
-    parts = list(value) if several else [value]
-    for part in parts:
-        if not isinstance(part, (str, os.PathLike)) or not str(part):
-            raise UserError(
-                f"Record.files['{folder}'] holds {part!r}, of type {type(part).__name__}", "paths: str or pathlib.Path"
-            )
-    paths = tuple(Path(part).expanduser() for part in parts)
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    try:
+        paths = tuple(Path(part).expanduser() for part in (value if several else [value]))
+    except TypeError as error:
+        raise UserError(f"Record.files['{folder}'] holds no path ({error})", "paths: str or pathlib.Path") from error
     return paths if several else paths[0]
 
 
@@ -85,8 +81,6 @@ def as_number(value: Any) -> float | None:
 
     Text is not a number, even where it spells one; nor is a complex number or an integer beyond the range of a float.
     """
-    if value is None or isinstance(value, (str, bytes, Mapping, complex)):
-        return None
     try:
         if isinstance(value, numbers.Real | Decimal):
             return float(value)
@@ -282,19 +276,10 @@ class Model:
 
     @cached_property
     def in_float32(self) -> Model:
-        """This model on one device, its network in float32, with the weights that it has now, at the first use.
-
-        Raises:
-            UserError: where the network computes in another precision and cannot be built again.
-        """
+        """This model on one device, its network in float32, with the weights that it has now, at the first use."""
         if self.policy == "float32":
             return self.on_one_device()
-        if self.rebuild_in_float32 is None:
-            raise UserError(
-                f"a network in {self.policy} that cannot be built again in float32",
-                "Model.rebuild_in_float32, as the stage model sets it",
-                "precision=float32",
-            )
+        assert self.rebuild_in_float32 is not None, "a Model in another precision needs `rebuild_in_float32`"
         copy = self.rebuild_in_float32()
         copy.set_weights([np.asarray(weight, np.float32) for weight in self.network.get_weights()])
         return dataclasses.replace(self, network=copy, policy="float32", rebuild=None)

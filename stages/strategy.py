@@ -38,7 +38,9 @@ def strategy(settings: StrategySettings) -> Strategy:
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
-    places = find(_names(settings))  # all at once: the CPU is split only once
+    names = _names(settings)
+    make_logical_cpus(names)
+    places = tuple(_find(device) for device in names)
     match settings:
         case kinds.DefaultSettings():
             result = Strategy(tf.distribute.get_strategy(), places)
@@ -103,20 +105,8 @@ def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOp
 
 def all_gpus_or(cpus: Sequence[str]) -> list[str]:
     """Returns the names of all GPUs; where there is none, `cpus`."""
-    gpus = tf.config.list_physical_devices(
-        "GPU"
-    )  # listing logical ones would start TensorFlow, after which the CPU cannot be split
+    gpus = tf.config.list_physical_devices("GPU")  # to list logical ones starts TensorFlow: no CPU is split after that
     return [f"/gpu:{index}" for index in range(len(gpus))] or list(cpus)
-
-
-def find(devices: Sequence[str]) -> tuple[str, ...]:
-    """Returns the full names of logical devices; CPU devices are made first, as many as the names ask for.
-
-    Raises:
-        UserError: where a device does not exist, or TensorFlow has started with fewer logical devices.
-    """
-    make_logical_cpus(devices)
-    return tuple(_find(device) for device in devices)
 
 
 def make_logical_cpus(devices: Sequence[str]) -> None:
@@ -142,18 +132,13 @@ def make_logical_cpus(devices: Sequence[str]) -> None:
 
 
 def _find(device: str) -> str:
-    names = [
-        logical.name for logical in tf.config.list_logical_devices() if logical.device_type in ("CPU", "GPU", "TPU")
-    ]
+    listed = [one for one in tf.config.list_logical_devices() if one.device_type in ("CPU", "GPU", "TPU")]
+    names = {one.name.lower().replace("device:", "").strip("/"): one.name for one in listed}
     short = device.lower().replace("device:", "").strip("/")
-    for name in names:
-        if name.lower().replace("device:", "").strip("/") == short:
-            return name
-    raise UserError(
-        f"device {device} does not exist",
-        [name.replace("device:", "").lower() for name in names],
-        "strategy=one_device, or the names of devices that exist",
-    )
+    if short not in names:
+        fix = "strategy=one_device, or the names of devices that exist"
+        raise UserError(f"device {device} does not exist", [f"/{name}" for name in names], fix)
+    return str(names[short])
 
 
 def _multi_worker(settings: kinds.MultiWorkerSettings) -> Strategy:
@@ -222,23 +207,12 @@ class Serving:
 
 
 def _tpu(settings: kinds.TpuSettings) -> Strategy:
-    """Returns a TPUStrategy over all cores of the TPU `settings.name`.
-
-    Raises:
-        UserError: where there is no such TPU.
-    """
+    """Returns a TPUStrategy over all cores of the TPU `settings.name`."""
     name = settings.name or os.environ.get("TPU_NAME") or "local"
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
-        if name != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        distribution = tf.distribute.TPUStrategy(resolver)
-    except (ValueError, IndexError, tf.errors.OpError) as error:
-        raise UserError(
-            f"strategy=tpu finds no TPU {name} ({str(error).strip().splitlines()[0]})",
-            "the name or address of a TPU that this machine can reach",
-            "strategy=mirrored, or strategy.name=grpc://<host>:8470",
-        ) from error
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+    if name != "local":
+        tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    distribution = tf.distribute.TPUStrategy(resolver)
     names = tuple(device.name for device in tf.config.list_logical_devices("TPU"))
     return Strategy(distribution, names, fixed_shapes=True)

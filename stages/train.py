@@ -130,12 +130,6 @@ def _refuse_or_warn(
         reporter.warn(f"{network.__name__}.test_step is not called: validation takes the task's loss and metrics")
     settings.check_share(replicas)
     if size > examples:
-        reporter.warn(
-            f"train.batch_size={size} is more than the {examples:,} training examples: each epoch is one step, the "
-            f"same as with train.batch_size={examples}"
-        )
+        reporter.warn(f"train.batch_size={size} is more than the {examples:,} training examples: an epoch is one step")
     if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
-        reporter.warn(
-            f"optimizer.accumulation={settings.optimizer.accumulation}: BatchNorm normalizes each part of a batch by "
-            "the part's own statistics, so results differ from those of whole batches"
-        )
+        reporter.warn("optimizer.accumulation: BatchNorm takes the statistics of each part of a batch by itself")

@@ -1,6 +1,7 @@
 """Ranges of settings, written where the setting is defined and checked when the configuration is read."""
 
 import dataclasses
+import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -23,6 +24,10 @@ def number(
     """Returns a dataclass field for a number (or a list of them) that lies in the given range."""
     bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     metadata = {"bounds": {word: bound for word, bound in bounds.items() if bound is not None}, "unit": unit}
+    return _field(default, metadata)
+
+
+def _field(default: Any, metadata: dict[str, Any]) -> Any:
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -30,10 +35,7 @@ def number(
 
 def text(default: Any, pattern: str, expected: str, example: str) -> Any:
     """Returns a dataclass field for a text (or a list or mapping of them) that matches `pattern`; None always does."""
-    metadata = {"pattern": pattern, "expected": expected, "example": example}
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return _field(default, {"pattern": pattern, "expected": expected, "example": example})
 
 
 def choice(default: Any, *options: str) -> Any:
@@ -79,12 +81,7 @@ def borrows(settings: Any) -> bool:
     return any(field.metadata.get("bounds") and isinstance(field.default, str) for field in fields)
 
 
-_HOLDS = {
-    "at least": lambda value, bound: value >= bound,
-    "above": lambda value, bound: value > bound,
-    "at most": lambda value, bound: value <= bound,
-    "below": lambda value, bound: value < bound,
-}
+_HOLDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
 
 
 def check(settings: Any, path: str) -> None:

@@ -44,7 +44,7 @@ class OneDeviceSettings(StrategySettings):
 class DevicesSettings(StrategySettings):
     """Several devices of this machine."""
 
-    devices: list[str] = device(list, "[/cpu:0,/cpu:1]")
+    devices: list[str] = device([], "[/cpu:0,/cpu:1]")
     """TensorFlow devices such as `[/gpu:0,/gpu:1]`; empty: all GPUs, else `cpu_replicas` logical CPU devices."""
     cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, where there is no GPU")
 

@@ -274,24 +274,19 @@ class TrainSettings:
                     f"schedule.warmup_epochs={epochs / 10:g}",
                 )
         weights = self.class_weights
-        numbers = isinstance(weights, list) and all(
-            isinstance(weight, (int, float)) and holds(weight) and weight >= 0 for weight in weights
-        )
-        if weights is not None and weights != "balanced" and not (numbers and any(weights)):
+        numbers = weights if isinstance(weights, list) else ["none"]
+        is_list = any(numbers) and all(isinstance(one, (int, float)) and one >= 0 and holds(one) for one in numbers)
+        if weights not in (None, "balanced") and not is_list:
+            expected = "null, balanced, or a list of numbers of at least 0, one a class"
             raise UserError(
-                f"{path}.class_weights={weights} weighs no classes",
-                "null, balanced, or a list of numbers of at least 0, one a class",
-                f"{path}.class_weights=balanced",
+                f"{path}.class_weights={weights} weighs no classes", expected, f"{path}.class_weights=balanced"
             )
 
     def check_share(self, replicas: int) -> None:
         """Raises UserError where a replica would get no example; per-replica batches may differ in size."""
         if self.batch_size < replicas:
-            raise UserError(
-                f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas",
-                f"{replicas} or more",
-                f"train.batch_size={replicas * 32}",
-            )
+            problem = f"train.batch_size={self.batch_size} cannot be shared by {replicas} replicas"
+            raise UserError(problem, f"{replicas} or more", f"train.batch_size={replicas * 32}")
 
 
 @option("train", "fit")

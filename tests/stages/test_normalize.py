@@ -14,7 +14,7 @@ from stages.evaluate import evaluate
 from stages.features.encoder import encoding
 from stages.features.kinds import NO_NUMBER
 from stages.load.table import table as load_table
-from stages.normalize import TARGETS, normalize, with_kinds
+from stages.normalize import normalize, with_kinds
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
 from stages.settings.results import EvaluateSettings
@@ -127,6 +127,3 @@ def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
     other = table(tmp_path / "two", 2, area=np.arange(ROWS) % 4)
     with pytest.raises(UserError, match=r"area is category \(int64\), age is missing.*features=\{area: number\}"):
         kept(data, other, tmp_path)
-    (tmp_path / TARGETS).unlink()
-    with pytest.raises(UserError, match=r"targets\.json cannot be read"):
-        REUSE.restore(tmp_path, other)

@@ -44,8 +44,7 @@ def test_a_column_that_gives_the_target_away_is_named(frame: pd.DataFrame, tmp_p
     lines, params = inspected(table_of(tmp_path, frame, target="survived"), tmp_path)
     assert params["giving_away"] == "alive"
     assert lines[5:] == [
-        "alive alone predicts the target (100.0%), as what is known only after it does; to leave it out: "
-        "'++data.features={alive: leave_out}'"
+        "alive alone predicts the target (100.0%); to leave it out: '++data.features={alive: leave_out}'"
     ]
 
 

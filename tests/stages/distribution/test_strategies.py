@@ -178,11 +178,6 @@ def test_fixed_shapes_give_the_same_numbers() -> None:
     assert np.abs(found - expected).max() <= case.bound
 
 
-def test_a_tpu_that_is_not_there_is_told_at_once() -> None:
-    with pytest.raises(UserError, match=r"strategy=tpu finds no TPU local .*Try: strategy=mirrored"):
-        strategy(kinds.TpuSettings(deterministic=False, name="local"))
-
-
 def test_a_tpu_computes_in_bfloat16() -> None:
     """`mixed` asks the devices; XLA is left to the TPU, which compiles the whole step."""
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
