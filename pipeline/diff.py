@@ -17,7 +17,6 @@ from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.journal import Journal
-from stages.settings.places import regular_file
 from stages.tables import aligned
 
 PACKAGES = "environment/packages.txt"
@@ -80,7 +79,7 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     """Return a file of names and values, YAML or JSON, by dotted names; empty where it cannot be read."""
     try:
-        return dict(flatten(yaml.safe_load(regular_file(path).read_text())))
+        return dict(flatten(yaml.safe_load(path.read_text())))
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return {}
 

@@ -20,7 +20,6 @@ from stages.data.convert import SUFFIXES, decode_each
 from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
-from stages.settings.places import regular_folder
 from stages.settings.table import NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
@@ -67,7 +66,7 @@ def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "ser
     place = next((place for place in places if (place / "mlflow.db").is_file()), None)
     if settings.kind == "local" and place is None:
         raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
-    return regular_folder(model_folder(address, Store(settings, place or outputs), "MODEL", fix))
+    return model_folder(address, Store(settings, place or outputs), "MODEL", fix)
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
@@ -93,7 +92,7 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
 def load(folder: Path) -> Any:
     """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
     with quiet_stderr():
-        return load_saved_model(str(regular_folder(folder)))
+        return load_saved_model(str(folder))
 
 
 def drift_of(loaded: Any) -> Drift:

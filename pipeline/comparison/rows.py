@@ -17,7 +17,6 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
 from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric, is_lower_better
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
-from stages.settings.places import regular_file
 
 Value = TypeVar("Value")
 
@@ -91,7 +90,7 @@ class ComparedRun:
     def _recorded(self) -> Mapping[str, str]:
         """Every value of the recorded configuration, by its dotted name."""
         try:
-            values = flatten(yaml.load(regular_file(self.folder / "config.yaml").read_bytes(), _Loader))
+            values = flatten(yaml.load((self.folder / "config.yaml").read_bytes(), _Loader))
             texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
             return {}
@@ -112,7 +111,7 @@ class ComparedRun:
 
         try:
             folder = Path(self.summary.facts.get(TESTED_IN, self.folder))
-            metric, values = read_by_example(regular_file(folder / PREDICTIONS))
+            metric, values = read_by_example(folder / PREDICTIONS)
         except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
         return values if metric == self.summary.primary else None

@@ -26,7 +26,6 @@ from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
-from stages.settings.places import regular_file
 
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
@@ -165,5 +164,5 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
     for folder in (CONF, *config_dirs):
         for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
             with suppress(OSError, ValueError, yaml.YAMLError):
-                targets |= set(targets_in(yaml.safe_load(regular_file(path).read_text())))
+                targets |= set(targets_in(yaml.safe_load(path.read_text())))
     return targets

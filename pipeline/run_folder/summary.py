@@ -10,7 +10,6 @@ from typing import Any
 
 from pipeline.redaction import redact
 from stages.errors import UserError, printable
-from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
@@ -143,7 +142,7 @@ class Summary:
             FileNotFoundError: where there is none.
             ValueError, TypeError, KeyError: where it is damaged, or of another version.
         """
-        values = json.loads(regular_file(folder / NAME).read_text())
+        values = json.loads((folder / NAME).read_text())
         values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
         metrics = values["metrics"].items()
         values["metrics"] = {name: math.nan if value is None else float(value) for name, value in metrics}

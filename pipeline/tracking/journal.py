@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write, fsync
 
 NAME = "tracking.jsonl"
@@ -52,7 +51,7 @@ class Journal:
         self._flushed = 0
         self._lock = threading.RLock()
         with suppress(OSError):
-            self._read(regular_file(folder / NAME).read_bytes())
+            self._read((folder / NAME).read_bytes())
 
     @property
     def run_id(self) -> str | None:
@@ -127,5 +126,5 @@ class Journal:
                 self.damaged += 1
                 self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
         with suppress(OSError, ValueError, TypeError):  # else all is sent again
-            count = int(json.loads(regular_file(self.folder / SENT).read_text()))
+            count = int(json.loads((self.folder / SENT).read_text()))
             self.sent = count if 0 <= count <= len(self.entries) else 0

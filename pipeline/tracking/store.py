@@ -16,7 +16,6 @@ from pipeline.paths import shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
 from stages.errors import UserError
-from stages.settings.places import regular_file
 from stages.storage.atomic import fsync
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
@@ -73,7 +72,6 @@ class Store:
                     _disconnect(self.uri)
                 if not file.exists():
                     _make_store(file)
-                regular_file(file)  # MLflow tries for minutes to open another one
                 client = MlflowClient(tracking_uri=self.uri)
                 client.search_experiments(max_results=1)
                 _opened.add(self.uri)

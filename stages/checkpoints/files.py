@@ -21,7 +21,6 @@ import numpy as np
 from stages.checkpoints.names import START, checkpoint_files, checkpoint_name, step_of
 from stages.errors import UserError
 from stages.reporter import safe_place
-from stages.settings.places import regular_file
 from stages.settings.train import TrainSettings
 from stages.storage.atomic import PARTIAL, atomic_write
 
@@ -69,7 +68,7 @@ def read(path: Path) -> Checkpoint:
         ValueError: where it is damaged or not a checkpoint.
         OSError: where it cannot be read.
     """
-    with regular_file(path).open("rb") as file:
+    with path.open("rb") as file:
         return _from_file(file)
 
 

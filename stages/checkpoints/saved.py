@@ -13,7 +13,6 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
-from stages.settings.places import regular_file
 
 TRAINED = Path("results", "train", "trained.npz")
 """The result of a training, in its run's folder."""
@@ -132,7 +131,7 @@ def digests_of_run(weights: Path) -> np.ndarray | None:
     """
     for folder in list(weights.resolve().parents)[:3]:
         try:
-            with np.load(regular_file(folder / TRAINED), allow_pickle=False) as arrays:
+            with np.load(folder / TRAINED, allow_pickle=False) as arrays:
                 return np.asarray(arrays[DIGESTS]) if DIGESTS in arrays.files else None
         except (OSError, ValueError):
             continue

@@ -31,7 +31,6 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
-from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, cached, discard, new_array
 from stages.tasks.classification import Classification
@@ -144,7 +143,7 @@ class FileSource(Source):
     def _encoded(self, number: int) -> Encoded | Invalid:
         where = self._where(number)
         try:
-            return Encoded(where, regular_file(self.files.paths[number]).read_bytes(), self.files.labels[number])
+            return Encoded(where, self.files.paths[number].read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
             return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient=True)
 

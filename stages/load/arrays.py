@@ -17,7 +17,6 @@ from stages.load.table import Made, Wide, dataset_of_rows, described_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
-from stages.settings.places import regular_file
 from stages.settings.table import TableSettings, check_kinds
 
 FEATURES = "features"
@@ -56,7 +55,7 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
     path = settings.path
     given = {}
     try:
-        with np.load(regular_file(path), allow_pickle=False) as file:
+        with np.load(path, allow_pickle=False) as file:
             for split, (features, targets, weight) in settings.parts(file.files).items():
                 is_alone = settings.target is None
                 columns = {FEATURES if is_alone else name: file[name] for name in features}

@@ -23,7 +23,6 @@ from stages.load.arrays import dataset_of_arrays
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import TfdsSettings
-from stages.settings.places import regular_folder
 
 BATCH = 1024
 """Records that are read at once, at most."""
@@ -219,7 +218,7 @@ def _prepared(settings: TfdsSettings) -> Any:
             f"data.name={configs[0]}" if configs else "data.download=true",
         )
     place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
-    return tensorflow_datasets.builder_from_directory(regular_folder(place))
+    return tensorflow_datasets.builder_from_directory(place)
 
 
 def _key(info: Any, setting: str, key: str | None, usable: Sequence[str], likely: Sequence[str], expected: str) -> str:

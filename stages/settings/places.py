@@ -3,10 +3,8 @@
 # ruff: noqa: PTH111, PTH112, PTH113
 # Of a name that is too long `os.path` says no, where `Path` raises.
 
-import errno
 import hashlib
 import os
-import stat
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,32 +25,9 @@ def is_file_or_folder(text: str) -> bool:
     return os.path.isfile(path) or os.path.isdir(path)
 
 
-def regular_file(path: Path) -> Path:
-    """Return `path` where reading it comes to an end: a FIFO waits for ever, and a device never ends.
-
-    Raises:
-        OSError: where it is missing, or neither a file nor a link to one.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return path
-
-
-def regular_folder(folder: Path) -> Path:
-    """Return `folder` where every file below it is regular.
-
-    Raises:
-        OSError: for the first that is not.
-    """
-    for path in folder.rglob("*"):
-        if not path.is_dir():
-            regular_file(path)
-    return folder
-
-
 def content_digest(folder: str) -> str:
     """Returns 32 hexadecimal digits that change with the files in a folder and their names."""
-    root = regular_folder(Path(folder).expanduser())
+    root = Path(folder).expanduser()
     files = {path: path.stat() for path in sorted(root.rglob("*")) if path.is_file()}
     return _digest_of(root, tuple((path, status.st_size, status.st_mtime_ns) for path, status in files.items()))
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.reporter import Reporter, safe_place
-from stages.settings.places import regular_file
 from stages.storage.atomic import PARTIAL, atomic_write, remove
 
 FACTS = "facts.json"
@@ -74,7 +73,7 @@ def read_arrays(folder: Path) -> Contents:
     """
     folder.lstat()
     try:
-        content = json.loads(regular_file(folder / FACTS).read_bytes())
+        content = json.loads((folder / FACTS).read_bytes())
         if content.pop("checksum") != _checksum(content):
             raise ValueError(f"the checksum of {FACTS} does not fit")
         arrays = {key: _array(folder / f"{key}.npy", *facts) for key, facts in content["files"].items()}
@@ -91,7 +90,7 @@ def _array(path: Path, is_mapped: bool, size: int, digest: str) -> np.ndarray:
 
 def _digest(path: Path, is_mapped: bool) -> str:
     """Return the digest of a file, or of its header."""
-    with regular_file(path).open("rb") as file:
+    with path.open("rb") as file:
         digest = hashlib.sha256(file.read(HEADER_BYTES)) if is_mapped else hashlib.file_digest(file, "sha256")
     return digest.hexdigest()
 

@@ -13,7 +13,6 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, one_line, set_untracked
 from stages.settings.model import ModelSettings
-from stages.settings.places import regular_file, regular_folder
 
 
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
             if (exported := _saved_model(path)) is not None:
                 count, part = _from_list(network, exported)
             else:
-                count, part = _from_file(network, regular_file(path))
+                count, part = _from_file(network, path)
         except (OSError, tf.errors.OpError) as error:
             raise _refused(settings.weights, f"cannot be read ({one_line(error)})") from error
     return {"weights_loaded": count, "weights_of": part}
@@ -130,7 +129,7 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
     exports = [folder for folder in (path, path / "tf2model") if (folder / "saved_model.pb").exists()]
     if not exports:
         return None
-    reader = tf.train.load_checkpoint(str(regular_folder(exports[0]) / "variables" / "variables"))
+    reader = tf.train.load_checkpoint(str(exports[0] / "variables" / "variables"))
     names = reader.get_variable_to_shape_map()
     keys = iter(f"weights/{index}/.ATTRIBUTES/VARIABLE_VALUE" for index in range(len(names)))
     return [reader.get_tensor(key) for key in keys if key in names]

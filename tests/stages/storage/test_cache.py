@@ -1,6 +1,5 @@
 """An entry of the cache is what was written, to the byte, or it is made again."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ def make(folder: Path) -> Contents:
 
 
 OTHERS: dict[str, Callable[[Path], object]] = {
-    "folder": Path.mkdir, "pipe": os.mkfifo, "file": lambda path: path.write_text("{}"), "nothing": lambda _: None,
+    "folder": Path.mkdir, "file": lambda path: path.write_text("{}"), "nothing": lambda _: None,
     "link": lambda path: path.symlink_to("nowhere"),
 }  # fmt: skip
 
@@ -38,7 +37,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a link for the folder": lambda place: replaced(place, "link"),
     "an empty folder": lambda place: replaced(place, "folder"),
 }
-for by in ("folder", "pipe", "nothing"):
+for by in ("folder", "nothing"):
     DAMAGES[f"{by} for a file"] = lambda place, by=by: replaced(place / "images.npy", by)  # type: ignore[misc]
 
 
