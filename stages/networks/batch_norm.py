@@ -8,15 +8,16 @@ import tensorflow as tf
 from stages.networks.keras_internals import all_layers
 
 
-@keras.saving.register_keras_serializable(package="pipeline")
 class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer with the mean and the variance of the global batch, so that replicas equal one device.
 
     On one device it computes what Keras' own does. On several, Keras' `synchronized=True` gives the same numbers, but
     takes minutes to trace a network of fifty such layers: see `_sum`. It also computes the variance as the difference
-    of two large numbers, where this one sums squared deviations. It has the name of Keras' class because files of
-    weights identify layers by it.
+    of two large numbers, where this one sums squared deviations. It has the name and the module of Keras' class, by
+    which files identify layers: they are loaded without this project, as Keras' own.
     """
+
+    __module__ = "keras.layers"
 
     def __init__(self, *, synchronized: bool = True, **kwargs: Any) -> None:
         super().__init__(synchronized=synchronized, **kwargs)
