@@ -1,6 +1,6 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
-import json
+import pickle
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from stages.data.columns import Column, evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
-from stages.exporters.reload import COLUMN, TEXTS
 from stages.networks.complexity import scoring_batch
 from stages.results import Dataset, Model
 from stages.storage.atomic import write_csv
@@ -116,19 +115,13 @@ class Reference:
             reload: carries out orders of `stages.exporters.reload`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
+            given = {True: Path(folder, "features"), False: Path(folder, "inputs")}
             for takes_features, columns in ((True, self.features), (False, self.inputs)):
-                named = {}  # a column may be named as an argument of `savez` is
-                for name, column in columns.items():
-                    if column.dtype == object:
-                        named[f"{TEXTS}{name}"] = np.frombuffer(json.dumps(column.tolist()).encode(), np.uint8)
-                    else:
-                        named[f"{COLUMN}{name}"] = column
-                np.savez(given[takes_features], allow_pickle=False, **named)
-            common: dict[str, Any] = {"batch": self.batch, "calls": CALLS}
+                given[takes_features].write_bytes(pickle.dumps(columns))  # read by a process of this user
             orders = {
                 name: {
-                    **common,
+                    "batch": self.batch,
+                    "calls": CALLS,
                     "features": str(given[exporter.takes_features]),
                     "loader": str(exporter.loader),
                     "path": str(path),
