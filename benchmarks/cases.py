@@ -16,6 +16,7 @@ from stages.data.split import Split
 from stages.features.kinds import image
 from stages.load.digits import digits
 from stages.model import model
+from stages.networks.precision import keras_floats
 from stages.normalize import normalize
 from stages.optimization.gradients import Gradients
 from stages.optimization.optimizers import build_optimizer, learning_rate
@@ -208,9 +209,9 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
     built = build(case, where, dataset)
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=steps, **given)
-    with where.distribution.scope():
-        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4, policy=built.policy)
-        optimizer = build_optimizer(settings.optimizer, rate, built.policy)
+    with where.distribution.scope(), keras_floats(built.policy):
+        rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4)
+        optimizer = build_optimizer(settings.optimizer, rate)
     step = step_of(where, built, dataset, optimizer, settings, case.jit)
     if where.coordinator is None:
         means = Loop(where, step, dataset, settings).run(0, steps)

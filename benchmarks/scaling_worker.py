@@ -60,7 +60,7 @@ def measure(where: Strategy, workers: int, widths: list[int], batch: int) -> dic
         epochs=100, seed=1, steps_per_call=STEPS, batch_size=batch * workers, optimizer=SgdSettings()
     )
     with where.distribution.scope():
-        optimizer = build_optimizer(settings.optimizer, 0.01, built.policy)
+        optimizer = build_optimizer(settings.optimizer, 0.01)
     loop = Loop(where, step_of(where, built, dataset, optimizer, settings), dataset, settings)
     calls = iter(range(CALLS))
     call = _median(lambda: loop.run(next(calls) * STEPS, STEPS), CALLS)

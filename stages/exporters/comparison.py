@@ -129,9 +129,9 @@ class Reference:
                 }
                 for name, (path, exporter) in files.items()
             }
-            reload(list(orders.values()))
+            reload([*orders.values()])
             return [
-                self._compared(name, path, exporter.limit(policy), np.load(orders[name]["answers"]))
+                self._compared(name, path, exporter.limit(policy), np.load(str(orders[name]["answers"])))
                 for name, (path, exporter) in files.items()
             ]
 

@@ -1,7 +1,6 @@
 """Scaling of pixels: composed and fitted to a data set, recorded and saved, and the first layer of a network."""
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,17 +39,7 @@ class Scaled(keras.Model):
     ) -> Any:
         if not self.has_own_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        arguments: dict[str, Any] = {
-            "x": self.scaled(x),
-            "y": y,
-            "y_pred": y_pred,
-            "sample_weight": sample_weight,
-            "training": training,
-        }
-        parameters = inspect.signature(self.core.compute_loss).parameters  # `training` is Keras' own since 3.3
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        taken = {name: value for name, value in arguments.items() if takes_all or name in parameters}
-        return self.core.compute_loss(**taken)
+        return self.core.compute_loss(self.scaled(x), y, y_pred, sample_weight)  # in training
 
 
 def with_scaling(

@@ -6,8 +6,6 @@ replica, worker or part of a batch calls it with its own values.
 """
 
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -226,20 +224,3 @@ def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tup
         return False, "Keras takes the steps"
     on_gpus = all("GPU" in device for device in strategy.devices)
     return on_gpus and not obstacle, obstacle or ("on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs")
-
-
-@contextmanager
-def xla_refusals() -> Iterator[None]:
-    """Turn TensorFlow's error for an operation that XLA cannot compile into one line.
-
-    Raises:
-        UserError: with XLA's reason.
-    """
-    try:
-        yield
-    except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
-        reason = next((line for line in str(error).splitlines() if "XLA" in line or "nimplemented" in line), None)
-        if reason is None:
-            raise
-        problem = f"train.jit=on: XLA cannot compile this network ({reason[:200]})"
-        raise UserError(problem, ("auto", "off"), "train.jit=off") from error

@@ -1,6 +1,5 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -10,7 +9,6 @@ import keras
 import numpy as np
 
 from stages.errors import UserError
-from stages.networks.precision import keras_floats
 from stages.settings.train import (
     CosineSettings,
     CustomOptimizerSettings,
@@ -24,23 +22,19 @@ from stages.targets import made
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def build_optimizer(settings: OptimizerSettings, rate: Rate, policy: str = "float32") -> keras.optimizers.Optimizer:
+def build_optimizer(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
     """Return the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
-    Accumulation is the training loop's.
-
-    Args:
-        policy: of the network that is trained.
+    Accumulation is the training loop's. Call it, and `learning_rate`, in `keras_floats` of the network's policy.
     """
-    with keras_floats(policy):  # the dtype of the rate's variable
-        optimizer = _built(settings, _exact(rate, policy), policy)
+    optimizer = _custom(settings, rate) if isinstance(settings, CustomOptimizerSettings) else _built(settings, rate)
     if settings.clip_norm:
         if name := clipping_of(optimizer):
             problem = f"optimizer.clip_norm={settings.clip_norm:g} with {name} of the optimizer: one would do nothing"
             raise UserError(problem, "one of them", "optimizer.clip_norm=0")
-        optimizer.global_clipnorm = _exact(settings.clip_norm, policy)
+        optimizer.global_clipnorm = settings.clip_norm
     if settings.ema_momentum:
-        optimizer.use_ema, optimizer.ema_momentum = True, _exact(settings.ema_momentum, policy)
+        optimizer.use_ema, optimizer.ema_momentum = True, settings.ema_momentum
     return optimizer
 
 
@@ -52,30 +46,27 @@ def clipping_of(optimizer: keras.optimizers.Optimizer) -> str:
 _KERAS = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW}
 
 
-def _built(settings: OptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
-    if isinstance(settings, CustomOptimizerSettings):
-        return _custom(settings, rate, policy)
+def _built(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
     common = {field.name for field in fields(OptimizerSettings)}
-    arguments = {name: _exact(value, policy) for name, value in vars(settings).items() if name not in common}
-    decay = _exact(settings.weight_decay, policy)
-    return _KERAS[settings.name](rate, weight_decay=decay if settings.name == "adamw" else decay or None, **arguments)
+    arguments = {name: value for name, value in vars(settings).items() if name not in common}
+    decay = settings.weight_decay if settings.name == "adamw" else settings.weight_decay or None
+    return _KERAS[settings.name](rate, weight_decay=decay, **arguments)
 
 
 _OF_TRAINING = ("global_clipnorm", "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 """Arguments of `keras.optimizers.Optimizer` that change how it applies gradients; there are settings instead."""
 
 
-def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras.optimizers.Optimizer:
+def _custom(settings: CustomOptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
     """Return the optimizer that `settings` name."""
     arguments = dict(settings.arguments)
     if settings.weight_decay is not None:
         arguments["weight_decay"] = settings.weight_decay
-    arguments = {name: _exact(value, policy) for name, value in arguments.items()}
     place = f"optimizer._target_={settings._target_}"
     needed = "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments"
     fix = "optimizer._target_=keras.optimizers.Lion"
-    kind = keras.optimizers.Optimizer
-    optimizer = made(kind, settings._target_, place, needed, fix, learning_rate=rate, **arguments)
+    found = made(keras.optimizers.Optimizer, settings._target_, place, needed, fix, learning_rate=rate, **arguments)
+    optimizer: keras.optimizers.Optimizer = found
     if settings.weight_decay is not None and "adam_weight_decay" in vars(optimizer).keys() - arguments.keys():
         optimizer.adam_weight_decay = arguments["weight_decay"]  # Muon's, of the weights that it leaves to Adam
     if refused := [name for name in _OF_TRAINING if getattr(optimizer, name, None)]:
@@ -84,12 +75,9 @@ def _custom(settings: CustomOptimizerSettings, rate: Rate, policy: str) -> keras
     return optimizer
 
 
-def _exact(number: Any, policy: str) -> Any:
-    """Returns a number that Keras does not round: `keras.ops.cast` converts Python's to float32 first."""
-    return np.float64(number) if policy == "float64" and isinstance(number, float) else number
-
-
-_BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
+def _exact(number: float) -> float:
+    """Returns a number of which Keras' schedules make a tensor of its default dtype: of Python's, one of float32."""
+    return np.float64(number) if keras.config.floatx() == "float64" else number
 
 
 def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.Variable]:
@@ -102,7 +90,7 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
         UserError: for a pattern that matches no weight.
     """
     kinds: dict[str, Callable[[keras.Variable], bool]] = {
-        "bias": lambda variable: _BIAS.search(variable.name) is not None,
+        "bias": lambda variable: "bias" in variable.name,
         "vectors": lambda variable: len(variable.shape) <= 1,
     }
     for entry in entries:
@@ -133,23 +121,15 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Mod
     return f"{len(excluded)} of {len(network.trainable_variables)} weights ({names or 'none'})"
 
 
-def learning_rate(
-    peak: float,
-    settings: ScheduleSettings,
-    steps_per_epoch: int,
-    epochs: int,
-    shift: int = 0,
-    policy: str = "float32",
-) -> Rate:
+def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0) -> Rate:
     """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
 
     Args:
         shift: steps of the schedule that precede the optimizer's first.
-        policy: of the network that is trained.
     """
     total = steps_per_epoch * epochs
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
-    peak = _exact(peak, policy)
+    peak = _exact(peak)
     after: Any = peak
     if isinstance(settings, CosineSettings):
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
@@ -171,9 +151,7 @@ def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) 
     fix = "schedule._target_=keras.optimizers.schedules.CosineDecay"
     place = f"schedule._target_={settings._target_}"
     schedule = made(object, settings._target_, place, expected, fix, peak, steps, **settings.arguments)
-    if callable(schedule):
-        return schedule
-    return _exact(float(schedule), "float64" if isinstance(peak, np.float64) else "float32")
+    return schedule if callable(schedule) else _exact(float(schedule))
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:

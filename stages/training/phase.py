@@ -20,7 +20,7 @@ from stages.data.examples import spec_of
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
-from stages.optimization.gradients import Gradients, choose_jit, xla_refusals
+from stages.optimization.gradients import Gradients, choose_jit
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
@@ -83,13 +83,10 @@ class Phase:
         task = model.task.for_training(settings, dataset.train.targets)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
-        with strategy.distribution.scope():
-            self.rate = learning_rate(
-                peak, settings.schedule, per_epoch, settings.epochs, resumed.shift, policy=model.policy
-            )
-            optimizer = build_optimizer(settings.optimizer, self.rate, model.policy)
-            with keras_floats(model.policy):
-                loss = TaskLoss(task)
+        with strategy.distribution.scope(), keras_floats(model.policy):
+            self.rate = learning_rate(peak, settings.schedule, per_epoch, settings.epochs, resumed.shift)
+            optimizer = build_optimizer(settings.optimizer, self.rate)
+            loss = TaskLoss(task)
             # For callbacks, which use `model.optimizer`, and for the network's own `compute_loss`.
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
                 network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
@@ -219,8 +216,7 @@ class Phase:
         began = time.perf_counter()
         interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
         fitting = memory_for_batch("train.batch_size", self.settings.batch_size)
-        compiled = xla_refusals() if self._is_compiled else nullcontext()
-        with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting, compiled:
+        with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting:
             logs = loop.run(progress.step, steps)
         if self._is_traced:
             size = self.settings.batch_size
@@ -254,7 +250,7 @@ class Phase:
     def _save(self) -> None:
         session = self.session
         with session.timing.of("checkpoints"):
-            session.checkpoints.save(self.state.read(self.progress, session.reporter.is_secret))
+            session.checkpoints.save(self.state.read(self.progress))
 
     def _validate(self) -> dict[str, float]:
         """Return loss and metrics on the validation split; for callbacks it is a validation of one batch."""

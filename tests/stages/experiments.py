@@ -18,6 +18,7 @@ from stages.features.kinds import IMAGES, image
 from stages.load.digits import digits
 from stages.load.table import table
 from stages.model import model
+from stages.networks.precision import keras_floats
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Dataset, Model, Strategy
@@ -113,8 +114,8 @@ def start(
     where: Strategy, model: Model, dataset: Dataset, given: TrainSettings, jit: bool = False, first_step: int = 0
 ) -> Loop:
     """Returns a loop that is about to take its first step."""
-    with where.distribution.scope():
-        optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate, model.policy)
+    with where.distribution.scope(), keras_floats(model.policy):
+        optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate)
     return Loop(where, step_of(where, model, dataset, optimizer, given, jit), dataset, given, first_step)
 
 

@@ -191,12 +191,9 @@ def test_class_weights() -> None:
 
 
 def test_jit_is_chosen_and_told() -> None:
-    """`on` says where XLA has no deterministic form of an operation."""
     chosen, _ = usual()
     assert chosen.record.params["jit"] == "off"
     assert "CPUs" in str(chosen.record.params["jit_reason"])
-    with pytest.raises(UserError, match=r"train.jit=on: XLA cannot compile this network .*Try: train.jit=off"):
-        run(one_device(), jit="on")  # deterministic MaxPoolGrad
 
 
 def test_jit_where_xla_can_compile_all() -> None:
