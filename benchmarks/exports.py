@@ -5,7 +5,6 @@ Data: MNIST and tf_flowers in `../shared/data/tfds` where they are prepared, els
 two cores.
 """
 
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +33,8 @@ WAYS: Mapping[str, Sequence[str]] = {
     "parameter_server": ("strategy=parameter_server", "strategy.workers=2", "strategy.servers=1"),
 }
 
-Rows = list[dict[str, str]]
-"""The rows of a run's `formats.csv`: one for each format."""
+Rows = dict[str, dict[str, float]]
+"""The figures of each format of a run."""
 
 
 def cases() -> Iterator[tuple[str, Sequence[str]]]:
@@ -51,25 +50,29 @@ def cases() -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def formats(overrides: Sequence[str], outputs: Path) -> Rows:
-    """Runs one experiment with every format, and returns the rows of its `formats.csv`.
+    """Runs one experiment with every format, and returns the figures of each.
 
     Raises:
         RuntimeError: where the run fails, as it does where a format exceeds its limits.
     """
     pipeline(outputs, *overrides, "export=all", "export.compared_examples=2000", "tracking=off", "inspect.batch_size=8")
-    with Path(summary(outputs)["folder"], "export", "formats.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    rows: Rows = {}
+    for name, value in summary(outputs)["metrics"].items():
+        if name.startswith("export/") and name.count("/") == 2:
+            _, of_format, figure = name.split("/")
+            rows.setdefault(of_format, {})[figure] = value
+    return rows
 
 
 def tables(found: Mapping[str, Rows], failed: Mapping[str, str]) -> str:
     """Returns as Markdown: differences by run and format, what failed, and size and latency in float32."""
-    names = [row["format"] for row in next(iter(found.values()))]
+    names = list(next(iter(found.values())))
     differences = [
-        [run, *(f"{float(row['max_abs_diff']):.1e}, {float(row['agreement']):.2%}" for row in rows)]
+        [run, *(f"{row['max_abs_diff']:.1e}, {row['agreement']:.2%}" for row in rows.values())]
         for run, rows in found.items()
     ]
     sizes = [
-        [run, *(f"{int(row['bytes']) / 2**20:.2f}, {float(row['milliseconds']):.2f}" for row in rows)]
+        [run, *(f"{row['size_mib']:.2f}, {row['milliseconds']:.2f}" for row in rows.values())]
         for run, rows in found.items()
         if run.endswith("float32")
     ]

@@ -10,14 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from stages.exporters import fresh_process
-from stages.exporters.comparison import Compared, Reference, table, write_tables
+from stages.exporters.comparison import Compared, Reference, table
 from stages.exporters.exporter import Exporter
 from stages.exporters.reload import measure
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
 from stages.storage.atomic import atomic_write
-from stages.tables import aligned
+from stages.tables import aligned, markdown
 from stages.targets import made_of
 from stages.tasks.task import Task
 
@@ -28,11 +28,10 @@ def export(
     """Writes every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
 
     All formats take unscaled pixels, as the data set has them, and return probabilities; of tables LiteRT and ONNX take
-    what the encoder returns. The table of their differences is in `export/formats.md` and `export/formats.csv`.
+    what the encoder returns. The table of their differences is in `export/formats.md`.
 
     Raises:
-        UserError: where probabilities are not finite, the model cannot be written in a format, or the file differs by
-            more than the format's limits.
+        UserError: where the model cannot be written in a format, or the file differs by more than the format's limits.
     """
     reporter = reporter or Reporter()
     exporters = _exporters(settings)
@@ -62,10 +61,10 @@ def export(
     if len(rows) > 1:
         for line in aligned(table(rows)):
             reporter.log(f"export      {line}")
-    files = write_tables(rows, place)
+    (place / "formats.md").write_text(markdown(table(rows)))
     for row in rows:
         row.refuse(exporters[row.name], policy)
-    exported = _exported(paths, rows, files, dataset)
+    exported = _exported(paths, rows, place / "formats.md", dataset)
     encoded = [paths[name].name for name, one in exporters.items() if dataset.encoder and not one.takes_features]
     note = f"{', '.join(encoded)}: what the layer `encoder` of model.keras (export=keras) returns" if encoded else ""
     if note:
@@ -102,7 +101,7 @@ def _file(name: str, suffix: str) -> str:
     return f"model{suffix}" if suffix == f".{name}" else f"{name}{suffix}"
 
 
-def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Path, ...], dataset: Dataset) -> Exported:
+def _exported(paths: Mapping[str, Path], rows: list[Compared], formats: Path, dataset: Dataset) -> Exported:
     images = dataset.images
     shape = tuple(int(size or 0) for size in images.shape) if images is not None else ()
     first = "saved_model" if "saved_model" in paths else next(iter(paths))
@@ -113,7 +112,7 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], tables: tuple[Pat
         metrics["export/max_abs_diff"] = difference
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
-    record = Record(metrics=metrics, files={"export": (*own, *others.values(), *tables)})
+    record = Record(metrics=metrics, files={"export": (*own, *others.values(), formats)})
     dtypes = {name: f"{one.dtype}{list(one.shape) or ''}" for name, one in dataset.features.items()}
     columns = {} if images is not None else dtypes
     return Exported(paths[first], shape, dataset.task.names, difference, record, first, others, columns)

@@ -16,8 +16,6 @@ from stages.errors import UserError
 from stages.exporters.exporter import Exporter
 from stages.networks.complexity import scoring_batch
 from stages.results import Dataset, Model
-from stages.storage.atomic import write_csv
-from stages.tables import markdown
 from stages.tasks.task import Task
 
 CALLS = 30
@@ -91,12 +89,6 @@ class Reference:
         predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
         parts = [test.take(np.arange(begin, min(begin + batch, count))) for begin in range(0, count, batch)]
         answers = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
-        if not np.isfinite(answers).all():
-            raise UserError(
-                "the model answers with probabilities that are not finite (nan or inf)",
-                "a model whose weights and statistics are finite",
-                "another training, with a smaller optimizer.learning_rate",
-            )
 
         def plain(columns: Mapping[str, Column]) -> dict[str, np.ndarray]:
             return {name: np.asarray(column[:count]) for name, column in columns.items()}
@@ -149,19 +141,10 @@ class Reference:
 
 
 def table(rows: Sequence[Compared]) -> list[Sequence[str]]:
-    """Return the table for people, its header first."""
+    """Return the table, its header first."""
     header = ("format", "largest difference", "same class", "MiB", "ms an example")
     cells = (
         (f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", f"{row.bytes / 2**20:.2f}", f"{row.milliseconds:.2f}")
         for row in rows
     )
     return [header, *((row.name, *numbers) for row, numbers in zip(rows, cells, strict=True))]
-
-
-def write_tables(rows: Sequence[Compared], folder: Path) -> tuple[Path, Path]:
-    """Write `formats.md` and `formats.csv`, which has all digits, into `folder`, and return their paths."""
-    (folder / "formats.md").write_text(markdown(table(rows)))
-    header = ("format", "file", "max_abs_diff", "agreement", "bytes", "milliseconds")
-    numbers = [(row.name, row.path.name, row.max_abs_diff, row.agreement, row.bytes, row.milliseconds) for row in rows]
-    write_csv(folder / "formats.csv", [header, *numbers])
-    return folder / "formats.md", folder / "formats.csv"
