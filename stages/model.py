@@ -94,13 +94,13 @@ def model(
     if own in ("float64", "bfloat16", "float16"):  # TensorFlow draws other numbers for each dtype of a variable
         keras.utils.set_random_seed(seed)
         network.set_weights(build_on_one_device("float32", {}).get_weights())
-    if not network.trainable_variables:
-        raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _refuse_own_loss(network, dataset)
     _refuse_untracked(network, task)
     loaded = load_weights(network, settings)
     if settings.frozen:
         freeze(network)
+    if not network.trainable_variables:
+        raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
     _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
     params = {
         **loaded,

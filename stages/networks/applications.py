@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.networks.batch_norm import BatchNormalization
-from stages.networks.keras_internals import all_layers, one_line, preprocess_input_of
+from stages.networks.keras_internals import all_layers, preprocess_input_of
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
 
@@ -38,10 +38,14 @@ def application(
         dropout: in front of the dense layer, in [0, 1).
 
     Raises:
-        UserError: for a name or an argument that keras.applications does not have, or images that are too small.
+        UserError: for a name that keras.applications does not have.
+        ValueError: for an argument that it does not take, or images that are too small.
     """
     channels = 3 if input_shape[-1] == 1 else input_shape[-1]
-    backbone = _backbone(_find(name), name, (*input_shape[:2], channels), arguments)
+    try:
+        backbone = _find(name)(include_top=False, weights=None, input_shape=(*input_shape[:2], channels), **arguments)
+    except TypeError as error:  # of an argument that it does not take
+        raise ValueError(str(error)) from error
     is_reversed = input_shape[-1] == 3 and _affine(name)[2]
     return with_head(backbone, input_shape, num_classes, dropout, name.lower(), is_reversed)
 
@@ -100,13 +104,9 @@ application.preprocessing = preprocessing  # type: ignore[attr-defined]
 def _find(name: str) -> Callable[..., keras.Model]:
     functions = {key: value for key, value in vars(keras.applications).items() if inspect.isfunction(value)}
     if name not in functions:
-        lower = {key.lower(): key for key in functions}
-        similar = [lower[key] for key in difflib.get_close_matches(name.lower().replace("_", ""), lower, 3)]
-        raise UserError(
-            f"model.network.name={name} is not in keras.applications",
-            similar or sorted(functions),
-            f"model.network.name={(similar or ['MobileNetV2'])[0]}",
-        )
+        similar = difflib.get_close_matches(name, functions, cutoff=0.0)
+        problem = f"model.network.name={name} is not in keras.applications"
+        raise UserError(problem, sorted(functions), f"model.network.name={similar[0]}")
     return functions[name]
 
 
@@ -125,16 +125,3 @@ def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
         single = single[:, ::-1]
         offset = offset[::-1]
     return np.diag(single), offset, is_reversed
-
-
-def _backbone(
-    function: Callable[..., keras.Model], name: str, shape: tuple[int, ...], arguments: Mapping[str, Any]
-) -> keras.Model:
-    try:
-        return function(include_top=False, weights=None, input_shape=shape, **arguments)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{name} cannot be made for images of {shape[0]}×{shape[1]} with {dict(arguments)} ({one_line(error)})",
-            "images that are large enough, and arguments that it takes",
-            "model=cnn, or model.network.arguments={}",
-        ) from error

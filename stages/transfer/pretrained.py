@@ -195,12 +195,6 @@ def freeze(network: keras.Model) -> None:
             "model.frozen=false",
         )
     backbone.trainable = False
-    if not network.trainable_variables:
-        raise UserError(
-            f"model.frozen=true: {network.name} has no weights but those of its {BACKBONE}, so that none is trained",
-            f"a head after the layer named {BACKBONE}",
-            "model.frozen=false",
-        )
     _infer_from_now_on(backbone)
     set_untracked(backbone, _INFERS, True)
 
