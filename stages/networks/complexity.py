@@ -1,8 +1,8 @@
 """FLOPs, sizes of layer outputs, and summary of a network."""
 
 import math
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,14 +23,8 @@ def flops(network: keras.Model) -> int:
         Exception: of any kind, where the network cannot be traced or profiled.
     """
 
-    def forward(inputs: Any, values: list[tf.Tensor]) -> tf.Tensor:
-        # The variables may be on other devices.
-        with keras.StatelessScope(zip(network.variables, values, strict=True)):
-            return network(inputs, training=False)
-
     one = keras.tree.map_structure(lambda given: tf.TensorSpec((1, *given.shape[1:]), given.dtype), network.input)
-    values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in network.variables]
-    graph = tf.function(forward, autograph=False).get_concrete_function(one, values).graph
+    graph = tf.function(partial(network, training=False), autograph=False).get_concrete_function(one).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
     logger = tf.get_logger()
     before = logger.level
