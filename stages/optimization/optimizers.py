@@ -160,7 +160,6 @@ def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
     return float(keras.ops.convert_to_numpy(value))
 
 
-@keras.saving.register_keras_serializable(package="pipeline")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear growth from 0 to `peak` over `warmup` steps, then `after`: a rate, or a function of the steps since.
 
@@ -183,10 +182,3 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, Any]:
         after = keras.saving.serialize_keras_object(self.after) if callable(self.after) else self.after
         return {"peak": self.peak, "warmup": self.warmup, "after": after, "shift": self.shift}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Schedule":
-        after = config["after"]
-        if isinstance(after, dict):
-            after = keras.saving.deserialize_keras_object(after)
-        return cls(**{**config, "after": after})

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
 from stages.data.examples import Examples, gathering, weights_of
-from stages.errors import UserError
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -36,12 +35,6 @@ class Coordinated:
         self.steps_per_call = 8
         self.waited = None  # workers make their batches within a step
         self._is_traced = False
-        if not dataset.train.is_in_memory:
-            raise UserError(
-                "strategy=parameter_server sends the training examples to its workers, and they do not fit in memory",
-                "examples that do, or strategy=multi_worker",
-                "data.memory_gib=<more>, or strategy=multi_worker",
-            )
         split = dataset.train
         columns = {name: tf.constant(np.asarray(column)) for name, column in split.inputs.items()}
         held = columns, tf.constant(split.targets), weights_of(split)

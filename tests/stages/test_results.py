@@ -14,7 +14,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.export import export
-from stages.optimization.optimizers import Schedule, learning_rate
+from stages.optimization.optimizers import learning_rate
 from stages.results import Trained
 from stages.seeds import derive
 from stages.settings.results import EvaluateSettings, ExportSettings
@@ -45,12 +45,6 @@ def test_schedules_count_in_epochs() -> None:
     warm = replace(cosine, warmup_epochs=2)
     assert [rate_at(at, warm) for at in (0, 9, 19)] == pytest.approx([0.005, 0.05, 0.1])
     assert rate_at(60, warm) == pytest.approx(0.1 * (0.9 * 0.5 * (1 + math.cos(math.pi * 0.5)) + 0.1))
-
-
-def test_a_warm_up_survives_saving() -> None:
-    schedule = Schedule(0.1, 5, keras.optimizers.schedules.CosineDecay(0.1, 50))
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert [float(again(step)) for step in (0, 4, 20)] == [float(schedule(step)) for step in (0, 4, 20)]
 
 
 def test_strategies_are_what_they_say() -> None:
