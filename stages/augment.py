@@ -193,10 +193,11 @@ class Changes:
         if settings.rotation:
             after.append(geometry.move(_spread(numbers["rotation"], settings.rotation), 0.0, 0.0, 0.0, 0.0))
         if settings.zoom:
-            after.append(geometry.zoom(1.0 + _spread(numbers["zoom"], settings.zoom)))
+            side = 1.0 / (1.0 + _spread(numbers["zoom"], settings.zoom))
+            after.append(geometry.crop(side, side, 0.0, 0.0))
         if settings.translation:
             x, y = (_spread(numbers[name], settings.translation) for name in ("shift_x", "shift_y"))
-            after.append(geometry.translate(x * width, y * height))
+            after.append(geometry.crop(tf.ones_like(x), tf.ones_like(x), -x * width, -y * height))
         return before, after
 
     def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:

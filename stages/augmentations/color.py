@@ -33,17 +33,12 @@ def gray_weights(channels: int) -> np.ndarray:
 def adjust(matrices: tf.Tensor, factors: Mapping[str, tf.Tensor], means: tf.Tensor, black: float) -> tf.Tensor:
     """Returns `matrices`, followed by those of `brightness`, `contrast` and `saturation` that have `factors`, [b]."""
     if "brightness" in factors:
-        matrices = brightness(factors["brightness"], black, means.shape[1] - 1) @ matrices
+        matrices = _towards(factors["brightness"], black, means.shape[1] - 1) @ matrices
     if "contrast" in factors:
         matrices = contrast(factors["contrast"], matrices, means) @ matrices
     if "saturation" in factors:
         matrices = saturation(factors["saturation"]) @ matrices
     return matrices
-
-
-def brightness(factor: tf.Tensor, black: float, channels: int) -> tf.Tensor:
-    """Multiplies the distance from `black` by `factor`, [b]."""
-    return _towards(factor, black, channels)
 
 
 def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:

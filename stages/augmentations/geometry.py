@@ -15,7 +15,7 @@ import tensorflow as tf
 def flip(mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
     """Mirrors left to right and top to bottom where the two, bool [b], say so."""
     x, y = (1.0 - 2.0 * tf.cast(mirrors, tf.float64) for mirrors in (mirrors_x, mirrors_y))
-    return _matrix(x, 0.0, 0.0, 0.0, y, 0.0)
+    return crop(x, y, 0.0, 0.0)
 
 
 def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -28,18 +28,11 @@ def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor,
     return _matrix(cosine, shear_x - sine, -x, shear_y + sine, cosine, -y)
 
 
-def translate(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts by pixels, float64 [b]."""
-    return _matrix(tf.ones_like(x), 0.0, -x, 0.0, 1.0, -y)
+def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor | float, y: tf.Tensor | float) -> tf.Tensor:
+    """Crops to `width` and `height`, fractions of the sides, with the center moved by `x` and `y` pixels.
 
-
-def zoom(factor: tf.Tensor) -> tf.Tensor:
-    """Makes the image `factor`, float64 [b], times as large, about its center."""
-    return _matrix(1.0 / factor, 0.0, 0.0, 0.0, 1.0 / factor, 0.0)
-
-
-def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Crops to `width` and `height`, fractions of the sides, with the center moved by `x` and `y` pixels."""
+    Fractions above 1 zoom out; with 1 for both it shifts the image by -x and -y.
+    """
     return _matrix(width, 0.0, x, 0.0, height, y)
 
 
