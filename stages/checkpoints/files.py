@@ -4,7 +4,6 @@ A checkpoint is one `.npz` file, a zip file with a checksum of each part: arrays
 pickled, and reading it executes nothing.
 """
 
-import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -134,15 +133,13 @@ class Checkpoints:
 
     def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
         self._folder = folder
-        self._most = settings.checkpoints_kept
+        self._settings = settings
         self._steps = settings.checkpoint_every_steps
-        self._seconds = settings.checkpoint_every_seconds
         self._written_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         for partial in folder.glob(f"{PARTIAL}*") if folder is not None else ():
-            with contextlib.suppress(OSError):  # a leftover does no harm
-                partial.unlink()
+            partial.unlink()
 
     def steps_left(self, step: int) -> int | None:
         """Returns how many steps after `step` the next one is due, or None; the same in every worker."""
@@ -160,7 +157,7 @@ class Checkpoints:
             self.wait()
         if self.steps_left(step) == self._steps is not None:
             return True
-        return self._writing is None and time.monotonic() - self._written_at >= self._seconds
+        return self._writing is None and time.monotonic() - self._written_at >= self._settings.checkpoint_every_seconds
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Starts to write `checkpoint` once the previous one is on disk."""
@@ -195,5 +192,5 @@ class Checkpoints:
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         write(checkpoint, path)
         earlier = [other for other in checkpoint_files(path.parent) if step_of(other) <= checkpoint.step]
-        for old in earlier[: -self._most]:
+        for old in earlier[: -self._settings.checkpoints_kept]:
             old.unlink()

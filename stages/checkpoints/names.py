@@ -1,12 +1,9 @@
 """Names of checkpoint files. Imports no TensorFlow: resuming, forking and cleaning ask here before it starts."""
 
-import re
 from pathlib import Path
 
 START = "start.npz"
 """Name of the checkpoint that a fork starts from."""
-
-_NAME = re.compile(r"step-([0-9]+)\.npz")
 
 
 def checkpoint_name(step: int) -> str:
@@ -17,10 +14,9 @@ def checkpoint_name(step: int) -> str:
 def checkpoint_files(folder: Path) -> list[Path]:
     """Checkpoints of a training in `folder`, the earliest first.
 
-    What only looks like one (`step-last.npz`, a folder, a FIFO) is no checkpoint, and is left alone.
+    What only looks like one (`step-last.npz`, a FIFO) is no checkpoint, and is left alone.
     """
-    steps = {path: _NAME.fullmatch(path.name) for path in folder.glob("step-*.npz") if path.is_file()}
-    return sorted((path for path, match in steps.items() if match), key=lambda path: (step_of(path), path.name))
+    return sorted((path for path in folder.glob("step-*[0-9].npz") if path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:

@@ -342,7 +342,7 @@ def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind != "O":
         name = f"{prefix}{len(arrays)}"
         arrays[name] = np.array(value)
-        return {"array": name, "scalar": isinstance(value, np.generic)}
+        return {"array": name}
     if type(value) in (list, tuple, set):
         return {type(value).__name__: [_encode(item, prefix, arrays) for item in value]}
     if type(value) is dict:
@@ -355,8 +355,7 @@ def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        array = arrays[value["array"]]
-        return array[()] if value["scalar"] else array
+        return arrays[value["array"]][()]  # of no dimension, a number of NumPy's
     if "dict" in value:
         return {decoded(k, arrays): decoded(v, arrays) for k, v in value["dict"]}
     [(kind, items)] = value.items()

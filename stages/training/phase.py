@@ -259,7 +259,7 @@ class Phase:
         logs = self.validation.score()
         if not math.isfinite(logs["loss"]):
             raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}")
-        if (invalid := self.validation.invalid_weight()) is not None:
+        if (invalid := first_invalid(self.validation.scored.network.trainable_weights)) is not None:
             raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
         self._call("on_test_batch_end", 0, logs)
         self._call("on_test_end", logs)
@@ -296,8 +296,8 @@ class Validation:
         self._model = model
         self._split = dataset.val
         self._is_copy = strategy.coordinator is not None
-        self._scored = model.on_one_device() if self._is_copy else trainable
-        self._scorer = Scorer(strategy, self._scored)
+        self.scored = model.on_one_device() if self._is_copy else trainable
+        self._scorer = Scorer(strategy, self.scored)
         self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
 
     def __len__(self) -> int:
@@ -309,16 +309,12 @@ class Validation:
         scores = self._scorer.score(self._split, self._batch_size)
         return {"loss": scores.loss, **scores.metrics}
 
-    def invalid_weight(self) -> str | None:
-        """Return the path of the first trained weight, as last scored, that is not finite; None where all are."""
-        return first_invalid(self._scored.network.trainable_weights)
-
     def present_model(self) -> Model:
         """Return the whole model with its current weights, on one device where servers hold it."""
         if not self._is_copy:
             return self._model
-        self._scored.network.set_weights(self._model.network.get_weights())
-        return self._scored
+        self.scored.network.set_weights(self._model.network.get_weights())
+        return self.scored
 
 
 def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
