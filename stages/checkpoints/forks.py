@@ -19,20 +19,20 @@ def start_from(source: Path, folder: Path, weights: str = LAST, run: str = "") -
     With `last` the fork continues the other run exactly: weights, optimizer, epoch, step. With `best` it has the
     weights that the other run reported, at the end of their epoch: the optimizer, whose state is that of the last step,
     and the EMA start again, and the learning rate continues at its place in the schedule. A run with
-    `train.restore_best=false` reported the last ones.
+    `train.restore_best=false`, or stopped in its first epoch, has the last ones alone.
 
     Args:
         run: the name of the run that wrote it.
 
     Raises:
-        UserError: where there is none, or it has no best weights yet.
+        UserError: where there is none.
     """
     checkpoint = newest(source, lambda line: None)
     if checkpoint is None:
         raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
     if not checkpoint.is_fork:  # a fork that has not written a checkpoint of its own passes its start on
         reports_best = checkpoint.facts["result"]["restore_best"]
-        checkpoint = _best(checkpoint, run) if weights == BEST and reports_best else _last(checkpoint)
+        checkpoint = _best(checkpoint) if weights == BEST and reports_best else _last(checkpoint)
     write(checkpoint.with_facts(forked={**checkpoint.facts["forked"], "run": run}), folder / START)
 
 
@@ -42,17 +42,13 @@ def _last(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint.with_facts(forked={"what": f"weights of {place} (the last)", "fresh": False})
 
 
-def _best(checkpoint: Checkpoint, run: str) -> Checkpoint:
+def _best(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint of the best weights at the end of their epoch, without a state of the optimizer."""
     facts = checkpoint.facts
     [saved] = [callback["state"] for callback in facts["callbacks"] if callback["kind"] == "BestWeights"]
     best = {key: decoded(value, checkpoint.arrays) for key, value in saved.items()}
-    if not best.get("weights"):
-        raise UserError(
-            f"fork={run} has no best weights yet: it was stopped in its first epoch",
-            "fork_weights=last, which continues where it was",
-            f"fork={run} fork_weights=last",
-        )
+    if not best.get("weights"):  # it was stopped in its first epoch
+        return _last(checkpoint)
     arrays = {**checkpoint.arrays, **{f"model.{index}": array for index, array in enumerate(best["weights"])}}
     parts = {**facts["parts"], "optimizer": None, "steps": None, EMA: None}
     what = f"weights of epoch {best['best_epoch']} (best, {facts['result']['monitor']} {best['best_value']:.4f})"

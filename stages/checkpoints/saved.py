@@ -56,12 +56,9 @@ def restore_trained(
         reporter: warns of test examples that the model was trained on.
 
     Raises:
-        UserError: where the file is damaged, the network is another one, or the data has other classes or images.
+        UserError: where the network is another one, or the data has other classes or images.
     """
-    try:
-        checkpoint = read(saved / NAME)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{saved / NAME} cannot be read: {error}", "the file as it was written") from error
+    checkpoint = read(saved / NAME)
     facts, arrays = checkpoint.facts, checkpoint.arrays
     _check_data(facts["data"], dataset)
     weights = [arrays[f"weight.{index}"] for index in range(len(facts["names"]))]

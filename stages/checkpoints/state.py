@@ -105,16 +105,14 @@ class Progress:
         """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
         return self.epoch - len(self.rows) + 1
 
-    def begin_phase(self, index: int, steps_per_epoch: int, planned: int) -> None:
-        """Continues with the phase `index`, at the start of an epoch even if a callback has cut the last one short."""
-        self.phase = index
-        self.began = self.epoch
-        self.planned = planned
-        self.step = self.epoch * steps_per_epoch
-        self.shift = 0
-        self.clock = Clock()  # its steps have their own duration
-        self.stopping = False
-        self.finished = False
+    def of_next_phase(self, steps_per_epoch: int, planned: int) -> "Progress":
+        """Return that at the start of the next phase: of an epoch, even if a callback has cut the last one short.
+
+        Its steps have their own duration.
+        """
+        step = self.epoch * steps_per_epoch
+        kept = {"rows": self.rows, "logs": self.logs, "start": self.start}
+        return Progress(self.epoch, step=step, phase=self.phase + 1, began=self.epoch, planned=planned, **kept)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":

@@ -213,10 +213,8 @@ def noise_dimensions(inputs: tf.Tensor, noise_shape: Sequence[Any] | None) -> li
 
     Keras 3.15: `_get_concrete_noise_shape` of the backend's `random`; None in `noise_shape` is the size of `inputs`.
     """
-    sizes = list(keras.ops.shape(inputs))
-    if noise_shape is None:
-        return sizes
-    return [own if size is None else size for size, own in zip(noise_shape, sizes, strict=True)]
+    sizes = keras.ops.shape(inputs)
+    return [own if size is None else size for size, own in zip(noise_shape or [None] * len(sizes), sizes, strict=True)]
 
 
 def wrap_backend(module: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

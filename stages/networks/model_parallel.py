@@ -14,7 +14,6 @@ from stages.errors import UserError
 from stages.networks.keras_internals import is_graph_of_layers
 
 
-@keras.saving.register_keras_serializable(package="pipeline")
 class OnDevice(keras.layers.Wrapper):
     """Builds and calls `layer` on `device`, which holds its weights and computes its outputs."""
 
@@ -31,9 +30,6 @@ class OnDevice(keras.layers.Wrapper):
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return self.layer(inputs, *args, **kwargs)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "device": self.device}
 
 
 def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> keras.Model:

@@ -8,10 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.errors import UserError
 from stages.features.kinds import IMAGES, TRAINED_ON
 from stages.results import Dataset, Normalization, Record
-from stages.storage.cache import DamagedError, read_arrays, write_arrays
+from stages.storage.cache import read_arrays, write_arrays
 
 SCALING = "scaling"
 """Name of the layer that scales pixels."""
@@ -100,15 +99,8 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
-    """Returns `dataset` with the scaling that `save_scaling` has written: a trained model keeps it on other data, too.
-
-    Raises:
-        UserError: where it is missing or not what was written.
-    """
-    try:
-        values = read_arrays(saved).facts
-    except (OSError, DamagedError) as error:
-        raise UserError(f"{saved} is not what was written ({error})", "the results of a run as it left them") from error
+    """Returns `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
+    values = read_arrays(saved).facts
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
     if known is not None:

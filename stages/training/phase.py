@@ -50,9 +50,8 @@ class Phase:
     ) -> None:
         self.session = session
         self.plan = plan
-        self._is_by_keras = isinstance(plan.settings, FitSettings)
-        network = session.model.network
-        self._network = network.core if self._is_by_keras else network  # callbacks see the user's own, as in Keras
+        network, is_by_keras = session.model.network, isinstance(plan.settings, FitSettings)
+        self._network = network.core if is_by_keras else network  # callbacks see the user's own, as in Keras
         self._is_traced = False
         with session.timing.of("build"):
             self._build(progress_of(checkpoint) if checkpoint is not None else Progress())
@@ -63,7 +62,7 @@ class Phase:
         with session.timing.of("build"):
             settings = replace(self.settings, epochs=self.last_epoch)
             given: tuple[Any, ...] = (session.strategy, self.step, self.dataset, settings)
-            engine: Any = KerasLoop if self._is_by_keras else Loop
+            engine: Any = KerasLoop if is_by_keras else Loop
             is_coordinated = session.strategy.coordinator is not None
             self.loop = Coordinated(*given) if is_coordinated else engine(*given, self.progress.step)
 
@@ -133,8 +132,7 @@ class Phase:
         with session.timing.of("callbacks"):
             callbacks.on_train_begin()
         if previous is not None:
-            self.progress = previous.progress
-            self.progress.begin_phase(self.plan.index, self._per_epoch, previous.last_epoch)
+            self.progress = previous.progress.of_next_phase(self._per_epoch, previous.last_epoch)
             if self.step.loss_scale is not None and previous.step.loss_scale is not None:
                 self.step.loss_scale.continue_from(previous.step.loss_scale)
         if checkpoint is not None:

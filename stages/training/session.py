@@ -49,10 +49,9 @@ class Timing:
         return before
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Moves seconds from `source` to `target`, at most all of those counted as `source`."""
-        moved = min(seconds, self._seconds[source])
-        self._seconds[source] -= moved
-        self._seconds[target] += moved
+        """Moves seconds that count as `source` to `target`."""
+        self._seconds[source] -= seconds
+        self._seconds[target] += seconds
 
     def metrics(self) -> dict[str, float]:
         """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far.
@@ -163,20 +162,11 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
 
     A fork starts in the phase that its epochs belong to in this training: past `train.epochs`, in the second. One whose
     first phase stopped early stays in the second, unless this training asks for more epochs in the first.
-
-    Raises:
-        UserError: where the checkpoint is in a phase that this training does not have.
     """
     progress = checkpoint.facts["progress"]
     index, epoch = progress["phase"], progress["epoch"]
     if not checkpoint.is_fork:
-        if index >= len(plans):
-            raise UserError(
-                "the checkpoint belongs to another training: it fine-tunes, and train.fine_tune_epochs=0",
-                "the settings that it was made with, or fork=<run id>",
-                "resume=never",
-            )
-        return checkpoint, index
+        return checkpoint, min(index, len(plans) - 1)  # `State` refuses one of a phase that is no longer planned
     planned = max(epoch, progress.get("planned", 0))  # checkpoints of earlier code have none
     if index >= len(plans) or (index and planned < plans[0].settings.epochs):
         return checkpoint.with_progress(phase=0, began=0), 0

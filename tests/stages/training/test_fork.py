@@ -116,12 +116,11 @@ def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(sourc
     assert resumed.record.metrics["val/start_loss"] == whole.record.metrics["val/start_loss"]
 
 
-def test_without_best_weights_it_says_what_to_type(tmp_path: Path) -> None:
+def test_without_best_weights_it_starts_from_the_last(tmp_path: Path) -> None:
     stop(tmp_path / "a", 2)
-    with pytest.raises(UserError, match=r"no best weights yet.*Try: fork=4d9e fork_weights=last"):
-        start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "best", "4d9e")
-    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "last", "4d9e")
-    run(tmp_path / "b")
+    start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints", "best", "4d9e")
+    told = run(tmp_path / "b")[1]
+    assert "forked from 4d9e: weights of epoch 1, step 2 (the last)" in "".join(told.lines)
 
 
 @pytest.mark.smoke
