@@ -53,7 +53,12 @@ class TaskLoss(keras.losses.Loss):
 
 
 class KerasStep:
-    """The network compiled for Keras, with what a training asks of `stages.optimization.train_step.Step`."""
+    """The network compiled for Keras, which takes the steps as `Model.fit` would.
+
+    It has what a training asks of `stages.optimization.train_step.Step` and of `stages.training.loop.Loop`.
+    """
+
+    waited = None  # Keras' function waits for its batches within a step
 
     def __init__(
         self,
@@ -63,9 +68,12 @@ class KerasStep:
         optimizer: keras.optimizers.Optimizer,
         settings: FitSettings,
     ) -> None:
-        self.model = model
-        self.task = task
+        self._strategy = strategy
+        self._model = model
+        self._task = task
+        self._settings = settings
         self.network = network = model.network.core
+        self.steps_per_call = settings.steps_per_call or 1
         if strategy.in_sync > 1 and (name := clipping_of(optimizer)):
             problem = f"train=fit with {name} of the optimizer with several replicas: Keras clips before the sum"
             raise UserError(problem, "", "train=loop")
@@ -73,10 +81,10 @@ class KerasStep:
             self.not_decayed = exclude_from_decay(optimizer, network, settings.optimizer)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
             metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
-            self.loss = TaskLoss(task)
+            self._loss = TaskLoss(task)
             network.compile(
                 self.loss_scale or optimizer,
-                self.loss,
+                self._loss,
                 metrics=metrics,
                 jit_compile=settings.jit == "on",
                 auto_scale_loss=False,
@@ -92,35 +100,29 @@ class KerasStep:
         for metric in self._metrics:
             metric.reset_state()
 
-
-class KerasLoop:
-    """Has Keras take the steps with the batches of the training loop, as `Model.fit` would."""
-
-    waited = None  # Keras' function waits for its batches within a step
-
-    def __init__(
-        self, strategy: Strategy, step: KerasStep, dataset: Dataset, settings: FitSettings, first_step: int
-    ) -> None:
-        self.step = step
-        self.steps_per_call = settings.steps_per_call or 1
-        self._settings = settings
+    def begin(self, dataset: Dataset, settings: TrainSettings, first_step: int) -> "KerasStep":
+        """Take the batches of the training loop from `first_step` on."""
 
         def example(batch: Batch) -> tuple[Any, ...]:
-            weights = step.task.weights(batch.targets, tf.float64)
-            inputs = step.model.network.scaled(network_input(batch.inputs))
+            weights = self._task.weights(batch.targets, tf.float64)
+            inputs = self._model.network.scaled(network_input(batch.inputs))
             return inputs, batch.targets, *(() if weights is None else (weights,))
 
         batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_step)
-        self._batches = iter(distributed(strategy.distribution, lambda context: batches(context).map(example)))
-        step.network.make_train_function()
+        self._batches = iter(distributed(self._strategy.distribution, lambda context: batches(context).map(example)))
+        self.network.make_train_function()
+        return self
+
+    def adapt(self, seconds: float) -> None:
+        """The steps of a call are as asked."""
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Take `steps` steps; return the network's metrics, or what its `train_step` returns where that is more."""
-        network = self.step.network
-        with keras_floats(self.step.model.policy):  # Keras makes its losses at the first step
+        network = self.network
+        with keras_floats(self._model.policy):  # Keras makes its losses at the first step
             for _ in range(steps):
                 logs = network.train_function(self._batches)
-        self.step.loss.check_use(self.step.model, self._settings)
+        self._loss.check_use(self._model, self._settings)
         is_built = all(getattr(metric, "built", True) for metric in network.metrics)  # by the network's own step, too
         results = network.get_metrics_result() if is_built else {}
         return numbers(results if results.keys() == logs.keys() else logs)

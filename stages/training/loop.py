@@ -32,9 +32,8 @@ class Loop:
         source = training_input(
             dataset, settings.batch_size, settings.seed, settings.epochs, first_step, strategy.fixed_shapes
         )
-        self._batches = iter(distributed(strategy.distribution, source))
-        self._is_traced = False
         distribution = strategy.distribution
+        self._batches = iter(distributed(distribution, source))
         clock = _clock()
         with tf.device("/cpu:0"):
             self._waited = waited = tf.Variable(0.0, dtype=tf.float64)
@@ -65,18 +64,17 @@ class Loop:
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
-        began = time.perf_counter()
         with others_needed(f"at step {first_step} or soon after"):
             self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
             self.waited = float(self._waited.numpy())
-            means = self.step.means()
-        if self._is_traced and not self._is_chosen:
+            return self.step.means()
+
+    def adapt(self, seconds: float) -> None:
+        """Choose the steps of a call, once, by the seconds of a step."""
+        if not self._is_chosen:
             # Workers with different numbers of steps would wait for each other forever.
-            step = mean_over_workers(self._strategy, (time.perf_counter() - began) / steps)
-            self.steps_per_call = max(int(CALL_SECONDS / step), 1)
+            self.steps_per_call = max(int(CALL_SECONDS / mean_over_workers(self._strategy, seconds)), 1)
             self._is_chosen = True
-        self._is_traced = True
-        return means
 
 
 def _clock() -> Callable[[], tf.Tensor]:

@@ -1,6 +1,5 @@
 """Asynchronous training under ParameterServerStrategy: workers take steps at their own pace."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ class Coordinated:
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         self.steps_per_call = 8
         self.waited = None  # workers make their batches within a step
-        self._is_traced = False
         split = dataset.train
         columns = {name: tf.constant(np.asarray(column)) for name, column in split.inputs.items()}
         held = columns, tf.constant(split.targets), weights_of(split)
@@ -64,7 +62,6 @@ class Coordinated:
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Has the workers run `steps` steps of one epoch, and waits for them; returns the means of the epoch so far."""
-        began = time.perf_counter()
         size = self._settings.batch_size
         together = self._settings.steps_per_call or 4
         epoch, done = divmod(first_step, self._per_epoch)
@@ -74,7 +71,8 @@ class Coordinated:
             start = tf.constant(epoch * self._per_epoch + step, tf.int64)
             self._coordinator.schedule(self._compiled, (self._splits, examples[step * size : end * size], start))
         self._coordinator.join()
-        if self._is_traced:
-            self.steps_per_call = max(int(CALL_SECONDS * steps / (time.perf_counter() - began)), 1)
-        self._is_traced = True
         return self.step.means()
+
+    def adapt(self, seconds: float) -> None:
+        """Choose the steps of a call by the seconds that each of the last ones took."""
+        self.steps_per_call = max(int(CALL_SECONDS / seconds), 1)

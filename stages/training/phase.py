@@ -26,7 +26,7 @@ from stages.optimization.train_step import Step
 from stages.reporter import Stop
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import FitSettings, TrainSettings
-from stages.training.keras_steps import KerasLoop, KerasStep, TaskLoss
+from stages.training.keras_steps import KerasStep, TaskLoss
 from stages.training.loop import Loop
 from stages.training.memory import memory_for_batch, warn_of_memory
 from stages.training.outcome import diverged, report_completed, report_epoch
@@ -61,10 +61,13 @@ class Phase:
         self.all_epochs = self.last_epoch + plan.later
         with session.timing.of("build"):
             settings = replace(self.settings, epochs=self.last_epoch)
-            given: tuple[Any, ...] = (session.strategy, self.step, self.dataset, settings)
-            engine: Any = KerasLoop if is_by_keras else Loop
-            is_coordinated = session.strategy.coordinator is not None
-            self.loop = Coordinated(*given) if is_coordinated else engine(*given, self.progress.step)
+            self.loop: Any
+            if is_by_keras:
+                self.loop = self.step.begin(self.dataset, settings, self.progress.step)
+            elif session.strategy.coordinator is not None:
+                self.loop = Coordinated(session.strategy, self.step, self.dataset, settings)
+            else:
+                self.loop = Loop(session.strategy, self.step, self.dataset, settings, self.progress.step)
 
     @property
     def params(self) -> dict[str, object]:
@@ -133,8 +136,6 @@ class Phase:
             callbacks.on_train_begin()
         if previous is not None:
             self.progress = previous.progress.of_next_phase(self._per_epoch, previous.last_epoch)
-            if self.step.loss_scale is not None and previous.step.loss_scale is not None:
-                self.step.loss_scale.continue_from(previous.step.loss_scale)
         if checkpoint is not None:
             self.progress = progress = self.state.restore(checkpoint)
             self._network.stop_training = progress.stopping
@@ -219,7 +220,9 @@ class Phase:
         if self._is_traced:
             size = self.settings.batch_size
             examples = min((progress.done + steps) * size, len(self.dataset.train)) - progress.done * size
-            progress.clock.add(time.perf_counter() - began, steps, examples, loop.waited)
+            seconds = time.perf_counter() - began
+            loop.adapt(seconds / steps)
+            progress.clock.add(seconds, steps, examples, loop.waited)
             session.timing.move("steps", "input_wait", loop.waited or 0.0)
         else:
             with stop.nothing_to_keep():
