@@ -5,7 +5,6 @@ the backbone, in the same order and with the same dropout, up to the rounding of
 """
 
 import hashlib
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,7 +37,7 @@ FEATURES = "features"
 """Name of the features of the backbone."""
 
 Arrays = Mapping[str, np.ndarray]
-"""Features of the splits `train` and `val`, float32 [N, h, w, d]."""
+"""Features of the splits `train` and `val`, float32 [N, …, d]."""
 
 
 class OnFeatures(keras.Model):
@@ -125,7 +124,7 @@ def _in_two(network: keras.Model, backbone: keras.Model) -> tuple[keras.Model, O
     """Cuts behind the backbone, or behind global pooling that follows it, which makes features small.
 
     Returns:
-        The front, from the network's input, such as unscaled images, to features [b, h, w, d]; and the head, the rest.
+        The front, from the network's input, such as unscaled images, to features [b, …, d]; and the head, the rest.
 
     Raises:
         ValueError: where it has several inputs or features, or a layer of the head needs others than features.
@@ -143,12 +142,10 @@ def _in_two(network: keras.Model, backbone: keras.Model) -> tuple[keras.Model, O
         [tensor] = after[0].output_tensors
     [_], [output] = graph.inputs, graph.outputs
     before, behind = keras.Model(graph.inputs, tensor), keras.Model(tensor, output)
-    size = tuple(tensor.shape[1:])
-    wide = size if len(size) == 3 else (1, 1, *size)
     [given] = network.inputs
-    plain = keras.layers.Reshape(wide, dtype="float32")(before(network.scaled(given)))
-    features = keras.Input(wide, dtype="float32")
-    head = OnFeatures(features, behind(keras.layers.Reshape(size, dtype="float32")(features)))
+    plain = keras.layers.Identity(dtype="float32")(before(network.scaled(given)))
+    features = keras.Input(tensor.shape[1:], dtype="float32")
+    head = OnFeatures(features, behind(features))
     set_untracked(head, "whole", network)  # tracked, its layers would be counted twice
     return keras.Model(given, plain), head
 
@@ -161,15 +158,14 @@ def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter
     compute = tf.function(lambda inputs: front(inputs, training=False), input_signature=[shape], autograph=False)
     total = sum(-(-len(split) // size) for split in splits.values())
     features: dict[str, np.ndarray] = {}
-    done, examples, began = 0, 0, time.perf_counter()
+    done = 0
     for name, split in splits.items():
         parts = []
         [column] = split.inputs.values()
         for start in range(0, len(split), size):
             parts.append(compute(tf.cast(column[start : start + size], given.dtype)).numpy())
-            done, examples = done + 1, examples + len(parts[-1])
-            rate = examples / (time.perf_counter() - began)
-            reporter.progress(done, total, f"features of the backbone  {rate:,.0f} examples/s")
+            done += 1
+            reporter.progress(done, total, "features of the backbone")
         features[name] = np.concatenate(parts)
     return features
 
