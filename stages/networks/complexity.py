@@ -23,17 +23,12 @@ def flops(network: keras.Model) -> int:
         Exception: of any kind, where the network cannot be traced or profiled.
     """
 
+    from tensorflow.python.framework import ops  # what `tf.compat.v1.profiler` asks, and warns that it is old
+
     one = keras.tree.map_structure(lambda given: tf.TensorSpec((1, *given.shape[1:]), given.dtype), network.input)
     graph = tf.function(partial(network, training=False), autograph=False).get_concrete_function(one).graph
-    options = tf.compat.v1.profiler.ProfileOptionBuilder(tf.compat.v1.profiler.ProfileOptionBuilder.float_operation())
-    logger = tf.get_logger()
-    before = logger.level
-    logger.setLevel("ERROR")  # its warning that the profiler is of TensorFlow 1 is of no use to a user
-    try:
-        counts = tf.compat.v1.profiler.profile(graph, options=options.with_empty_output().build())
-    finally:
-        logger.setLevel(before)
-    return int(counts.total_float_ops)
+    counts = (ops.get_stats_for_node_def(graph, each.node_def, "flops").value for each in graph.get_operations())
+    return sum(int(count or 0) for count in counts)
 
 
 def output_bytes(network: keras.Model) -> list[int]:

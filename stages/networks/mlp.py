@@ -41,11 +41,9 @@ def wide_and_deep(
     """
     inputs, joined = join(input_shape, categories or {})
     deep = _through(_hidden(hidden, dropout), joined)
-    wide, last = (
-        keras.layers.Dense(outputs, dtype=last_dtype(), name=name)(part)
-        for name, part in (("wide", joined), ("deep", deep))
-    )
-    return keras.Model(inputs, keras.layers.Add(dtype=last_dtype())([wide, last]), name="wide_and_deep")
+    dtype = last_dtype()
+    parts = [keras.layers.Dense(outputs, dtype=dtype, name=name)(x) for name, x in (("wide", joined), ("deep", deep))]
+    return keras.Model(inputs, keras.layers.Add(dtype=dtype)(parts), name="wide_and_deep")
 
 
 def _hidden(units: Sequence[int], dropout: float) -> list[keras.layers.Layer]:

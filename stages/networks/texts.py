@@ -75,9 +75,10 @@ def transformer(
         for _ in range(blocks):
             normal = keras.layers.LayerNormalization()(values)
             attention = keras.layers.MultiHeadAttention(max(width // HEAD, 1), HEAD, dropout=dropout)
-            values = ops.add(values, _dropped(attention(normal, normal, attention_mask=attended), dropout))
+            attended_to = attention(normal, normal, attention_mask=attended)
+            values = ops.add(values, keras.layers.Dropout(dropout)(attended_to))
             dense = keras.layers.Dense(4 * width, activation="gelu")(keras.layers.LayerNormalization()(values))
-            values = ops.add(values, _dropped(keras.layers.Dense(width)(dense), dropout))
+            values = ops.add(values, keras.layers.Dropout(dropout)(keras.layers.Dense(width)(dense)))
         return mean_where(keras.layers.LayerNormalization()(values), is_word)
 
     inputs, last = join(input_shape, categories, encoded)
@@ -89,7 +90,3 @@ def positions(length: int, width: int) -> np.ndarray:
     place, number = np.arange(length)[:, np.newaxis], np.arange(width)
     angle = place / 10_000 ** (number // 2 * 2 / width)
     return (AMPLITUDE * np.where(number % 2, np.cos(angle), np.sin(angle))).astype(np.float32)
-
-
-def _dropped(values: Any, rate: float) -> Any:
-    return keras.layers.Dropout(rate)(values) if rate else values
