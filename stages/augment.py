@@ -226,8 +226,7 @@ class Changes:
         if settings.hue:
             matrices = color.hue(_spread(numbers["hue"], settings.hue)) @ matrices
         matrices = drawn.colors(matrices, means, black) if drawn else matrices
-        mixes_channels = channels == 3 and bool(settings.saturation or settings.hue or drawn)
-        return color.recolor(images, matrices, mixes_channels)
+        return color.recolor(images, matrices)
 
 
 def _spread(uniform: tf.Tensor, width: float) -> tf.Tensor:

@@ -75,24 +75,21 @@ def hue(turns: tf.Tensor) -> tf.Tensor:
     return constant + tf.cos(angle) * cosine + tf.sin(angle) * sine
 
 
-def recolor(images: tf.Tensor, matrices: tf.Tensor, mixes_channels: bool) -> tf.Tensor:
+def recolor(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
     """Returns float32 [b, H, W, C] with each pixel multiplied by its image's matrix.
 
-    mixes_channels: whether a new value depends on the other channels; if not, all channels have the same factor.
+    Channel by channel: a matrix product of one image is rounded otherwise than that of several.
     """
     shape = tf.shape(images)
     channels = images.shape[-1]
     exact = tf.cast(matrices, tf.float32)
     offsets = exact[:, None, :channels, channels]
-    if mixes_channels:  # a matrix product of one image is rounded otherwise than that of several
-        old = tf.unstack(tf.reshape(images, [shape[0], -1, channels]), axis=-1)
-        new = [
-            sum((value * exact[:, row, column, None] for column, value in enumerate(old)), offsets[:, :, row])
-            for row in range(channels)
-        ]
-        return tf.reshape(tf.stack(new, axis=-1), shape)
-    flat = tf.reshape(images, [shape[0], -1]) * exact[:, 0, :1] + offsets[:, :, 0]  # far faster with two axes
-    return tf.reshape(flat, shape)
+    old = tf.unstack(tf.reshape(images, [shape[0], -1, channels]), axis=-1)
+    new = [
+        sum((value * exact[:, row, column, None] for column, value in enumerate(old)), offsets[:, :, row])
+        for row in range(channels)
+    ]
+    return tf.reshape(tf.stack(new, axis=-1), shape)
 
 
 def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:

@@ -110,9 +110,10 @@ class Progress:
 
         Its steps have their own duration.
         """
-        step = self.epoch * steps_per_epoch
-        kept = {"rows": self.rows, "logs": self.logs, "start": self.start}
-        return Progress(self.epoch, step=step, phase=self.phase + 1, began=self.epoch, planned=planned, **kept)
+        step, phase = self.epoch * steps_per_epoch, self.phase + 1
+        begun = Progress(self.epoch, step=step, phase=phase, began=self.epoch, planned=planned, start=self.start)
+        begun.rows, begun.logs = self.rows, self.logs
+        return begun
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":

@@ -36,18 +36,20 @@ def keras_hub(
         categories: from inputs of indices to the number of different ones; a text's are its tokens.
 
     Raises:
-        UserError: where the preset has no backbone of these inputs, or the text is not of its tokenizer.
+        UserError: where the preset has no backbone of texts for a text, or that is not of its tokenizer.
     """
     from keras_hub import models, tokenizers  # seconds
 
     folder = str(Path(preset).expanduser())
     loaded = models.Backbone.from_preset(folder, dtype=keras.config.dtype_policy().name)
     if not isinstance(input_shape, Mapping):
-        if isinstance(loaded.input, dict) or len(loaded.input.shape) != 4:
-            raise _refused(preset, loaded, "images", "model=transformer, for texts")
         return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
     if not isinstance(loaded.input, dict) or not {"token_ids", "padding_mask"} <= {*loaded.input} <= OF_TEXTS:
-        raise _refused(preset, loaded, "texts", "model=auto")
+        raise UserError(
+            f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take texts alone",
+            "a backbone of texts",
+            "model=auto",
+        )
     known = tokenizers.Tokenizer.from_preset(folder).vocabulary_size()
 
     def pooled(numbers: Any, count: int, name: str) -> Any:
@@ -61,14 +63,6 @@ def keras_hub(
 
     inputs, joined = join(input_shape, categories or {}, pooled)
     return keras.Model(inputs, head(joined, num_classes, dropout), name="keras_hub")
-
-
-def _refused(preset: str, loaded: keras.Model, what: str, fix: str) -> UserError:
-    return UserError(
-        f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take {what} alone",
-        f"a backbone of {what}",
-        fix,
-    )
 
 
 def _pooled(loaded: keras.Model, numbers: Any) -> Any:

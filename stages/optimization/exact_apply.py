@@ -55,11 +55,6 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     def own_variables(self) -> list[keras.Variable]:
         return [self.dynamic_scale, self.step_counter, self.skipped_steps]
 
-    def continue_from(self, previous: "LossScale") -> None:
-        """Copy the scale and the counts of the previous phase: gradients are about as large as they were."""
-        for variable, before in zip(self.own_variables, previous.own_variables, strict=True):
-            variable.assign(before)
-
 
 class EMA:
     """The exponential moving average of the weights, which Keras' optimizer keeps, in the weights' dtype.

@@ -108,18 +108,6 @@ def test_plateau_and_early_stopping_begin_again_with_a_phase() -> None:
     assert plateau.min_lr == pytest.approx(0.002)
 
 
-def test_the_loss_scale_is_carried_into_the_next_phase() -> None:
-    from stages.optimization.exact_apply import LossScale
-
-    before, after = LossScale(keras.optimizers.SGD()), LossScale(keras.optimizers.SGD())
-    for scale in (before, after):
-        scale.build([keras.Variable(1.0)])
-    for variable, value in zip(before.own_variables, (4.0, 7, 2), strict=True):
-        variable.assign(value)
-    after.continue_from(before)
-    assert [float(one.numpy()) for one in after.own_variables] == [4.0, 7.0, 2.0]
-
-
 @pytest.mark.smoke
 def test_all_callbacks_of_a_hook_share_one_mapping() -> None:
     class Reading(keras.callbacks.Callback):
