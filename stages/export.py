@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from stages.exporters import fresh_process
-from stages.exporters.comparison import Compared, Reference, table
+from stages.exporters.comparison import Compared, compare, table
 from stages.exporters.exporter import Exporter
 from stages.exporters.reload import measure
 from stages.reporter import Reporter, safe_place
@@ -40,8 +40,6 @@ def export(
     if settings.reload == "process":
         fresh_process.prestart()
     model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
-    policy = trained.model.policy
-    reference = Reference.of(trained.model, dataset, settings.compared_examples)
     paths: dict[str, Path] = {}
     for name, exporter in exporters.items():
         path = paths[name] = place / _file(name, exporter.suffix)
@@ -57,13 +55,13 @@ def export(
             safe_place()
 
     reloadable = {name: (paths[name], exporter) for name, exporter in exporters.items() if exporter.loader is not None}
-    rows = reference.compare(reloadable, policy, reload) if reloadable else []
+    rows = compare(trained.model, dataset, reloadable, settings.compared_examples, reload) if reloadable else []
     if len(rows) > 1:
         for line in aligned(table(rows)):
             reporter.log(f"export      {line}")
     (place / "formats.md").write_text(markdown(table(rows)))
     for row in rows:
-        row.refuse(exporters[row.name], policy)
+        row.refuse(exporters[row.name], trained.model.policy)
     exported = _exported(paths, rows, place / "formats.md", dataset)
     encoded = [paths[name].name for name, one in exporters.items() if dataset.encoder and not one.takes_features]
     note = f"{', '.join(encoded)}: what the layer `encoder` of model.keras (export=keras) returns" if encoded else ""

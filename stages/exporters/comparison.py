@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.columns import Column, evenly_spread
+from stages.data.columns import evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
@@ -65,79 +65,60 @@ class Compared:
             )
 
 
-@dataclass(frozen=True)
-class Reference:
-    """Real examples, and what the model answers.
+def compare(
+    model: Model,
+    dataset: Dataset,
+    files: Mapping[str, tuple[Path, Exporter]],
+    examples: int,
+    reload: Callable[[Sequence[Mapping[str, Any]]], object],
+) -> list[Compared]:
+    """Compare the answers of files, reloaded, with those of the model they are of.
 
-    features: by name, [N, ...], as the data set has them; inputs: as the network takes them. expected: float32
-    [N, classes].
+    Args:
+        examples: of the test split at most, evenly spread: it may be in the order of its classes.
+        reload: carries out orders of `stages.exporters.reload`.
     """
-
-    task: Task
-    features: Mapping[str, np.ndarray]
-    inputs: Mapping[str, np.ndarray]
-    expected: np.ndarray
-    batch: int
-
-    @classmethod
-    def of(cls, model: Model, dataset: Dataset, examples: int) -> "Reference":
-        """Returns at most `examples` test examples, evenly spread: a split may be in the order of its classes."""
-        test = dataset.test.take(evenly_spread(len(dataset.test), examples))
-        count = len(test)
-        batch = min(scoring_batch(model.network), 64)
-        # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-        predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
-        parts = [test.take(np.arange(begin, min(begin + batch, count))) for begin in range(0, count, batch)]
-        answers = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
-
-        def plain(columns: Mapping[str, Column]) -> dict[str, np.ndarray]:
-            return {name: np.asarray(column[:count]) for name, column in columns.items()}
-
-        return cls(model.task, plain(test.features), plain(test.inputs), answers, batch)
-
-    def compare(
-        self,
-        files: Mapping[str, tuple[Path, Exporter]],
-        policy: str,
-        reload: Callable[[Sequence[Mapping[str, Any]]], object],
-    ) -> list[Compared]:
-        """Compare the answers of files, reloaded, with those of the model, which is of the Keras policy `policy`.
-
-        Args:
-            reload: carries out orders of `stages.exporters.reload`.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            given = {True: Path(folder, "features"), False: Path(folder, "inputs")}
-            for takes_features, columns in ((True, self.features), (False, self.inputs)):
-                given[takes_features].write_bytes(pickle.dumps(columns))  # read by a process of this user
-            orders = {
-                name: {
-                    "batch": self.batch,
-                    "calls": CALLS,
-                    "features": str(given[exporter.takes_features]),
-                    "loader": str(exporter.loader),
-                    "path": str(path),
-                    "answers": str(Path(folder, f"{name}.npz")),
-                }
-                for name, (path, exporter) in files.items()
+    test = dataset.test.take(evenly_spread(len(dataset.test), examples))
+    batch = min(scoring_batch(model.network), 64)
+    # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
+    predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
+    parts = [test.take(np.arange(begin, min(begin + batch, len(test)))) for begin in range(0, len(test), batch)]
+    expected = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
+    with tempfile.TemporaryDirectory() as folder:
+        given = {True: Path(folder, "features"), False: Path(folder, "inputs")}
+        for takes_features, columns in ((True, test.features), (False, test.inputs)):
+            plain = {name: np.asarray(column[: len(test)]) for name, column in columns.items()}
+            given[takes_features].write_bytes(pickle.dumps(plain))  # read by a process of this user
+        orders = {
+            name: {
+                "batch": batch,
+                "calls": CALLS,
+                "features": str(given[exporter.takes_features]),
+                "loader": str(exporter.loader),
+                "path": str(path),
+                "answers": str(Path(folder, f"{name}.npz")),
             }
-            reload([*orders.values()])
-            return [
-                self._compared(name, path, exporter.limit(policy), np.load(str(orders[name]["answers"])))
-                for name, (path, exporter) in files.items()
-            ]
+            for name, (path, exporter) in files.items()
+        }
+        reload([*orders.values()])
+        rows = []
+        for name, (path, exporter) in files.items():
+            limit = exporter.limit(model.policy)
+            rows.append(_compared(model.task, expected, name, path, limit, np.load(str(orders[name]["answers"]))))
+        return rows
 
-    def _compared(self, name: str, path: Path, allowed: float, answers: Mapping[str, np.ndarray]) -> Compared:
-        rows = answers["rows"]
-        if rows.shape != self.expected.shape:
-            raise UserError(
-                f"export: {path.name} answers with the shape {rows.shape}",
-                f"{self.expected.shape}",
-                "export=saved_model",
-            )
-        difference, agreement = self.task.differ(self.expected, rows, allowed)
-        size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-        return Compared(name, path, difference, agreement, size, float(answers["milliseconds"]))
+
+def _compared(
+    task: Task, expected: np.ndarray, name: str, path: Path, allowed: float, answers: Mapping[str, np.ndarray]
+) -> Compared:
+    rows = answers["rows"]
+    if rows.shape != expected.shape:
+        raise UserError(
+            f"export: {path.name} answers with the shape {rows.shape}", f"{expected.shape}", "export=saved_model"
+        )
+    difference, agreement = task.differ(expected, rows, allowed)
+    size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    return Compared(name, path, difference, agreement, size, float(answers["milliseconds"]))
 
 
 def table(rows: Sequence[Compared]) -> list[Sequence[str]]:

@@ -22,7 +22,6 @@ def flops(network: keras.Model) -> int:
     Raises:
         Exception: of any kind, where the network cannot be traced or profiled.
     """
-
     from tensorflow.python.framework import ops  # what `tf.compat.v1.profiler` asks, and warns that it is old
 
     one = keras.tree.map_structure(lambda given: tf.TensorSpec((1, *given.shape[1:]), given.dtype), network.input)

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from stages.errors import UserError
 from stages.export import export
-from stages.exporters.comparison import Reference
+from stages.exporters.comparison import _compared
 from stages.exporters.litert import LiteRT
 from stages.exporters.reload import load
 from stages.exporters.saved_model import SavedModel
@@ -224,16 +223,11 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
 ) -> None:
     """Two classes that are `gap` apart, which the file has the other way round."""
     expected = np.tile(np.array([0.5, 0.5 - gap], np.float32), (100, 1))
-    images = {"images": np.zeros((100, 1, 1, 1), np.uint8)}
-    reference = Reference(Classification(("a", "b")), images, images, expected, 64)
     file = tmp_path / "model"
     file.touch()
-
-    def reload(orders: Sequence[Mapping[str, Any]]) -> None:
-        np.savez(orders[0]["answers"], rows=expected[:, ::-1], milliseconds=1.0)
-
-    [compared] = reference.compare({"saved_model": (file, SavedModel())}, "float32", reload)
-    assert compared.agreement == agreement
+    answers = {"rows": expected[:, ::-1], "milliseconds": np.array(1.0)}
+    task, limit = Classification(("a", "b")), SavedModel().limit("float32")
+    assert _compared(task, expected, "saved_model", file, limit, answers).agreement == agreement
 
 
 def test_an_exporter_that_is_none_is_refused(tmp_path: Path) -> None:
