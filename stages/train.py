@@ -72,10 +72,10 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     reporter.doing("writing the best weights")
     if phase.step.ema.values and not settings.optimizer.ema_use and place is not None:
         with phase.step.ema.as_weights():
-            save_weights(phase.validation.present_model().network, place / "ema.weights.h5")
+            save_weights(phase.present_model().network, place / "ema.weights.h5")
     if settings.restore_best:
         best.restore()
-    trained = phase.validation.present_model()
+    trained = phase.present_model()
     files = write_files(trained, phase.progress, best, folder)
     chosen = {name: params[name] for name in ("jit", "jit_reason", "steps_per_call")}
     summary = {"train": chosen, **validation_facts(dataset, trained.network)}

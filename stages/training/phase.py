@@ -24,8 +24,8 @@ from stages.optimization.gradients import Gradients, choose_jit
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
-from stages.results import Dataset, Model, Strategy
-from stages.settings.train import FitSettings, TrainSettings
+from stages.results import Model
+from stages.settings.train import FitSettings
 from stages.training.keras_steps import KerasStep, TaskLoss
 from stages.training.loop import Loop
 from stages.training.memory import memory_for_batch, warn_of_memory
@@ -125,7 +125,8 @@ class Phase:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
             self._params["weight_decay_excludes"] = self.step.not_decayed
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
-        self.validation = Validation(model, trainable, self.dataset, strategy, settings)
+        self._scored = model.on_one_device() if strategy.coordinator is not None else trainable
+        self._scorer = Scorer(strategy, self._scored)
         self.result = self.step.ema if settings.optimizer.ema_use else EMA()
 
     def _start(self, checkpoint: Checkpoint | None, previous: "Phase | None") -> None:
@@ -145,7 +146,7 @@ class Phase:
             if checkpoint.is_fork:
                 session.wait_for_turn()
                 with session.timing.of("validation"), self.result.as_weights():
-                    scores = self.validation.score()
+                    scores = self.score()
                 report_fork(checkpoint.facts, self.state.optimizer, progress, scores, session.reporter)
         self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
 
@@ -155,7 +156,7 @@ class Phase:
         with session.reporter.stopping() as stop:
             while not progress.finished:
                 self._train_epoch(stop)
-                session.reporter.doing(f"validating on {len(self.validation):,} {self.dataset.unit}")
+                session.reporter.doing(f"validating on {len(self.dataset.val):,} {self.dataset.unit}")
                 with self.result.as_weights():  # callbacks see them, too
                     with session.timing.of("validation"):
                         progress.logs |= self._validate()
@@ -257,10 +258,10 @@ class Phase:
         """Return loss and metrics on the validation split; for callbacks it is a validation of one batch."""
         self._call("on_test_begin")
         self._call("on_test_batch_begin", 0)
-        logs = self.validation.score()
+        logs = self.score()
         if not math.isfinite(logs["loss"]):
             raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}")
-        if (invalid := first_invalid(self.validation.scored.network.trainable_weights)) is not None:
+        if (invalid := first_invalid(self._scored.network.trainable_weights)) is not None:
             raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
         self._call("on_test_batch_end", 0, logs)
         self._call("on_test_end", logs)
@@ -282,40 +283,20 @@ class Phase:
         if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
             raise diverged(self.progress, self.settings, f"the loss is {loss}")
 
-
-class Validation:
-    """Scores a model on the validation split, and provides it for the result.
-
-    Args:
-        model: the whole one.
-        trainable: the part trained on `dataset`: `model`, or its head, which takes features.
-    """
-
-    def __init__(
-        self, model: Model, trainable: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings
-    ) -> None:
-        self._model = model
-        self._split = dataset.val
-        self._is_copy = strategy.coordinator is not None
-        self.scored = model.on_one_device() if self._is_copy else trainable
-        self._scorer = Scorer(strategy, self.scored)
-        self._batch_size = min(max(settings.batch_size, BATCH), self._scorer.most)
-
-    def __len__(self) -> int:
-        return len(self._split)
-
     def score(self) -> dict[str, float]:
-        """Return loss and metrics of the current weights."""
+        """Return loss and metrics of the current weights on the validation split."""
         self.present_model()
-        scores = self._scorer.score(self._split, self._batch_size)
+        batch_size = min(max(self.settings.batch_size, BATCH), self._scorer.most)
+        scores = self._scorer.score(self.dataset.val, batch_size)
         return {"loss": scores.loss, **scores.metrics}
 
     def present_model(self) -> Model:
         """Return the whole model with its current weights, on one device where servers hold it."""
-        if not self._is_copy:
-            return self._model
-        self.scored.network.set_weights(self._model.network.get_weights())
-        return self.scored
+        model = self.session.model
+        if self.session.strategy.coordinator is None:
+            return model
+        self._scored.network.set_weights(model.network.get_weights())
+        return self._scored
 
 
 def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
