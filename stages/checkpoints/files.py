@@ -175,8 +175,7 @@ class Checkpoints:
         if self._writing is None:
             return
         try:
-            while not self._writing.done():
-                futures.wait([self._writing], timeout=POLL_SECONDS)
+            while not futures.wait([self._writing], timeout=POLL_SECONDS).done:
                 safe_place()
             self._writing.result()
         except OSError as error:

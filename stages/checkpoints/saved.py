@@ -21,6 +21,8 @@ DIGESTS = "train_digests"
 
 NAME = TRAINED.name
 
+_VALIDATED = (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)
+
 
 def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
     """Writes weights, history, and what must be known of the data when the model meets other data.
@@ -36,12 +38,10 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
         "best_epoch": trained.best_epoch,
         "history": [dict(row) for row in trained.history],
         "weights": dict(trained.record.weights or {}),
-        "metrics": {
-            name: float(value) for name, value in trained.record.metrics.items() if name.startswith(("val/", "train/"))
-        },
+        "metrics": {name: float(value) for name, value in trained.record.metrics.items()},
         "names": [weight.path for weight in trained.model.network.weights],
         "data": _facts_of(dataset),
-        **{name: trained.record.summary.get(name) for name in (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)},
+        **{name: trained.record.summary.get(name) for name in _VALIDATED},
     }
     write(Checkpoint(facts, arrays), folder / NAME)
 
@@ -76,8 +76,7 @@ def restore_trained(
     known = known_examples(arrays.get(DIGESTS), dataset.test, "the model", reporter or Reporter())
     kept = ("val/best_", "train/best_epoch", "train/last_epoch", "train/weights_epoch")
     metrics = {name: value for name, value in facts["metrics"].items() if name.startswith(kept)}
-    names = (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)
-    validated = {name: facts[name] for name in names if facts.get(name)}
+    validated = {name: facts[name] for name in _VALIDATED if facts.get(name)}
     record = Record(metrics=metrics, weights=facts["weights"] or None, summary={**known, **validated})
     return Trained(trained, tuple(facts["history"]), int(facts["best_epoch"]), checkpoint.step, record)
 

@@ -115,12 +115,8 @@ def prepare(
     return scale
 
 
-UpdateStep = Callable[[tf.Tensor, tf.Variable, tf.Tensor], None]
-"""Takes a gradient, the variable, and the learning rate, as `keras.optimizers.Optimizer.update_step`."""
-
-
-def update_step_of(optimizer: keras.optimizers.Optimizer) -> UpdateStep:
-    """The optimizer's `update_step`, for Adam and AdamW in one operation a variable.
+def update_step_of(optimizer: keras.optimizers.Optimizer) -> Callable[[tf.Tensor, tf.Variable, tf.Tensor], None]:
+    """The optimizer's `update_step`, of gradient, variable and rate; for Adam and AdamW one operation a variable.
 
     Keras composes an update of a dozen operations for each variable, which take longer to trace, optimize and start
     than to compute: a network of a hundred small variables spends more on them than on its gradients.

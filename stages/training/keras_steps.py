@@ -61,12 +61,7 @@ class KerasStep:
     waited = None  # Keras' function waits for its batches within a step
 
     def __init__(
-        self,
-        strategy: Strategy,
-        model: Model,
-        task: Task,
-        optimizer: keras.optimizers.Optimizer,
-        settings: FitSettings,
+        self, strategy: Strategy, model: Model, task: Task, optimizer: keras.optimizers.Optimizer, settings: FitSettings
     ) -> None:
         self._strategy = strategy
         self._model = model
