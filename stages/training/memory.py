@@ -18,8 +18,8 @@ _COPIES = 6
 """Of the weights, beside themselves: gradients, their sum, two slots, the best epoch's and a checkpoint's."""
 
 
-def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, reporter: Reporter) -> dict[str, int]:
-    """Warn where this host's memory may not suffice; return the estimate to record, `memory_estimate_mib`.
+def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, reporter: Reporter) -> None:
+    """Warn where this host's memory may not suffice.
 
     The estimate holds the outputs of all layers for a batch, or for its part with accumulation, and copies of the
     weights. Nothing is said of GPUs and of other machines: TensorFlow does, once it fails.
@@ -34,7 +34,6 @@ def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, re
             f"train.batch_size={settings.batch_size} may take {needed / _MIB:,.0f} MiB of memory, and "
             f"{free / _MIB:,.0f} are free: a smaller one, or optimizer.accumulation, takes less"
         )
-    return {"memory_estimate_mib": round(needed / _MIB)}
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from stages.training.outcome import diverged, report_completed, report_epoch
 from stages.training.parameter_server import Coordinated
 from stages.training.session import Plan, Session
 from stages.transfer.feature_cache import on_features
-from stages.transfer.pretrained import is_frozen
+from stages.transfer.pretrained import is_frozen, unfreeze
 
 
 class Phase:
@@ -79,9 +79,10 @@ class Phase:
         session = self.session
         model, dataset, strategy, reporter = session.model, session.dataset, session.strategy, session.reporter
         self.settings = settings = self.plan.settings
-        number, (trained, kept) = self.plan.index + 1, self.plan.set_trainable(model.network)
         if self.plan.index:
-            reporter.log(f"phase {number}: {trained:,} weights are trained, {kept:,} are frozen")
+            unfreeze(model.network, self.plan.layers)
+            trained = sum(math.prod(weight.shape) for weight in model.network.trainable_weights)
+            reporter.log(f"phase {self.plan.index + 1}: {trained:,} weights are trained")
         task = model.task.for_training(settings, dataset.train.targets)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
@@ -103,27 +104,22 @@ class Phase:
                         model, dataset, strategy, settings, reporter, session.cache
                     )
         self.is_on_features = trainable is not model
-        self._params: dict[str, object] = {**warn_of_memory(trainable, strategy, settings, reporter)}
-        if self.plan.is_one_of_several or features:
-            self._params |= {f"phase_{number}_trained_parameters": trained, f"phase_{number}_kept_parameters": kept}
-        if features:
-            self._params["features"] = features
-        self._is_compiled, reason = choose_jit(settings, strategy, trainable)
-        jit = "on" if self._is_compiled else "off"
-        self._params |= {"jit": jit, "jit_reason": reason}
+        warn_of_memory(trainable, strategy, settings, reporter)
+        is_compiled, reason = choose_jit(settings, strategy, trainable)
+        jit = "on" if is_compiled else "off"
+        self._params = {"jit": jit, "jit_reason": reason, **({"features": features} if features else {})}
         if reason != "as asked":
             reporter.log(f"train.jit={jit}: {reason}")
         self.step: Any
         if isinstance(settings, FitSettings):
             self.step = KerasStep(strategy, model, task, optimizer, settings)
         else:
-            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, self._is_compiled)
+            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, is_compiled)
             loss.check_use(model, settings)
             gradients.warn_of_draws(reporter)
             self.step = Step(strategy, gradients, optimizer, settings, dataset.train)
         if self.step.not_decayed:
             reporter.log(f"weight decay leaves out {self.step.not_decayed}")
-            self._params["weight_decay_excludes"] = self.step.not_decayed
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
         self._scored = model.on_one_device() if strategy.coordinator is not None else trainable
         self._scorer = Scorer(strategy, self._scored)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
-import numpy as np
 
 from stages.callbacks import BestWeights, Callbacks
 from stages.checkpoints.files import Checkpoint, Checkpoints, from_bytes, newest, to_bytes
@@ -19,7 +18,7 @@ from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.transfer.pretrained import is_frozen, unfreeze
+from stages.transfer.pretrained import is_frozen
 
 PARTS = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints")
 """Parts of a training's time; the remainder is `other`."""
@@ -103,13 +102,6 @@ class Plan:
     @property
     def is_one_of_several(self) -> bool:
         return bool(self.index or self.later)
-
-    def set_trainable(self, network: keras.Model) -> tuple[int, int]:
-        """Make the phase's weights of `network` trainable; return the numbers of trained and of frozen weights."""
-        if self.layers:
-            unfreeze(network, self.layers)
-        trained = sum(int(np.prod(weight.shape)) for weight in network.trainable_weights)
-        return trained, network.count_params() - trained
 
 
 def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ...]:

@@ -93,7 +93,7 @@ def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     model = small_cnn(dataset, where)
     layers = 4 * (8 * 8 * 8 + 4 * 4 * 8 + 4 * 4 * 16 + 2 * 2 * 16 + 64 + 10)  # convolutions, pooling, flat, outputs
     assert layers <= sum(output_bytes(model.network)) <= 2 * layers
-    assert warn_of_memory(model, where, settings(batch_size=64), told)["memory_estimate_mib"] >= 0
+    warn_of_memory(model, where, settings(batch_size=64), told)
     assert not told.lines
     monkeypatch.setattr("stages.training.memory.available_memory", lambda: 2**20)
     warn_of_memory(model, where, settings(batch_size=1024), told)

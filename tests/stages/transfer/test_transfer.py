@@ -34,7 +34,7 @@ def test_a_frozen_backbone_stays_to_the_bit() -> None:
     np.testing.assert_array_equal(weights_inside(trained.model.network), before)
     assert np.max(np.abs(flat(trained.model.network)[len(before) :] - head)) > 1e-3
     assert trained.record.params["features"] == "off: as asked"
-    assert trained.record.params["phase_1_trained_parameters"] == 8 * 10 + 10
+    assert sum(np.size(weight) for weight in trained.model.network.trainable_variables) == 8 * 10 + 10
 
 
 def test_two_replicas_equal_one_device_in_both_phases() -> None:
@@ -77,14 +77,11 @@ def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Pa
     assert list(reporter.rows) == [1, 2, 3, 4]
     rates = [row["train/learning_rate"] for row in trained.history]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4])
-    assert [line for line in reporter.lines if line.startswith("phase")] == [
-        "phase 2: 674 weights are trained, 144 are frozen"
-    ]
+    assert [line for line in reporter.lines if line.startswith("phase")] == ["phase 2: 674 weights are trained"]
     assert [line.split()[1] for line in reporter.lines if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
     pairs = zip(backbone.weights, before, strict=True)
     changed = [weight.path for weight, old in pairs if not np.array_equal(weight, old)]
     assert changed == ["conv_2/kernel", "conv_2/bias"]  # neither conv_1 nor any BatchNorm
-    assert trained.record.params["phase_2_trained_parameters"] == 674
 
 
 def test_a_job_of_a_sweep_computes_no_features_before_its_turn() -> None:
