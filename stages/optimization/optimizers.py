@@ -107,18 +107,9 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
     return [variable for variable in network.trainable_variables if is_excluded(variable)]
 
 
-def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Model, settings: OptimizerSettings) -> str:
-    """Leave the weights of `optimizer.decay_exclude` out of weight decay; call it before the optimizer is built.
-
-    Returns:
-        What is left out, to be shown: "4 of 8 weights (bias, gamma, beta)"; empty without weight decay.
-    """
-    excluded = decay_excluded(network, settings.decay_exclude)
-    optimizer.exclude_from_weight_decay([variable.value for variable in excluded])
-    if not optimizer.weight_decay:
-        return ""
-    names = ", ".join(dict.fromkeys(variable.name for variable in excluded))
-    return f"{len(excluded)} of {len(network.trainable_variables)} weights ({names or 'none'})"
+def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Model, entries: Sequence[str]) -> None:
+    """Leave weights out of weight decay, see `decay_excluded`; call it before the optimizer is built."""
+    optimizer.exclude_from_weight_decay([variable.value for variable in decay_excluded(network, entries)])
 
 
 def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0) -> Rate:

@@ -28,7 +28,6 @@ class Step:
     sums: the variables of these and of the network's own metrics; seeds: variables of random layers that a checkpoint
     holds: none, as they follow from the number of the step.
     ema: the EMA of the weights.
-    not_decayed: the weights that weight decay leaves out, in words.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Step:
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), examples=(), **model.task.all_sums)
-            self.not_decayed = exclude_from_decay(optimizer, model.network, settings.optimizer)
+            exclude_from_decay(optimizer, model.network, settings.optimizer.decay_exclude)
             self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
         self.ema = EMA(optimizer)
         self.sums = [*self.totals.variables, *(v for metric in model.metrics for v in metric.variables)]

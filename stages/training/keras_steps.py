@@ -73,7 +73,7 @@ class KerasStep:
             problem = f"train=fit with {name} of the optimizer with several replicas: Keras clips before the sum"
             raise UserError(problem, "", "train=loop")
         with strategy.distribution.scope(), keras_floats(model.policy):
-            self.not_decayed = exclude_from_decay(optimizer, network, settings.optimizer)
+            exclude_from_decay(optimizer, network, settings.optimizer.decay_exclude)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
             metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
             self._loss = TaskLoss(task)

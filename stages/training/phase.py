@@ -118,8 +118,6 @@ class Phase:
             loss.check_use(model, settings)
             gradients.warn_of_draws(reporter)
             self.step = Step(strategy, gradients, optimizer, settings, dataset.train)
-        if self.step.not_decayed:
-            reporter.log(f"weight decay leaves out {self.step.not_decayed}")
         self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
         self._scored = model.on_one_device() if strategy.coordinator is not None else trainable
         self._scorer = Scorer(strategy, self._scored)
