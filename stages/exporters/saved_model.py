@@ -1,7 +1,6 @@
 """A SavedModel: TensorFlow's own format, for TensorFlow Serving, MLflow and every language with TensorFlow."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from stages.data.decode import decode
 from stages.data.examples import network_dtype, network_input, spec_of
 from stages.exporters.exporter import LOADER, Exporter
 from stages.features.drift import trained_on
-from stages.features.kinds import IMAGES, Feature
+from stages.features.kinds import IMAGES
 from stages.results import Dataset, Model
 
 
@@ -54,27 +53,29 @@ class Serving(tf.Module):
             self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
             self.reading = tf.Variable(json.dumps(dataset.reading), trainable=False, name="reading")
-        specs = {name: tf.TensorSpec((None, *one.shape), _served_dtype(one)) for name, one in dataset.features.items()}
-        self.__dict__["specs"] = specs
+        self.__dict__["specs"] = specs = {
+            name: tf.TensorSpec((None, *one.shape), tf.float32 if one.kind == "image" else tf.as_dtype(one.dtype), name)
+            for name, one in dataset.features.items()
+        }
         self.encoder = dataset.encoder
         if dataset.encoder is not None:
             encode = tf.function(lambda columns: dataset.encoder(columns), autograph=False)
-            self.__dict__["encode"] = encode.get_concrete_function(_named(specs))
+            self.__dict__["encode"] = encode.get_concrete_function(specs)
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"], self.__dict__["task"] = dataset, model.task
+        inputs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in spec_of(dataset).inputs.items()}
         self.__dict__["predict"] = tf.function(
-            lambda inputs: model.task.answers(model.network(network_input(inputs), training=False)),
-            autograph=False,
-        ).get_concrete_function(_named(spec_of(dataset).inputs))  # saving would trace it a second time, and save both
+            lambda inputs: model.task.answers(model.network(network_input(inputs), training=False)), autograph=False
+        ).get_concrete_function(inputs)  # saving would trace it a second time, and save both
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Traces the functions, and returns the signatures by their names."""
         images = self.dataset.images
-        functions: dict[str, Any] = {"serving_default": (self._serve, _named(self.specs))}
+        functions: dict[str, Any] = {"serving_default": (self._serve, self.specs)}
         if images is not None:
             if images.dtype == "uint8" or images.facts["range"] == (0.0, 255.0):
-                specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8)}
-                functions["serve_uint8"] = self._serve, _named(specs)
+                specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8, IMAGES)}
+                functions["serve_uint8"] = self._serve, specs
             if images.shape[-1] in (1, 3):
                 functions["serve_bytes"] = self._serve_bytes, tf.TensorSpec((None,), tf.string, name="encoded")
         for function, spec in functions.values():
@@ -106,11 +107,3 @@ class Serving(tf.Module):
         if (low, high) != (0.0, 255.0):
             pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
         return self._serve({IMAGES: pixels})
-
-
-def _named(specs: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
-    return {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in specs.items()}
-
-
-def _served_dtype(feature: Feature) -> tf.DType:
-    return tf.float32 if feature.kind == "image" else tf.as_dtype(feature.dtype)

@@ -66,11 +66,7 @@ class EMA:
     def __init__(self, optimizer: keras.optimizers.Optimizer | None = None) -> None:
         self._pairs = averages_of(optimizer) if optimizer is not None else []
         self.values = [average for _, average in self._pairs]
-        self.reset()  # Keras begins with zeros, which would stay if the first step is skipped
-
-    def reset(self) -> None:
-        """Set the EMA to the current weights."""
-        for variable, average in self._pairs:
+        for variable, average in self._pairs:  # Keras begins with zeros, which would stay if the first step is skipped
             average.assign(tf.convert_to_tensor(variable))
 
     def assign_to_weights(self) -> None:
