@@ -151,7 +151,7 @@ def test_weights_that_are_not_finite_end_a_training_though_its_loss_is(by: str) 
         run(by, build=build, callbacks=[Poisoning()], epochs=1)
 
 
-def test_any_trained_weight_that_is_not_finite_is_found() -> None:
+def test_any_trained_weight_that_is_not_finite_is_found(tmp_path: Path) -> None:
     network = small_cnn(DATASET, mirrored(2)).network
     assert first_invalid(network.trainable_weights) is None
     for weight in network.trainable_weights[::-1]:
@@ -159,8 +159,8 @@ def test_any_trained_weight_that_is_not_finite_is_found() -> None:
         value.flat[-1] = np.inf
         weight.assign(value)
         assert first_invalid(network.trainable_weights) == weight.path
-    with pytest.raises(UserError, match="that are not finite"):
-        export(Trained(Model(network, TASK, "float32"), (), 1, 0), DATASET, ExportSettings(), Path())
+    with pytest.raises(UserError, match="differs from the model by nan"):
+        export(Trained(Model(network, TASK, "float32"), (), 1, 0), DATASET, ExportSettings(), tmp_path)
 
 
 @pytest.mark.parametrize("by", ["loop", "fit"])
