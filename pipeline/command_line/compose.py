@@ -291,7 +291,7 @@ def _apply(document: DictConfig, override: Override) -> None:
             parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)
             if isinstance(parent, DictConfig) and not dataclasses.is_dataclass(OmegaConf.get_type(parent)):
                 raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error
-            raise unknown_key(name, list(dotted(document)), typed.partition("=")[2]) from error
+            raise unknown_key(name, dotted(document), typed.partition("=")[2]) from error
         raise explain(error, typed=typed) from error
 
 

@@ -123,12 +123,16 @@ def _nearest(name: str, keys: list[str]) -> str:
     return (same_name or difflib.get_close_matches(name, others, 1, cutoff=0.8) or [""])[0]
 
 
-def dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Yields the name of every key below `node`, such as `train.epochs`."""
+def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig, Any]]:
+    """Yield the name of every key below `node`, such as `train.epochs`, the node that has it, and the key there."""
     names: list[Any] = list(node)
     for key in names:
-        if OmegaConf.is_interpolation(node, key):
-            continue  # set under the name that it refers to
-        yield f"{prefix}{key}"
-        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
-            yield from dotted(node[key], f"{prefix}{key}.")
+        yield f"{prefix}{key}", node, key
+        is_here = not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key)
+        if is_here and isinstance(part := node[key], DictConfig):
+            yield from parts(part, f"{prefix}{key}.")
+
+
+def dotted(document: DictConfig) -> list[str]:
+    """Return the name of every key; what refers to another is set under that one's name."""
+    return [name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key)]

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster import ClusterSettings
-from pipeline.config.errors import dotted, explain, unknown_key
+from pipeline.config.errors import dotted, explain, parts, unknown_key
 from pipeline.config.names import check_texts
 from pipeline.config.schemas import (
     GROUPS,
@@ -111,13 +111,12 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         known = {*names, *GROUPS, *choices, *top.pipeline, "load"}
         for key in [key for key in values if key not in known]:
             raise unknown_key(str(key), sorted(name for name in known if "/" not in name), str(values[key]))
-        _refuse_added(document)
+        sweep = read_sweep(document)
         for group, schema in _BASES.items():
             _refuse_without_schema(document, group, schema)
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking = _read_group(document, "tracking", TrackingSettings)
         cluster = _read_group(document, "cluster", ClusterSettings)
-        sweep = read_sweep(document)
         debug = _read_group(document, "debug", DebugSettings, is_optional=True)
     except OmegaConfBaseException as error:
         raise explain(error, dotted(document)) from error
@@ -157,8 +156,7 @@ def read_sweep(document: DictConfig) -> SweepSettings:
     Raises:
         UserError: for a value outside its range, or an option that does not start from the schema.
     """
-    if "sweep" in document:
-        _refuse_added(document.sweep, "sweep", document)
+    _refuse_added(document)
     return _read_group(document, "sweep", SweepSettings, is_optional=True)
 
 
@@ -191,27 +189,14 @@ def _group(values: Mapping[Any, Any], stage: str) -> str:
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
 
 
-def _refuse_added(node: Any, path: str = "", whole: DictConfig | None = None) -> None:
-    """Refuses names that `+`, or a file, adds to a schema that does not have them: nothing would read them.
-
-    Args:
-        node: a part of the configuration, checked with all its parts.
-        path: the name of `node` in the configuration `whole`.
-    """
-    if not isinstance(node, DictConfig) or node._is_none():
-        return
-    whole = node if whole is None else whole
-    schema = OmegaConf.get_type(node)
-    allowed = {entry.name for entry in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
-    names: list[Any] = list(node)
-    for key in names:
-        name = f"{path}.{key}".lstrip(".")
-        if allowed is not None and key not in allowed:
-            other_names = [other_name for other_name in dotted(whole) if not f"{other_name}.".startswith(f"{name}.")]
+def _refuse_added(document: DictConfig) -> None:
+    """Refuse names that `+`, or a file, adds to a schema that does not have them: nothing would read them."""
+    for name, node, key in parts(document):
+        schema = OmegaConf.get_type(node)
+        if dataclasses.is_dataclass(schema) and key not in schema.__dataclass_fields__:
+            others = [other for other in dotted(document) if not f"{other}.".startswith(f"{name}.")]
             value = node._get_node(key)
-            raise unknown_key(name, other_names, "" if OmegaConf.is_config(value) else str(value))
-        if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
-            _refuse_added(node[key], name, whole)
+            raise unknown_key(name, others, "" if OmegaConf.is_config(value) else str(value))
 
 
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
