@@ -7,14 +7,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipeline.command_line.overrides import quoted
 from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
-from pipeline.comparison.rows import ComparedRun, Row, pair
+from pipeline.comparison.rows import ComparedRun, Row
 from pipeline.config.names import split_override
-from pipeline.paths import CONF
 from pipeline.provenance.identity import OF_A_COMMAND
 from stages.evaluation.paired_tests import MetricDifference, changed, unit_of
 
@@ -29,23 +26,17 @@ class Answer:
     choice: str  # the row to take, and on what it was chosen
     commands: Sequence[str]  # that run it, once: of a search with several goals one for each of the best
     sentences: Sequence[str]  # what each row changes against the baseline, that of the row to take first
-    pruned: Sequence[str]  # which trials were pruned, and when: a line, if any
-    unfinished: Sequence[str]  # what became of each other run, and why
+    unfinished: Sequence[str]  # which trials were pruned, and what became of each other run, and why
 
 
 def answer(comparison: Comparison) -> Answer:
     """Return what a comparison says."""
-    return Answer(
-        choice(comparison),
-        _commands(comparison),
-        sentences(comparison),
-        _pruned(comparison.runs),
-        [
-            f"job {run.number} {run.status}: {run.reason or run.folder.name}"
-            for run in comparison.runs
-            if not run.has_finished and run.pruned_after is None
-        ],
-    )
+    pruned = [f"{run.number} (epoch {run.pruned_after})" for run in comparison.runs if run.pruned_after is not None]
+    lines = [f"pruned: trials {_joined(pruned)}"] if pruned else []
+    for run in comparison.runs:
+        if not run.has_finished and run.pruned_after is None:
+            lines.append(f"job {run.number} {run.status}: {run.reason or run.folder.name}")
+    return Answer(choice(comparison), _commands(comparison), sentences(comparison), lines)
 
 
 def choice(comparison: Comparison) -> str:
@@ -67,7 +58,7 @@ def choice(comparison: Comparison) -> str:
         return f"no best setting: {chosen.metric} is not a number in any"
     column = metric_column(chosen.metric)
     better = "lower" if chosen.is_lower_better else "higher"
-    shown = f"{column.text(chosen.best)}{' %' if column.percent else ''}; {better} is better"
+    shown = f"{column.text(chosen.best)}{' %' if '%' in column.style else ''}; {better} is better"
     lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
     if not chosen.tied:
         doubt = "" if chosen.noise else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
@@ -101,11 +92,7 @@ def run_it(run: ComparedRun, has_seeds: bool = False) -> str:
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may say itself what varies
-    own = any(
-        option and (CONF / group).is_dir() and not (CONF / group / f"{option}.yaml").is_file()
-        for group, option in run.summary.choices.items()
-    )
-    folders = [shlex.quote(folder) for folder in run.config_dirs] or (["…"] if own else [])
+    folders = map(shlex.quote, run.config_dirs)
     words = [*(f"--config-dir {folder}" for folder in folders), *(shlex.quote(_typed(line)) for line in lines)]
     return " ".join(["python -m pipeline", *words])
 
@@ -117,16 +104,6 @@ def _typed(line: str) -> str:
     if is_whole or "${" in value or not set(value) & set("()[]{},'\"\\"):
         return line
     return f"{name}{equals}{quoted(value)}"
-
-
-def _pruned(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return which trials were pruned, and when: `pruned: trial 3 after epoch 1, trials 4 and 7 after epoch 2`."""
-    by_epoch: dict[int, list[str]] = {}
-    for run in runs:
-        if run.pruned_after is not None:
-            by_epoch.setdefault(run.pruned_after, []).append(str(run.number))
-    parts = [f"trial{'s' * (len(n) > 1)} {_joined(n)} after epoch {epoch}" for epoch, n in sorted(by_epoch.items())]
-    return [f"pruned: {', '.join(parts)}"] if parts else []
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -141,13 +118,9 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     """Return what a row changes; empty where nothing is known."""
-    parts, primary = [], comparison.primary
+    parts = []
     if difference := comparison.differences.get(row):
-        parts.append(_changes(primary, difference))
-    elif base.values(f"test/{primary}") and row.values(f"test/{primary}"):
-        both = pair(base, row, lambda run: run.metrics.get(f"test/{primary}"))
-        change = changed(primary, float(np.mean(both.second) - np.mean(both.first)))
-        parts.append(f"has a test {primary} {change}{unit_of(primary)} from the baseline's, with no interval,")
+        parts.append(_changes(comparison.primary, difference))
     if (speed := comparison.speeds.get(row)) is not None:
         interval = " in one run each, with no interval"
         if speed.low is not None:

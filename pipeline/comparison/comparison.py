@@ -163,9 +163,8 @@ def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
     ]
     if len(found) != 1:
         text = ",".join(f"{name}={value}" for name, value in settings.items())
-        shown = "; ".join(row.label.replace(" ", ",") for row in rows[:5]) + ("; …" if len(rows) > 5 else "")
-        number = f"{len(found)} combinations have" if found else "no finished run has"
-        raise UserError(f"--baseline {text}: {number} these settings", shown or "finished runs")
+        labels = [row.label.replace(" ", ",") for row in rows]
+        raise UserError(f"--baseline {text}: {len(found)} combinations have these settings", labels)
     return found[0]
 
 

@@ -25,8 +25,7 @@ class Column:
     key: str  # its full name, in CSV
     heading: str  # its short one; empty: it is in CSV alone
     figure: Callable[[Row], Figure | None]
-    style: str = ".4g"  # in which values are written
-    percent: bool = False  # they are fractions, and written times 100
+    style: str = ".4g"  # in which values are written; with % they are fractions, and written times 100
 
     def text(self, row: Row, interval: bool = True) -> str:
         """Return a row's value, with ± standard deviation where it has several runs, and with its interval."""
@@ -43,7 +42,7 @@ class Column:
 
     def _written(self, value: float, style: str) -> str:
         """Return a value in a style, `0.00` where that is what is left of `−0.00`."""
-        text = format(100 * value if self.percent else value, style)
+        text = format(value, style).removesuffix("%")
         if "+" not in self.style:
             return text
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
@@ -51,13 +50,12 @@ class Column:
 
 def metric_column(name: str, heading: str = "", style: str = "") -> Column:
     """Return the column of a metric by its name."""
-    is_accuracy = name.endswith("accuracy")
 
     def figure(row: Row) -> Figure | None:
         mean = row.mean(name)
         return None if mean is None else Figure(mean, row.std(name))
 
-    return Column(name, heading, figure, style or (".2f" if is_accuracy else ".4g"), is_accuracy)
+    return Column(name, heading, figure, style or (".2%" if name.endswith("accuracy") else ".4g"))
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
@@ -109,8 +107,8 @@ def _unit(comparison: Comparison, rate: str) -> str:
 def _difference_column(comparison: Comparison) -> Column:
     is_fraction = comparison.primary == "accuracy"
     heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95 %)"
-    style = "+.2f" if is_fraction else "+.4g"
-    return Column("difference", heading, lambda row: _difference(comparison, row), style, is_fraction)
+    style = "+.2%" if is_fraction else "+.4g"
+    return Column("difference", heading, lambda row: _difference(comparison, row), style)
 
 
 def _difference(comparison: Comparison, row: Row) -> Figure | None:

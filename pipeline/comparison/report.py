@@ -71,7 +71,6 @@ def notes(comparison: Comparison, most: int = 4) -> list[str]:
         *_cut(said.sentences, most),
         *(f"warning: {line}" for line in comparison.warnings),
         *(f"{'run it':11} {command}" for command in said.commands),
-        *said.pruned,
         *_cut(said.unfinished, most),
     ]
 
@@ -96,8 +95,7 @@ def markdown(comparison: Comparison) -> str:
         [tables.markdown(lines).rstrip()] if comparison.rows else [],
         [marks] if comparison.rows else [],
         [f"- {column.heading}: {column.key}" for column in columns],
-        [f"- {line}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.pruned)],
-        [f"- {line}" for line in said.unfinished],
+        [f"- {line}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.unfinished)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -130,17 +128,10 @@ def as_csv(comparison: Comparison) -> str:
     return str(pd.DataFrame(lines).to_csv(index=False))
 
 
-MOST_VALUES = 8
-"""Values of a setting that a sweep's parameter lists."""
-
-
 def varied(comparison: Comparison) -> dict[str, str]:
-    """Return the settings that differ between the rows, each with its values, or the first and last of many."""
+    """Return the settings that differ between the rows, each with its values."""
     values = {name: dict.fromkeys(row.settings.get(name, "") for row in comparison.rows) for name in comparison.names}
-    return {
-        name: ", ".join(found) if len(found) <= MOST_VALUES else f"{len(found)}: {min(found)} … {max(found)}"
-        for name, found in values.items()
-    }
+    return {name: ", ".join(found) for name, found in values.items()}
 
 
 def winning(comparison: Comparison) -> dict[str, float]:

@@ -16,7 +16,6 @@ from pipeline.checks.combinations import refuse_unused
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.schemas import SearchSettings
-from pipeline.redaction import is_secret_name
 from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError
 
@@ -118,14 +117,9 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
         raise ValueError("a list cannot be drawn by its logarithm")
     else:
         return CategoricalDistribution(tuple(dict.fromkeys(override.sweep_string_iterator())))
-    drawn_from: BaseDistribution
-    if isinstance(low, int) and isinstance(high, int) and isinstance(step or 1, int):
-        drawn_from = IntDistribution(low, high, "log" in tags, step or 1)
-    else:
-        drawn_from = FloatDistribution(low, high, "log" in tags, step)
-    if drawn_from.single():
-        raise ValueError("there is one value only")
-    return drawn_from
+    if all(isinstance(part, int) for part in (low, high, step or 1)):
+        return IntDistribution(low, high, "log" in tags, step or 1)
+    return FloatDistribution(low, high, "log" in tags, step)
 
 
 def _is_whole(key: str, document: DictConfig) -> bool:
@@ -149,17 +143,8 @@ BEST = "val/best_"
 
 _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|iou|dice|r2")
 
-OF_VALIDATION = (
-    "data", "data.dir", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "data.val_split",
-    "data.files", "data.target", "data.weight", "data.group", "data.time", "data.split_column",
-)  # fmt: skip
-"""Settings that always change the validation examples, their targets or weights; of others the trials tell."""
-
 OF_TEST = ("test/", "baseline/", "against/")
 """Prefixes of metrics of the test split."""
-
-LARGEST_STARTUP = 10
-STARTUP_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -233,18 +218,12 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
             f"sweep.metric={BEST}accuracy, or of numbers {BEST}rmse",
         )
     countless = [axis.key for axis in axes if axis.grid is None]
-    problem, fix = "", "tpe"
     if settings.sampler == "grid" and countless:
         problem = f"sweep.sampler=grid tries every value, and {countless[0]} is an interval"
-    elif settings.sampler == "cmaes" and all(isinstance(axis.drawn_from, CategoricalDistribution) for axis in axes):
-        problem = "sweep.sampler=cmaes without a number to search"
-    elif settings.sampler == "cmaes" and len(goals) > 1:
-        problem, fix = "sweep.sampler=cmaes has one goal", "nsga2"
-    if problem:
-        raise UserError(problem, "tpe, nsga2 or random", f"sweep.sampler={fix}")
+        raise UserError(problem, "tpe, nsga2 or random", "sweep.sampler=tpe")
     points = Plan(settings, goals, tuple(axes)).points
     trials = min(settings.trials, points or settings.trials)
-    startup = settings.startup_trials or min(LARGEST_STARTUP, math.ceil(trials / STARTUP_SHARE))
+    startup = settings.startup_trials or min(10, math.ceil(trials / 4))
     return Plan(replace(settings, trials=trials, startup_trials=startup), goals, tuple(axes))
 
 
@@ -266,8 +245,8 @@ def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]
     return tuple(map(Goal, metrics, directions))
 
 
-def _listed(value: str | Sequence[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
+def _listed(value: Any) -> list[str]:
+    return [str(one) for one in (value if isinstance(value, list) else [value]) if one is not None]
 
 
 def _direction(metric: str) -> str:
@@ -295,22 +274,13 @@ def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experi
 
 
 def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
-    """Refuse a search without axes, and axes by which no trial would be the best."""
+    """Refuse a search without axes."""
     if not axes:
         raise UserError(
             f"sweep={settings.sampler} searches, and no setting has several values",
             "an interval, a range or a list for at least one setting",
             "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
         )
-    for axis in axes:
-        if axis.key in OF_VALIDATION:
-            raise UserError(
-                f"a search over {axis.key}: its trials would be validated on different examples, so none is the best",
-                "axes that leave the validation examples as they are, or a sweep, which chooses none",
-                f"python -m pipeline -m {axis.key}=<value>,<value>",
-            )
-        if is_secret_name(axis.key):
-            raise UserError(f"a search over {axis.key}: Optuna's file of trials would hold secrets", "other settings")
 
 
 def refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:

@@ -16,11 +16,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from pipeline.paths import shorter
 from pipeline.planning.job import PrunedError
 from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import Plan
-from stages.errors import UserError
 
 STUDY = "study.log"
 """Optuna's journal in a search's folder: any tool for its studies reads it."""
@@ -45,23 +43,16 @@ class Study:
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        """Open the study in `folder`, which no other process has open, or begin one.
-
-        Raises:
-            UserError: where the file is damaged.
-        """
+        """Open the study in `folder`, which no other process has open, or begin one."""
         self.plan = plan
         self.file = folder / STUDY
         _mend(self.file)
-        try:
-            self.optuna = optuna.create_study(
-                storage=open_storage(self.file),
-                study_name=NAME,
-                directions=[goal.direction for goal in plan.goals],
-                load_if_exists=True,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{shorter(self.file)} cannot be read ({error})", "", "resume=never") from error
+        self.optuna = optuna.create_study(
+            storage=open_storage(self.file),
+            study_name=NAME,
+            directions=[goal.direction for goal in plan.goals],
+            load_if_exists=True,
+        )
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
         """Return the trials that were begun, in their order: all of them, or those in `states`."""

@@ -82,15 +82,11 @@ class Search(Session):
     def begin(self, is_new: bool) -> None:
         forked_run(self.first, starts=is_new)
         settings, axes = self.plan.settings, self.plan.axes
-        random = f", the first {settings.startup_trials} at random" if settings.sampler in ("tpe", "cmaes") else ""
-        how = f" by {settings.sampler}{random}"
-        if self.plan.tries_each_point_once:
-            how = f" of {points:,} points" if (points := self.plan.points) != self.total else ", each point once"
+        of_points = f" of {points:,} points" if (points := self.plan.points) else ""
         pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
-        self.console.log(f"{'trials':8} {self.total:,}{how}, {pruned}")
+        self.console.log(f"{'trials':8} {self.total:,}{of_points} by {settings.sampler}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
-            best = "the best trial" if len(self.plan.goals) == 1 else "each of the best trials"
-            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with {best}")
+            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with the best")
         self.console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in self.plan.goals)}")
         for label, axis in zip(("space", *[""] * len(axes)), axes, strict=False):
             self.console.log(f"{label:8} {axis.key}: {axis.text}")
@@ -177,8 +173,7 @@ class Search(Session):
         names = [goal.metric for goal in self.plan.goals]
         if missing := [name for name in names if name not in run.metrics]:
             known = sorted(name for name in run.metrics if not name.startswith(OF_TEST))
-            before = " before the stages after training" if made.only_trains else ""
-            problem = f"sweep.metric={missing[0]}: the runs record no such metric{before}"
+            problem = f"sweep.metric={missing[0]}: the runs record no such metric"
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
         losses = [name for name in names if name.endswith("loss")]
         is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
@@ -205,13 +200,8 @@ class Search(Session):
         settings, own = self.plan.settings, made.experiment.settings.get("strategy")
         if not self.plan.prunes or isinstance(own, (MultiWorkerSettings, ParameterServerSettings)):
             return self.job(made)
-        epochs, startup = _epochs(made.experiment), settings.startup_trials or 1
+        train = made.experiment.of("train", TrainSettings)
+        epochs, startup = train.all_epochs if train else 0, settings.startup_trials or 1
         before = epochs_before(made.experiment, forked_run(made.experiment, starts=False))
         place = (self.study.file, trial._trial_id, self.plan.goals[0].of_epoch, before, epochs)
         return self.job(made, Pruner(*place, settings.pruner, startup, settings.min_epochs))
-
-
-def _epochs(experiment: Experiment) -> int:
-    """Return how many epochs a run trains, unless it stops early; 0 with a training of the user's own."""
-    train = experiment.of("train", TrainSettings)
-    return train.all_epochs if train else 0

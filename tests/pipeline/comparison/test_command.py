@@ -131,8 +131,8 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--baseline", "strategy=tpu"], "strategy=tpu: no finished run has these settings. Expected strategy"),
-        (["--baseline", "mirrored"], "mirrored=: no finished run has these settings"),
+        (["--baseline", "strategy=tpu"], "strategy=tpu: 0 combinations have these settings. Expected one of: strategy"),
+        (["--baseline", "mirrored"], "mirrored=: 0 combinations have these settings"),
         (["--columns", "my/scare"], "no run has a metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),

@@ -109,7 +109,7 @@ def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str
     for text in (" ".join(printed.split()), markdown, page, note):
         assert f": trial {best.number + 1}, optimizer.learning_rate=" in text
         assert f"chosen on val/best_loss ({best.value:.4g}; lower is better), never on test" in text
-        assert re.search(r"pruned: trials? [\d, and]+ after epoch \d", text)
+        assert re.search(r"pruned: trials \d+ \(epoch \d+\)", text)
         assert f"optimizer.learning_rate={best.params['optimizer.learning_rate']!r}" in text
         for wrong in ("no best setting", "× as fast", "baseline", "FINISHED:"):
             assert wrong not in text, text
@@ -139,7 +139,7 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
         assert "the answer" in lines
         commands = [f"python -m pipeline optimizer.learning_rate={rates[number]}" for number in best]
         assert [line[12:] for line in lines if line.startswith("run it")] == commands
-        assert "pruned: trial 3 after epoch 1" in lines
+        assert "pruned: trials 3 (epoch 1)" in lines
         assert not [line for line in lines if "baseline" in line or "fast" in line]
     folder = make_sweep(tmp_path / "t", [MadeRun({"fork": "a", "seed": seed}, None) for seed in "12"])
     status, jobs, _ = read_index(folder)
@@ -211,14 +211,11 @@ def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(o
         pytest.param(["sweep=tpe"], "no setting has several values", marks=pytest.mark.smoke),
         (["sweep=tpe", "seed=1,2", "sweep.metric=baseline/accuracy_difference"], "then tests nothing"),
         (["sweep=tpe", "task.loss._target_=keras.losses.Huber,keras.losses.MeanAbsoluteError"], "not on one scale"),
-        (["sweep=cmaes", "model=mlp,cnn"], "without a number to search"),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
         (["sweep=tpe", "optimizer.learning_rat=interval(0.1,1)"], "optimizer.learning_rate"),
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
-        (["sweep=tpe", "data.split_seed=1,2"], "validated on different examples"),
-        (["sweep=tpe", "data=table", "data.files=a.csv", "data.target=a,b"], "validated on different examples"),
         (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
 )

@@ -14,7 +14,6 @@ from pipeline.config.schemas import SearchSettings
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw
-from stages.errors import UserError
 from tests import commands
 
 pytestmark = pytest.mark.slow
@@ -98,12 +97,6 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(tmp_path: Path) -> 
         names = {path.name for path in draw(study, tmp_path)}
         enough = {"importance.png"} if speed == 2.0 else set()  # nothing can matter to what does not vary
         assert names == {"history.png"} | enough
-
-
-def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
-    (tmp_path / STUDY).write_text("no journal\n" * 10)
-    with pytest.raises(UserError, match="cannot be read"):
-        Study(tmp_path, PLAN)
 
 
 def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study(tmp_path: Path) -> None:
