@@ -45,7 +45,7 @@ REUSED_WITH = (
 
 FORKED_WITH = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
-    "model.network", "precision.policy",
+    "model.network",
 )  # fmt: skip
 """Settings that may not differ from those of the run that is forked: of its data and variables.
 
@@ -107,13 +107,8 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     now = sources(experiment)
     if run.code == now.digest:
         return run
-    folder = Path(run.folder)
-    if run.status == "FINISHED":
-        console.warn(
-            f"the store misses part of {shorter(folder)}; `python -m pipeline.sync {shorter(folder)}` sends it"
-        )
-    else:
-        console.log(new_for_other_code(now, folder, shorter(folder), "run"))
+    if run.status != "FINISHED":
+        console.log(new_for_other_code(now, Path(run.folder), shorter(Path(run.folder)), "run"))
     return None
 
 
@@ -179,10 +174,7 @@ def check_fork(experiment: Experiment, run: Summary) -> None:
         {name: value for name, value in settings.items() if is_among(name, compared) and not is_among(name, _FREE)}
         for settings in both
     )
-    for settings in (before, now):  # the dtype of the variables
-        policy = settings.get("precision.policy")
-        settings["precision.policy"] = policy if policy in ("bfloat16", "float16", "float64") else "float32"
-    expected = "the data, the network, the training stage and the dtype of the variables of that run, or a new run"
+    expected = "the data, the network and the training stage of that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")
 
 
@@ -221,28 +213,18 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
         replace(stage, saved=place if (place := results / stage.name).is_dir() else None) for stage in plan[:first]
     ]
     needed = mark_needed([*saved, *plan[first:]], first)
-    _check_completed(needed[:first], run, experiment)
+    if any(stage.name == TRAIN and stage.is_needed and stage.saved is None for stage in needed):
+        raise UserError(
+            f"run={experiment.run} has no result of its stage {TRAIN} (status: {run.status})",
+            f"a run that has completed it, by a version that keeps {RESULTS}/",
+            f"resume={experiment.run}",
+        )
     running = [stage.name for stage in needed if not stage.is_needed or stage not in needed[:first]]
     free = {name for stage in running for name in (stage, experiment.groups[stage])}
     before, now = _both(run, experiment, (*REUSED_WITH, *free))
     expected = "the settings that its results were made with; only data, strategy and stages that run may have others"
     _refuse_differing(f"run={experiment.run}", before, now, expected, f"fork={experiment.run}")
     return tuple(needed)
-
-
-def _check_completed(before: Sequence[PlannedStage], run: Summary, experiment: Experiment) -> None:
-    """Refuse a run that has not saved its training, or ended before a needed stage."""
-    lacking = [stage.name for stage in before if stage.name == TRAIN and stage.is_needed and stage.saved is None]
-    for stage in before:
-        outcome = run.stages.get(stage.name)
-        if stage.action == "runs" and outcome is not None and outcome.status in ("skipped", "failed"):
-            lacking.append(stage.name)
-    if lacking:
-        raise UserError(
-            f"run={experiment.run} has no result of its stage {lacking[0]} (status: {run.status})",
-            f"a run that has completed it, by a version that keeps {RESULTS}/",
-            f"resume={experiment.run}",
-        )
 
 
 def reused_run(experiment: Experiment) -> Summary | None:

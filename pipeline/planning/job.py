@@ -151,15 +151,12 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
         supervises: whether the run is written by processes that this one starts, which claim the folder, too.
 
     Raises:
-        UserError: where another process works there or has finished the run, or the folder cannot be made.
+        UserError: where another process works there or has finished the run.
     """
     folder = job.folder or new_folder(job.experiment)
     is_new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK).open("a").close()  # its time is that of the run's beginning
-    except OSError as error:
-        raise UserError(f"no run can be begun in {folder} ({error.strerror})", "room to write in") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LOCK).open("a").close()  # its time is that of the run's beginning
     try:
         with locked(folder, shared=job.is_supervised) as lock:
             if supervises:

@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from pipeline.config.experiment import Experiment
-from pipeline.paths import CONF
 from pipeline.targets import load, named_parameters, signature
 from stages.errors import UserError
 from stages.targets import target_of
@@ -58,7 +55,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     plan: list[PlannedStage] = []
     results: list[str] = []
     for name, makes in experiment.pipeline.items():
-        target = _target(experiment.settings[name], name)
+        target = str(target_of(experiment.settings[name]) or "")
         _refuse_settings_without_reader(experiment, name, target)
         inputs = []
         for parameter, entry in _parameters(name, target).items():
@@ -68,20 +65,12 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
                 raise UserError(
                     f"the stage {name} takes `{parameter}`, which no earlier stage makes",
                     f"a stage before {name} that makes `{parameter}`",
-                    _with_stage_that_makes(parameter, experiment),
+                    f"pipeline.<stage>={parameter}",
                 )
         option = experiment.choices.get(experiment.groups[name], "")
         plan.append(PlannedStage(name, target, option, tuple(inputs), makes))
         results.append(makes)
     return tuple(plan)
-
-
-def _with_stage_that_makes(result: str, experiment: Experiment) -> str:
-    """Return what to type: the stage that the command has taken out, else the pipeline that has all."""
-    standard = OmegaConf.load(CONF / "pipeline" / "standard.yaml")
-    maker = next((str(stage) for stage, makes in standard.items() if makes == result), "")
-    is_out = maker in experiment.document.pipeline and experiment.pipeline.get(maker) != result
-    return f"pipeline.{maker}={result}" if is_out else "pipeline=standard"
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:
@@ -100,15 +89,6 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
 @functools.cache  # every job of a sweep has the same stages
 def _parameters(stage: str, target: str) -> Mapping[str, inspect.Parameter]:
     return named_parameters(signature(stage, target))
-
-
-def _target(settings: Any, stage: str) -> str:
-    target = target_of(settings)
-    if not target:
-        raise UserError(
-            f"the settings of the stage {stage} name no function", "`_target_` in its YAML file", f"+{stage}._target_=…"
-        )
-    return str(target)
 
 
 def after_training(experiment: Experiment) -> list[str]:

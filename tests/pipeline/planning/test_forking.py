@@ -13,7 +13,6 @@ from tests.pipeline.experiments import experiment
 
 OTHERS = {
     "model=mlp": "model.network._target_ was stages.networks.cnn.cnn",
-    "precision=bfloat16 optimizer=sgd": "precision.policy was float32 and is bfloat16",
     "data.split_seed=7": "data.split_seed was 42 and is 7",
     "data=synthetic": "data._target_",
     "train=fit": "train._target_ was stages.train.train and is stages.train.fit",
