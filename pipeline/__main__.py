@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pipeline import __version__
 from pipeline.command_line.arguments import help_text, names_run, read_arguments
 from pipeline.command_line.command import exit_code
-from pipeline.config.names import check_texts, read_options
+from pipeline.config.names import read_options
 from pipeline.exit_codes import DONE
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, signals, streams
@@ -43,7 +43,6 @@ def main() -> NoReturn:
 
 def _execute() -> int:
     """Execute the command and return the exit code. Help is printed before anything heavy is imported."""
-    check_texts(sys.argv[1:])
     arguments = read_arguments(sys.argv[1:])
     if arguments.help:
         print(help_text(read_options(arguments.folders)), end="")
@@ -100,7 +99,7 @@ def _run_sweep(composer: "Composer") -> int:
     from pipeline.sweep.run import refuse_too_many, run_sweep
 
     total = len(composer.grid)
-    first = composer.first()
+    first = next(composer.jobs())
     refuse_too_many(total, read(first.document, first.choices).max_jobs)
     return run_sweep(composer.jobs(), total, Console(), composer.sweep)
 

@@ -15,8 +15,8 @@ from pipeline.paths import CONF
 def refused() -> str:
     """Returns the table of refused combinations of settings: why, and what to type instead."""
     rows = ["| combination | why | try |", "|---|---|---|"]
-    for rule in COMBINATIONS:
-        rows.append(f"| {_typed(rule.combination)} | {_linked(rule.reason)} | {_typed(rule.fix)} |")
+    for combination, reason, fix in COMBINATIONS:
+        rows.append(f"| {_typed(combination)} | {_linked(reason)} | {_typed(fix)} |")
     return "\n".join(rows)
 
 

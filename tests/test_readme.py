@@ -42,7 +42,7 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     if composer.searches:  # its axes have no first value
         assert composer.sweep is not None
         return
-    composed = composer.first() if composer.is_sweep else composer.one()
+    composed = next(composer.jobs()) if composer.is_sweep else composer.one()
     prepare(read(composed.document, composed.choices))
 
 

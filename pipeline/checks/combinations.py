@@ -7,7 +7,6 @@ setting that is on (`optimizer.clip_norm`), has one of several values (`train.ji
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,7 +14,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
-from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
+from stages.settings.model import ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
 
@@ -43,14 +42,6 @@ def _shares_unequally(experiment: Experiment) -> bool:
     return train is not None and train.batch_size % replicas > 0
 
 
-def _has_backbone(experiment: Experiment) -> bool:
-    """Return whether the network may have a layer `backbone`: this project's others have none."""
-    model = experiment.of("model", ModelSettings)
-    network: Any = model.network if model else None
-    is_ours = type(network) in SCHEMAS["network"].values() and network._target_ == type(network)._target_
-    return not is_ours or isinstance(network, (ApplicationSettings, KerasHubSettings))
-
-
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "GPUs": lambda _: machine.gpus(),
     "a GPU of compute capability below 8.0": lambda experiment: (
@@ -60,7 +51,6 @@ FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "an odd number of replicas": lambda experiment: (expected_replicas(experiment) or 0) % 2,
     "batches that replicas share unequally": _shares_unequally,
     "workers": lambda experiment: experiment.members,
-    "a backbone": _has_backbone,
     "changes of images": lambda one: True in (_setting(one, "augment.changes"), _setting(one, "augment.mixes")),
     "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
     "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
@@ -121,134 +111,60 @@ def found(combination: str, experiment: Experiment) -> str | None:
     return " ".join(shown)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A combination that cannot work: why, and what to type."""
-
-    combination: str
-    reason: str
-    fix: str
-
-    def error(self, experiment: Experiment) -> UserError | None:
-        """Error for an experiment that has the combination."""
-        text = found(self.combination, experiment)
-        return UserError(f"{text.removeprefix('with ')}: {self.reason}", "", self.fix) if text else None
-
-
 _KERAS = "github.com/keras-team/keras/issues"
 
 COMBINATIONS = (
-    Rule("augment.where=model with train=fit", "Keras' fit takes its own steps", "augment.where=input"),
-    Rule(
-        "augment.where=model with strategy=parameter_server,tpu",
-        "the input of workers cannot hand over random numbers, and XLA cannot resample images",
-        "augment.where=input",
-    ),
-    Rule(
-        "cluster=tf_config,hosts,custom with strategy=* without workers",
-        "it runs members of a strategy",
-        "strategy=multi_worker",
-    ),
-    Rule(
-        "deterministic=true with strategy=parameter_server",
-        "workers take steps in no fixed order",
-        "deterministic=false",
-    ),
-    Rule("strategy.reduction=nccl without GPUs", "NCCL connects GPUs", "strategy.reduction=auto"),
-    Rule("strategy.communication=nccl without GPUs", "NCCL connects GPUs", "strategy.communication=auto"),
-    Rule(
-        "strategy.reduction=hierarchical_copy with an odd number of replicas",
-        "TensorFlow adds up halves, and loses a replica of an odd number",
-        "strategy.reduction=auto",
-    ),
-    Rule(
-        "train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
-        f"Keras' fit works on one device and on its mirrored replicas ({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
-        "train=loop",
-    ),
-    Rule("train=fit with optimizer.accumulation>1", "Keras counts batches, and fails on replicas", "train=loop"),
-    Rule(
-        "train=fit with optimizer.clip_norm with several replicas",
-        "Keras clips before the sum over the replicas",
-        "train=loop",
-    ),
-    Rule(
-        "train=fit with train.jit=on with several replicas",
-        "compiled code cannot reach the other replicas' variables",
-        "train=loop",
-    ),
-    Rule(
-        "train=fit with precision=mixed,mixed_float16 with several replicas",
-        "Keras looks for an overflow of float16 before the sum, so that an overflow in one replica reaches all",
-        "train=loop",
-    ),
-    Rule("train=fit with precision=float16", "Keras scales the loss in mixed precision alone", "train=loop"),
-    Rule(
-        "train=fit with batches that replicas share unequally",
-        f"Keras averages the replicas' means, which is wrong where their batches differ in size ({_KERAS}/19891)",
-        "train=loop",
-    ),
-    Rule("train.jit=on with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
-    Rule(
-        "optimizer.ema_momentum with precision=bfloat16,float16",
-        "an average of so few digits does not move",
-        "precision=mixed",
-    ),
-    Rule("model.frozen=true without a backbone", "no layer of the network has that name", "model.frozen=false"),
-    Rule(
-        "model.weights=imagenet without a backbone",
-        "they are the weights of a backbone of keras.applications",
-        "model.weights=none",
-    ),
-    Rule("model.weights=runs:/*,models:/* with tracking=off", "no store knows where they are", "tracking=local"),
-    Rule(
-        "model.frozen=true with strategy=model_parallel",
-        "it distributes whole layers, and a backbone is one",
-        "strategy=one_device",
-    ),
-    Rule(
-        "train.fine_tune_epochs without model.frozen",
-        "no layer is frozen that it could unfreeze",
-        "model.frozen=true",
-    ),
-    Rule(
-        "train.fine_tune_epochs with strategy=parameter_server",
-        "its servers keep the variables of one optimizer",
-        "strategy=one_device",
-    ),
-    Rule(
-        "precision=mixed_float16,float16,float64 with strategy=tpu",
-        "a TPU computes in float32 and bfloat16",
-        "precision=mixed",
-    ),
-    Rule(
-        "precision=bfloat16 with strategy=multi_worker",
-        "TensorFlow's collectives cannot send bfloat16 variables",
-        "precision=mixed_bfloat16",
-    ),
-    Rule(
-        "precision=bfloat16,float16 with optimizer=adam,adamw",
-        "beta_2 of 0.999 is rounded to 1 or squares of small gradients to 0, and nothing is learned",
-        "precision=mixed_bfloat16",
-    ),
-    Rule(
-        "precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
-        "it cannot compute in bfloat16",
-        "precision=mixed_float16",
-    ),
-    Rule("export.register with tracking=off", "models are registered in MLflow", "tracking=local"),
-    Rule(
-        "export.register without a SavedModel",
-        "it is the format that becomes a model in MLflow",
-        "export=saved_model",
-    ),
-    Rule("export.alias without export.register", "an alias is one of a registered model", "export.register=my_model"),
-    Rule(
-        "export.alias with export.promote_if=better,higher without predictions",
-        "models are compared by the predictions that evaluate writes",
-        "evaluate.predictions=true",
-    ),
-)
+    ("augment.where=model with train=fit", "Keras' fit takes its own steps", "augment.where=input"),
+    ("augment.where=model with strategy=parameter_server,tpu",
+     "the input of workers cannot hand over random numbers, and XLA cannot resample images", "augment.where=input"),
+    ("cluster=tf_config,hosts,custom with strategy=* without workers",
+     "it runs members of a strategy", "strategy=multi_worker"),
+    ("deterministic=true with strategy=parameter_server",
+     "workers take steps in no fixed order", "deterministic=false"),
+    ("strategy.reduction=nccl without GPUs", "NCCL connects GPUs", "strategy.reduction=auto"),
+    ("strategy.communication=nccl without GPUs", "NCCL connects GPUs", "strategy.communication=auto"),
+    ("strategy.reduction=hierarchical_copy with an odd number of replicas",
+     "TensorFlow adds up halves, and loses a replica of an odd number", "strategy.reduction=auto"),
+    ("train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
+     f"Keras' fit works on one device and on its mirrored replicas ({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
+     "train=loop"),
+    ("train=fit with optimizer.accumulation>1", "Keras counts batches, and fails on replicas", "train=loop"),
+    ("train=fit with optimizer.clip_norm with several replicas",
+     "Keras clips before the sum over the replicas", "train=loop"),
+    ("train=fit with train.jit=on with several replicas",
+     "compiled code cannot reach the other replicas' variables", "train=loop"),
+    ("train=fit with precision=mixed,mixed_float16 with several replicas",
+     "Keras looks for an overflow of float16 before the sum, so that an overflow in one replica reaches all",
+     "train=loop"),
+    ("train=fit with precision=float16", "Keras scales the loss in mixed precision alone", "train=loop"),
+    ("train=fit with batches that replicas share unequally",
+     f"Keras averages the replicas' means, which is wrong where their batches differ in size ({_KERAS}/19891)",
+     "train=loop"),
+    ("train.jit=on with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
+    ("optimizer.ema_momentum with precision=bfloat16,float16",
+     "an average of so few digits does not move", "precision=mixed"),
+    ("model.weights=runs:/*,models:/* with tracking=off", "no store knows where they are", "tracking=local"),
+    ("model.frozen=true with strategy=model_parallel",
+     "it distributes whole layers, and a backbone is one", "strategy=one_device"),
+    ("train.fine_tune_epochs without model.frozen", "no layer is frozen that it could unfreeze", "model.frozen=true"),
+    ("train.fine_tune_epochs with strategy=parameter_server",
+     "its servers keep the variables of one optimizer", "strategy=one_device"),
+    ("precision=mixed_float16,float16,float64 with strategy=tpu",
+     "a TPU computes in float32 and bfloat16", "precision=mixed"),
+    ("precision=bfloat16 with strategy=multi_worker",
+     "TensorFlow's collectives cannot send bfloat16 variables", "precision=mixed_bfloat16"),
+    ("precision=bfloat16,float16 with optimizer=adam,adamw",
+     "beta_2 of 0.999 is rounded to 1 or squares of small gradients to 0, and nothing is learned",
+     "precision=mixed_bfloat16"),
+    ("precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
+     "it cannot compute in bfloat16", "precision=mixed_float16"),
+    ("export.register with tracking=off", "models are registered in MLflow", "tracking=local"),
+    ("export.register without a SavedModel", "it is the format that becomes a model in MLflow", "export=saved_model"),
+    ("export.alias without export.register", "an alias is one of a registered model", "export.register=my_model"),
+    ("export.alias with export.promote_if=better,higher without predictions",
+     "models are compared by the predictions that evaluate writes", "evaluate.predictions=true"),
+)  # fmt: skip
+"""Each with the reason, and what to type."""
 
 
 UNREAD = (
@@ -285,7 +201,5 @@ def advice(experiment: Experiment) -> Iterator[str]:
     kind = "fp16" if name in ("mixed_float16", "float16") else "bf16"
     has_instructions = {f"avx512_{kind}", f"amx_{kind}"} & machine.cpu_flags()
     is_elsewhere = isinstance(strategy, TpuSettings) or (machine.gpus() and not is_on_cpu(experiment))
-    if name == "float64":
-        yield "precision=float64 is slower than float32 on every device; it is for comparing numbers"
-    elif name != "float32" and not is_elsewhere and not has_instructions:
+    if name not in ("float32", "float64") and not is_elsewhere and not has_instructions:
         yield f"precision={name} is no faster than float32 on this CPU, which has no instructions for it"

@@ -1,25 +1,21 @@
 """All checks of an experiment, before TensorFlow is imported and anything is recorded."""
 
 import dataclasses
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.checks.combinations import COMBINATIONS, expected_replicas
-from pipeline.config.errors import explain, unknown_key
+from pipeline.checks.combinations import COMBINATIONS, expected_replicas, found
+from pipeline.config.errors import explained
 from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.model import KerasHubSettings, ModelSettings
-from stages.settings.ranges import KINDS, check, known_as, wrong_type
+from stages.settings.ranges import check, known_as
 from stages.settings.results import ExportSettings, schema_of
-from stages.settings.strategy import TpuSettings
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
 from stages.targets import import_target, target_of
 
@@ -29,10 +25,6 @@ PATTERNS = "*?[]\\%"
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
 """Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
 loss gets targets and answers."""
-
-_NUMBERS: Mapping[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}
-_KINDS = {text: kind for kind in _NUMBERS for text in (kind, kind.__name__, kind | None, f"{kind.__name__} | None")}
-"""From annotations of parameters, which may be texts, to the kinds of numbers that they take."""
 
 
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
@@ -46,10 +38,10 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment)
     if train and replicas:
         train.check_share(replicas)
-    for rule in COMBINATIONS:
-        if error := rule.error(experiment):
-            raise error
-    for look in (_monitor_is_known, _tpu_exists, _packages_are_installed, check_own_code):
+    for combination, reason, fix in COMBINATIONS:
+        if shown := found(combination, experiment):
+            raise UserError(f"{shown.removeprefix('with ')}: {reason}", "", fix)
+    for look in (_monitor_is_known, _packages_are_installed, check_own_code):
         look(experiment)
     if surroundings:
         check_surroundings(experiment)
@@ -79,18 +71,6 @@ def _monitor_is_known(experiment: Experiment) -> None:
     if train.monitor.removeprefix("val_") not in METRICS:
         known = [f"val_{name}" for name in METRICS]
         raise UserError(f"train.monitor={train.monitor} is not known", known, "train.monitor=val_loss")
-
-
-def _tpu_exists(experiment: Experiment) -> None:
-    strategy = experiment.of("strategy", TpuSettings)
-    name = (strategy.name if strategy else None) or os.environ.get("TPU_NAME", "local")
-    devices = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
-    if strategy and name == "local" and not devices:
-        raise UserError(
-            "strategy=tpu finds no TPU in this machine, and none is named",
-            "a machine with a TPU, or the name or address of one",
-            "strategy=mirrored",
-        )
 
 
 def _packages_are_installed(experiment: Experiment) -> None:
@@ -141,19 +121,14 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
     """
     names = [field.name for field in dataclasses.fields(declared)]
     arguments = {key: value for key, value in settings.items() if key != "_target_" or key in names}
-    for key in arguments:
-        if key not in names:
-            raise unknown_key(f"{group}.{key}", [group, *(f"{group}.{name}" for name in names)])
     schema = OmegaConf.structured(declared)
-    try:
+    with explained([group, *(f"{group}.{name}" for name in names)]):
         # Below the group's name, so that errors name `data.size` and not `size`.
         values = OmegaConf.to_container(document)
         assert isinstance(values, dict)
         whole = {key: value for key, value in values.items() if key != group}
         merged = OmegaConf.merge(whole, {group: schema}, {group: arguments})
         filled = OmegaConf.to_object(OmegaConf.select(merged, group))
-    except OmegaConfBaseException as error:
-        raise explain(error, [f"{group}.{name}" for name in names]) from error
     check(filled, group)
     return filled
 
@@ -196,12 +171,6 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     for name in unknown + missing:
         problem = "does not take it" if name in unknown else "requires it"
         raise UserError(f"{path}.{name}: {target} {problem}", f"of {path}: {', '.join(parameters) or 'no settings'}")
-    for name, entry in parameters.items():
-        value, kind = arguments.get(name), _KINDS.get(entry.annotation)
-        if value is None or kind is None:
-            continue
-        if not isinstance(value, _NUMBERS[kind]) or isinstance(value, bool) != (kind is bool):
-            raise wrong_type(f"{path}.{name}", value, KINDS[kind])
 
 
 def _check_callback(place: str, target: str) -> None:

@@ -38,7 +38,7 @@ from pipeline.command_line.overrides import (
     parsed,
     sweep_lines,
 )
-from pipeline.config.errors import dotted, explain, readable, unknown_key
+from pipeline.config.errors import dotted, explain, explained, readable, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SearchSettings, SweepSettings, register_schemas
@@ -94,10 +94,8 @@ class Composer:
         register_schemas()
         own, *more = arguments.folders
         path = create_config_search_path(str(own))
-        schema = path.get_path().pop()
         for folder in more:
-            path.append("command-line", f"file://{folder}")
-        path.get_path().append(schema)
+            path.prepend("command-line", f"file://{folder}", "schema")  # which has to be the last
         GlobalHydra.instance().clear()
         self.loader = Hydra.create_main_hydra2("pipeline", path).config_loader
         self._config_dirs = tuple(folder.resolve() for folder in more)
@@ -166,8 +164,7 @@ class Composer:
         lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
         from_file = checked(parsed(lines), self.options, sweep=True)
         varied = {override.key_or_group for override in from_file} & self._inherited  # by what is typed now
-        given = [override for override in self._overrides if not is_of_sweep(override)]
-        own = [override for override in given if override.key_or_group not in varied]
+        own = [one for one in self._overrides if not is_of_sweep(one) and one.key_or_group not in varied]
         replaced = {override.key_or_group for override in own}
         return [*(override for override in from_file if override.key_or_group not in replaced), *own]
 
@@ -186,10 +183,6 @@ class Composer:
         fixed = [override for override in self.of_jobs if not override.is_sweep_override()]
         return self.compose([*fixed, *map(self._parsed, lines)])
 
-    def first(self) -> Composed:
-        """Return the first job of the sweep, whatever their number; raises as `one` does."""
-        return self.compose([self._parsed(line) for line in self.grid.first()])
-
     @staticmethod
     @functools.cache
     def _parsed(line: str) -> Override:
@@ -203,10 +196,8 @@ class Composer:
         """
         document = self.one().document
         if resolve:
-            try:
+            with explained():
                 OmegaConf.resolve(document)
-            except OmegaConfBaseException as error:
-                raise explain(error) from error
         node: Any = document if package is None else OmegaConf.select(document, package)
         if node is None:
             raise UserError(f"--package {package} is not in the configuration", [*map(str, document)], "--cfg job")
@@ -246,13 +237,10 @@ class Composer:
         As Hydra's `load_configuration` does, but without Hydra's own node, a dozen files, which nothing reads.
         """
         loader: Any = self.loader
-        with readable():
-            try:
-                parsed, files = loader._parse_overrides_and_create_caching_repo("config", list(options))
-                found = defaults_list.create_defaults_list(files, "config", parsed, False, False)
-                document = loader._compose_config_from_defaults_list(found.defaults, files)
-            except (HydraException, OmegaConfBaseException) as error:
-                raise explain(error) from error
+        with explained(), readable():
+            parsed, files = loader._parse_overrides_and_create_caching_repo("config", list(options))
+            found = defaults_list.create_defaults_list(files, "config", parsed, False, False)
+            document = loader._compose_config_from_defaults_list(found.defaults, files)
         document.pop("hydra", None)
         OmegaConf.set_struct(document, True)
         for name in NAMED_BY_USERS:
@@ -291,7 +279,7 @@ def _apply(document: DictConfig, override: Override) -> None:
             parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)
             if isinstance(parent, DictConfig) and not dataclasses.is_dataclass(OmegaConf.get_type(parent)):
                 raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error
-            raise unknown_key(name, dotted(document), typed.partition("=")[2]) from error
+            raise unknown_key(name, list(dotted(document)), typed.partition("=")[2]) from error
         raise explain(error, typed=typed) from error
 
 

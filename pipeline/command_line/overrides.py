@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
-from pipeline.config.names import Options, flatten, named_elsewhere
+from pipeline.config.names import Options, named_elsewhere
 from pipeline.config.schemas import SweepSettings
 from stages.errors import UserError
 
@@ -101,15 +101,7 @@ def sweep_lines(override: Override) -> Iterator[str]:
 
 
 def override_of(name: str, values: Any) -> str:
-    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas.
-
-    Raises:
-        UserError: where names are nested.
-    """
-    for inner, value in flatten(values) if isinstance(values, Mapping) else ():
-        if isinstance(value, list):
-            problem = f"sweep.over.{name}: {inner} is nested in it"
-            raise UserError(problem, "dotted names", f"{name}.{inner}: {as_typed(value)}")
+    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas."""
     if isinstance(values, (list, tuple)):
         return f"{name}={','.join(map(as_typed, values))}"
     return f"{name}={values if isinstance(values, str) else as_typed(values)}"
@@ -186,10 +178,6 @@ class Grid:
         if not count:
             raise UserError("sweep.exclude leaves no job", "fewer exclusions", "sweep.exclude=[]")
 
-    def first(self) -> list[str]:
-        """Return the overrides of the first combination."""
-        return [next(sweep_lines(override)) for override in self._overrides]
-
     def _is_excluded(self, job: Sequence[str]) -> bool:
         if not self._exclude:
             return False
@@ -219,9 +207,6 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
-    try:
-        is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
-    except ValueError:  # a range of step 0
-        is_counted = False
+    is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
     if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
         raise UserError(f"{typed} has no values in a fixed order", _VALUES, f"{key}=<a>,<b>")

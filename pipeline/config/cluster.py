@@ -7,6 +7,10 @@ from stages.errors import UserError
 from stages.settings.ranges import number, option
 
 
+def _timeout(awaited: str) -> Any:
+    return number(60.0, at_least=1, at_most=7 * 24 * 3600, unit=f"seconds to wait for {awaited}")
+
+
 @dataclass(kw_only=True)
 class ClusterSettings:
     """Base of the settings of every engine."""
@@ -51,9 +55,7 @@ class RayCluster(ClusterSettings):
     cpus: int = number(1, at_least=1, unit="cores of each worker")
     gpus: int = number(0, at_least=0, unit="GPUs of each worker")
     restarts: int = number(0, at_least=0, unit="restarts of a run whose process has died")
-    timeout_seconds: float = number(
-        60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for Ray, for free resources, and for members"
-    )
+    timeout_seconds: float = _timeout("Ray, for free resources, and for members")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * max(self.gpus, 1)
@@ -63,9 +65,7 @@ class RayCluster(ClusterSettings):
 class JoinedCluster(ClusterSettings):
     """Members that something else starts, each by the same command; the environment says which one this is."""
 
-    timeout_seconds: float = number(
-        60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members"
-    )
+    timeout_seconds: float = _timeout("the other members")
 
 
 @option("cluster", "tf_config")
@@ -95,14 +95,6 @@ class HostsCluster(JoinedCluster):
     """`host:port` of every member: workers; with `parameter_server` the chief, the servers, then the workers."""
     index: int | None = number(None, at_least=0, unit="of this process in hosts; null: the one with this host's name")
 
-    def check(self, path: str) -> None:
-        if not self.hosts:
-            raise UserError(
-                f"{path}.hosts names no member",
-                "the address of every member",
-                f"{path}.hosts=[<host>:<port>,<host>:<port>]",
-            )
-
     def replicas(self, workers: int, gpus: int) -> int | None:
         return None if gpus else len(self.hosts)
 
@@ -115,9 +107,7 @@ class SlurmCluster(ClusterSettings):
     submits_jobs: ClassVar[bool] = True
 
     _target_: str = "pipeline.engines.slurm.Slurm"
-    timeout_seconds: float = number(
-        60.0, at_least=1, at_most=7 * 24 * 3600, unit="seconds to wait for the other members"
-    )
+    timeout_seconds: float = _timeout("the other members")
     nodes: int = number(1, at_least=1, unit="nodes that the members are spread over")
     cpus_per_task: int | None = number(None, at_least=1, unit="CPUs of each member; null: Slurm's default, one")
     gpus_per_task: int | None = number(None, at_least=1, unit="GPUs of each member; null: none")

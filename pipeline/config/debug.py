@@ -40,11 +40,10 @@ def debugged(experiment: Experiment) -> Experiment:
         if isinstance(settings, FastSettings):
             _shorten(document, experiment, 1, settings.steps)
         elif isinstance(settings, OverfitSettings):
-            per_epoch = min(OVERFIT_EPOCH, settings.steps)
-            _shorten(document, experiment, settings.steps // per_epoch, per_epoch, same_batch=True)
+            _shorten(document, experiment, settings.steps // OVERFIT_EPOCH, OVERFIT_EPOCH, same_batch=True)
             document.train.update({"label_smoothing": 0.0, "class_weights": None})
             document.pipeline.update(dict.fromkeys({*_NOT_OVERFITTED} & {*document.pipeline}))
-            _end_with(document, "overfit", "verdict", loss=settings.loss, steps_per_epoch=per_epoch)
+            _end_with(document, "overfit", "verdict", loss=settings.loss, steps_per_epoch=OVERFIT_EPOCH)
             document.train.callbacks.append({"_target_": "stages.callbacks.OneBatch", "enough": settings.loss})
         elif isinstance(settings, ProfileSettings):
             _shorten(document, experiment, 2, settings.steps)

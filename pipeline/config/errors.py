@@ -33,10 +33,17 @@ def readable() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException, UserError):
         raise
-    except RecursionError as error:
-        raise UserError("the configuration refers to itself", "interpolations without a circle") from error
     except Exception as error:
         raise UserError(f"the configuration is unreadable ({_first_line(error)})", "YAML in UTF-8") from error
+
+
+@contextmanager
+def explained(keys: Iterable[str] = ()) -> Iterator[None]:
+    """Raises UserError for exceptions of Hydra and OmegaConf; see `explain`."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, keys) from error
 
 
 def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> UserError:
@@ -133,6 +140,6 @@ def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig,
             yield from parts(part, f"{prefix}{key}.")
 
 
-def dotted(document: DictConfig) -> list[str]:
+def dotted(document: DictConfig) -> Iterator[str]:
     """Return the name of every key; what refers to another is set under that one's name."""
-    return [name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key)]
+    return (name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key))

@@ -12,8 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster import ClusterSettings
-from pipeline.config.errors import dotted, explain, parts, unknown_key
-from pipeline.config.names import check_texts
+from pipeline.config.errors import dotted, explained, parts, unknown_key
 from pipeline.config.schemas import (
     GROUPS,
     SCHEMAS,
@@ -99,11 +98,10 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
     Raises:
         UserError: for an unknown key, a wrong type or a value outside its range.
     """
-    try:
+    with explained(dotted(document)):
         values = OmegaConf.to_container(document, resolve=False)
         assert isinstance(values, dict)
         learn(values)
-        check_texts(values)
         names = {top_level_key(entry.name): entry.name for entry in dataclasses.fields(TopSettings)}
         top_values = {names[key]: values[key] for key in names.keys() & values.keys()}
         top: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TopSettings), top_values))
@@ -117,9 +115,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         settings = {stage: _settings(document, stage) for stage in pipeline}
         tracking = _read_group(document, "tracking", TrackingSettings)
         cluster = _read_group(document, "cluster", ClusterSettings)
-        debug = _read_group(document, "debug", DebugSettings, is_optional=True)
-    except OmegaConfBaseException as error:
-        raise explain(error, dotted(document)) from error
+        debug = _read_group(document, "debug", DebugSettings)
     check(top, "")
     for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
         check(part, _group(values, stage))
@@ -157,12 +153,12 @@ def read_sweep(document: DictConfig) -> SweepSettings:
         UserError: for a value outside its range, or an option that does not start from the schema.
     """
     _refuse_added(document)
-    return _read_group(document, "sweep", SweepSettings, is_optional=True)
+    return _read_group(document, "sweep", SweepSettings)
 
 
-def _read_group(document: DictConfig, group: str, schema: type[Schema], is_optional: bool = False) -> Schema:
-    """Return the checked settings of a group; the document of a job lacks an optional one, which is no part of it."""
-    if is_optional and group not in document:
+def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schema:
+    """Return the checked settings of a group; the document of a job lacks those that are no part of it."""
+    if group not in document:
         return schema()
     _refuse_without_schema(document, group, schema)
     settings = OmegaConf.to_object(document[group])

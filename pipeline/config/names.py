@@ -1,4 +1,4 @@
-"""Names of settings and options: those there are, what other projects call them, and texts that are refused."""
+"""Names of settings and options: those there are, and what other projects call them."""
 
 import filecmp
 import functools
@@ -14,33 +14,6 @@ import yaml
 
 from stages.errors import UserError
 from stages.settings.places import is_folder, resolved
-
-LONGEST = 20_000
-"""Characters of one argument or value."""
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-def check_texts(values: Any, name: str = "") -> None:
-    """Refuse a text that files, stores and terminals cannot hold, wherever it stands in `values`.
-
-    Raises:
-        UserError: for one that is too long or has control characters; `name` is where it stands.
-    """
-    if isinstance(values, Mapping):
-        for key, part in values.items():
-            place = f"{name}.{key}".lstrip(".")
-            check_texts(str(key), place)
-            check_texts(part, place)
-    elif isinstance(values, (list, tuple)):
-        for part in values:
-            check_texts(part, name)
-    elif isinstance(values, str) and (len(values) > LONGEST or _CONTROL.search(values)):
-        shown = _CONTROL.sub("", (name or values.partition("=")[0])[:200])
-        problem = (
-            "has characters that cannot be shown" if _CONTROL.search(values) else f"has {len(values):,} characters"
-        )
-        raise UserError(f"{shown} {problem}", f"a text of {LONGEST:,} characters at most", f"{shown}=<text>")
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

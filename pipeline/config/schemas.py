@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -54,21 +53,12 @@ class TrackingSettings:
 
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", SQLITE, "postgresql", "mysql", "mssql")
-        if (self.kind == "server" and not (self.uri or "").startswith(schemes)) or not is_address(self.uri or ""):
+        if self.kind == "server" and not (self.uri or "").startswith(schemes):
             raise UserError(
                 f"{path}.uri={self.uri} is no address of an MLflow store",
                 "http(s)://host:port or a database URI",
                 f"{path}.uri=http://127.0.0.1:5000",
             )
-
-
-def is_address(text: str) -> bool:
-    """Returns whether `text` parses as an address: IPv6 brackets are closed, the port is a number."""
-    try:
-        parts = urlsplit(text)
-        return not text.startswith(("http://", "https://")) or (bool(parts.hostname) and parts.port != 0)
-    except ValueError:
-        return False
 
 
 @option("debug", "none")
@@ -158,9 +148,6 @@ class TopSettings:
                 "both: the stage to begin with, and the run whose results it takes",
                 f"from={self.from_ or 'evaluate'} run={self.run or '<run id>'}",
             )
-        if self.name in ("runs", "sweeps", "Default"):
-            problem = f"name={self.name} is that of a folder in `outputs`, or of MLflow's own experiment"
-            raise UserError(problem, "another name", f"name=my_{self.name.lower()}")
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):
@@ -236,21 +223,10 @@ class SweepSettings:
     finish: str = choice("all", "all", "best")
     """Jobs that run the stages after `train`: `all`, or the `best` alone, once, when the others have ended."""
 
-    def check(self, path: str) -> None:
-        """Refuses what zips nothing."""
-        for names in self.zipped():
-            if len(names) < 2 or not all(isinstance(name, str) for name in names):
-                raise UserError(
-                    f"{path}.zip={self.zip} does not say what advances together",
-                    "two names or more, or several lists of them",
-                    f"'{path}.zip=[seed,data.split_seed]'",
-                )
-
     def zipped(self) -> list[list[str]]:
         """Returns the lists of names that advance together."""
-        if all(isinstance(entry, list) for entry in self.zip):
-            return [list(entry) for entry in self.zip]
-        return [list(self.zip)]
+        lists = self.zip if all(isinstance(entry, list) for entry in self.zip) else [self.zip]
+        return [list(map(str, names)) for names in lists]
 
 
 @option("sweep", "seeds")
@@ -286,13 +262,7 @@ class SearchSettings(SweepSettings):
     """Of what is drawn. The runs have `seed`."""
 
     def check(self, path: str) -> None:
-        """Refuses what only a grid can do, and goals that are not named."""
-        super().check(path)
-        for name, example in (("metric", "val/best_accuracy"), ("direction", "maximize")):
-            value = getattr(self, name)
-            named = [value] if isinstance(value, str) else value
-            if value is not None and not (named and isinstance(named, list) and all(isinstance(o, str) for o in named)):
-                raise UserError(f"{path}.{name}={value}", "a name, or a list of names", f"{path}.{name}={example}")
+        """Refuses what only a grid can do."""
         for name in ("zip", "exclude"):
             if getattr(self, name):
                 raise UserError(

@@ -10,12 +10,11 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
 from pipeline.command_line.overrides import quoted
-from pipeline.config.errors import explain
+from pipeline.config.errors import explained
 from pipeline.config.names import split_override
 from pipeline.config.schemas import SCHEMAS
 from pipeline.paths import CONF, outputs_folder, shorter
@@ -25,7 +24,6 @@ from pipeline.run_folder.runs import Runs
 from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store
 from stages.errors import UserError
-from stages.settings.model import ModelSettings
 
 _TARGET = re.compile(r"""_target_['"]?\s*[:=]\s*['"]?([^\s,'"}\])]+)""")
 
@@ -36,8 +34,6 @@ _NOT_INHERITED = {
     "run": (*_OF_ONE_RUN, "export.register", "export.alias", "export.promote_if"),
 }
 """Settings that a command does not take over: what the other run began with, where it is, and its registration."""
-
-_KEY = re.compile(r"(\+\+|[+~])?(?!hydra)[\w/@:-][\w./@:-]*")
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
@@ -53,14 +49,8 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
     is_sweep = arguments.sweep or "sweep" in typed
     for option in ("resume", "fork", "run"):
         name = typed.get(option, "auto")
-        several = is_sweep and "," in name
-        if name in ("auto", "never", "null") or (several and option == "resume"):
+        if name in ("auto", "never", "null"):
             continue
-        if several:
-            first = name.removeprefix("choice(").partition(",")[0].strip("'\"")
-            raise UserError(
-                f"{option}={name} names several runs", "one, whose settings all jobs have", f"{option}={first}"
-            )
         outputs = outputs_folder(_setting(arguments, "outputs"))
         if option == "run" and name.startswith(ADDRESSES):
             name = run_of_model(name, Store(_setting(arguments, "tracking"), outputs))
@@ -74,8 +64,6 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
-        if option != "resume":  # nothing needs the initial weights
-            overrides = ["model.weights=none" if _lacks_weights(text) else text for text in overrides]
         _refuse_forgotten(overrides, f"{option}={name}", typed)
         inherited = tuple(text for text in overrides if MASK not in text)
         _check_trust(inherited, f"{option}={name}", Path(run.folder), typed, arguments.folders[1:])
@@ -91,11 +79,9 @@ def _setting(arguments: Arguments, name: str) -> Any:
     """
     named = ((_key(text).partition(".")[0], text) for text in arguments.overrides)
     words = tuple(text for key, text in named if key == name or (key == "experiment" and "," not in text))
-    try:
+    with explained():
         value = Composer(Arguments(words, folders=arguments.folders)).one().document[name]
         return OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
-    except OmegaConfBaseException as error:
-        raise explain(error) from error
 
 
 def _refuse_forgotten(overrides: list[str], option: str, typed: Mapping[str, str]) -> None:
@@ -113,26 +99,14 @@ def _key(override: str) -> str:
     return split_override(override)[0].partition("@")[0]
 
 
-def _lacks_weights(override: str) -> bool:
-    weights = override.partition("=")[2].strip("'\"")
-    return _key(override) == "model.weights" and ModelSettings(weights=weights).lacks_weights
-
-
 def _check_trust(
     overrides: Sequence[str], option: str, folder: Path, typed: Mapping[str, str], config_dirs: Sequence[Path]
 ) -> None:
-    """Refuse what a run's folder may not ask for: flags and Hydra's own settings; without `trust=true`, unknown code.
+    """Refuse unknown code that a run's folder asks for, without `trust=true`.
 
     Args:
         option: that names the run, such as `resume=4d9eb298`.
     """
-    for override in overrides:
-        if not _KEY.fullmatch(override.partition("=")[0]) or override.startswith("-"):
-            raise UserError(
-                f"{option}: {shorter(folder)} has the override {override!r}, which no run has",
-                "a folder that this project wrote",
-                f"{option.partition('=')[0]}=<another run>",
-            )
     if typed.get("trust", "").lower() in ("true", "yes", "on", "1"):
         return
     named = [(target, override) for override in overrides for target in _targets(override)]
@@ -162,7 +136,7 @@ def known_targets(config_dirs: Sequence[Path]) -> set[str]:
         if field.name == "_target_" and isinstance(field.default, str)
     }
     for folder in (CONF, *config_dirs):
-        for path in (*folder.rglob("*.yaml"), *folder.rglob("*.yml")):
+        for path in folder.rglob("*.yaml"):
             with suppress(OSError, ValueError, yaml.YAMLError):
                 targets |= set(targets_in(yaml.safe_load(path.read_text())))
     return targets

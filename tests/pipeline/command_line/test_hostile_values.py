@@ -14,15 +14,14 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.checks.registry import check_rules
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
-from pipeline.config.names import check_texts
-from pipeline.config.schemas import TopSettings, TrackingSettings, is_address, top_level_key
+from pipeline.config.schemas import TopSettings, TrackingSettings, top_level_key
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.experiments import assert_refused, compose, experiment, schema_nodes
 
 HOSTILE: tuple[Any, ...] = (
-    2**31, 2**63, 10**400, float("nan"), float("-inf"), -1, -0.0, "1e400", "", "x\0y", "\ud800", "９",
+    2**31, 2**63, 10**400, float("nan"), float("-inf"), -1, -0.0, "1e400", "", "９",
     [1, [2]], {"a": 1}, None, True, "x" * 3000, "${nope}", "a\nb", " ", [],
 )  # fmt: skip
 
@@ -114,32 +113,15 @@ def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
         return True
     if hint in (bool, bool | None):  # any number but 0 is true
         return True
-    kind = str(hint)
-    if "str" in kind:
-        return not isinstance(value, str) or ("\0" not in value and "\ud800" not in value)
-    number, largest = float(value), 3.5e38 if "float" in kind else 2**31 - 1
+    if "str" in str(hint):
+        return True
+    number, largest = float(value), 3.5e38 if "float" in str(hint) else 2**31 - 1
     return abs(number) <= largest
 
 
-LINES = {"a" * 200_000: "characters", "name=" + "x" * 200_000: "characters"}
-LINES |= dict.fromkeys(("name=\udc80", "name=\x1b[31m"), "cannot be shown")
-
-
-@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-def test_command_lines_that_nothing_could_hold(line: str) -> None:
-    with pytest.raises(UserError, match=LINES[line]) as raised:
-        check_texts(["dry_run=true", line])
-    assert len(str(raised.value)) < 5000
-    assert str(raised.value).isprintable()
-
-
-def test_an_address_is_told_from_what_is_none() -> None:
-    for uri in ("http://[::1]:5000", "https://u:p@h.example/x", "sqlite:////a b.db"):
-        assert is_address(uri)
+def test_a_relative_path_of_sqlite_is_completed() -> None:
     assert TrackingSettings("server", "sqlite:///a/b.db").uri == f"sqlite:///{Path.cwd()}/a/b.db"
     assert TrackingSettings("server", "sqlite:////a/b.db?timeout=9").uri == "sqlite:////a/b.db?timeout=9"
-    for uri in ("http://[::1", "http://h:99999", "http://h:port", "http://:80"):
-        assert not is_address(uri)
 
 
 FILES = {

@@ -60,10 +60,8 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
     [
         (["-m", "seed=1,2", "train.epochs=1,2,3", "sweep.zip=[seed,train.epochs]"], "numbers of values differ"),
         (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which does not vary"),
-        (["-m", "seed=1,2", "sweep.zip=[seed]"], "does not say what advances together"),
         (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
         (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
-        (["+sweep.over={optimizer: {learning_rate: [0.1,1]}}"], r"dotted names\. Try: optimizer\.learning_rate: \["),
         (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
     ],
 )  # fmt: skip
@@ -97,7 +95,7 @@ def test_what_a_sweep_is_changes_no_job() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["seed=interval(0.1,0.2)", "seed=shuffle(1,2)", "seed=range(4,1)", "seed=range(1,4,0)", "seed=glob(*)",
+    ["seed=interval(0.1,0.2)", "seed=shuffle(1,2)", "seed=range(4,1)", "seed=glob(*)",
      "model=glob(nothing*)", "model=cnn,nothing"],
 )  # fmt: skip
 def test_values_that_no_sweep_can_enumerate_say_what_to_type(given: str) -> None:
