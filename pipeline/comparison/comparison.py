@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
-from pipeline.run_folder.summary import Summary
+from pipeline.run_folder.summary import Summary, is_lower_better
 from stages.errors import UserError
 from stages.evaluation.paired_tests import (
     MetricDifference,
@@ -238,8 +238,8 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     finite = [row for row in rows if metric is not None and math.isfinite(_mean(row, metric))]
     if metric is None or not finite:
         return Choice(metric)
-    is_lower_better = rows[0].runs[0].is_lower_better(metric)
-    sign = -1 if is_lower_better else 1
+    is_lower = is_lower_better(metric, rows[0].runs[0].summary.task)
+    sign = -1 if is_lower else 1
     finite.sort(key=lambda row: (sign * _mean(row, metric), row.speed), reverse=True)
     best = finite[0]
     for row in finite[1:]:  # a row may lead by a mean that lacks a hard seed
@@ -248,7 +248,7 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
             best = row
     noise, tied = _tied(finite, best, metric)
     row, reason = _cheapest([best, *tied], rows, baseline)
-    return Choice(metric, is_lower_better, best, tied, noise, [row], reason)
+    return Choice(metric, is_lower, best, tied, noise, [row], reason)
 
 
 def _mean(row: Row, metric: str) -> float:

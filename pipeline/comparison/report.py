@@ -14,6 +14,7 @@ from pipeline.comparison.answer import answer
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import Column, columns_of, shown_columns
 from pipeline.comparison.rows import Row
+from pipeline.run_folder.runs import epoch_metrics
 from stages import tables
 from stages.storage.atomic import atomic_write
 
@@ -213,9 +214,10 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
     from matplotlib.figure import Figure  # half a second to import
 
     styles = _styles(comparison)
-    frames = {
-        row: pd.concat([pd.DataFrame.from_dict(run.history, orient="index") for run in row.runs]) for row in styles
-    }
+    frames = {}
+    for row in styles:
+        histories = (epoch_metrics(run.folder) for run in row.runs)
+        frames[row] = pd.concat([pd.DataFrame.from_dict(history, orient="index") for history in histories])
     curves = [f"{split}/{metric}" for split in ("val", "train") for metric in ("loss", comparison.primary)]
     panels = [name for name in curves if any(name in frame for frame in frames.values())]
     if not panels:

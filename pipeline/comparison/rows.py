@@ -14,8 +14,8 @@ import yaml
 from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
-from pipeline.run_folder.runs import debug_kind, epoch_metrics, read_run
-from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric, is_lower_better
+from pipeline.run_folder.runs import debug_kind, read_run
+from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 
 Value = TypeVar("Value")
@@ -95,15 +95,6 @@ class ComparedRun:
         except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
             return {}
         return {name: canonical(text) for name, text in texts.items() if "${" not in text}
-
-    @cached_property
-    def history(self) -> dict[int, dict[str, float]]:
-        """The metrics of each epoch, from 1."""
-        return epoch_metrics(self.folder)
-
-    def is_lower_better(self, metric: str) -> bool:
-        """Return whether less of a metric is better."""
-        return is_lower_better(metric, self.summary.task)
 
     def by_example(self) -> np.ndarray | None:
         """Return a value of each test example whose mean is the task's first metric; None without predictions."""

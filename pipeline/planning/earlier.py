@@ -45,15 +45,12 @@ REUSED_WITH = (
 
 FORKED_WITH = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
-    "model.network",
+    "model.network._target_",
 )  # fmt: skip
 """Settings that may not differ from those of the run that is forked: of its data and variables.
 
 What only the data and the network themselves can tell is compared with the checkpoint when they are there.
 """
-
-_FREE = ("model.network.dropout", "model.network.arguments")
-"""Settings of networks that may differ all the same: the variables do not follow from them."""
 
 
 def resolve(job: Job, console: Console) -> Job:
@@ -166,13 +163,9 @@ def epochs_before(experiment: Experiment, run: Summary | None) -> int:
 
 def check_fork(experiment: Experiment, run: Summary) -> None:
     """Refuse a setting with which `experiment` has other data or variables than the run it forks."""
-    both = _both(run, experiment, ())
-    compared = list(FORKED_WITH)
-    if not all(str(settings.get("model.network._target_")).startswith("stages.networks.") for settings in both):
-        compared.remove("model.network")  # one's own may have settings of other names
     before, now = (
-        {name: value for name, value in settings.items() if is_among(name, compared) and not is_among(name, _FREE)}
-        for settings in both
+        {name: value for name, value in settings.items() if is_among(name, FORKED_WITH)}
+        for settings in _both(run, experiment, ())
     )
     expected = "the data, the network and the training stage of that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")

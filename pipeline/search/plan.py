@@ -154,11 +154,6 @@ class Goal:
     metric: str  # by its full name
     direction: str  # `maximize` or `minimize`
 
-    @property
-    def of_epoch(self) -> str:
-        """The metric of each epoch from which this one comes: `val/loss` of `val/best_loss`."""
-        return self.metric.replace(BEST, "val/", 1)
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -21,7 +21,7 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.facts import show_plan
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED, Summary, is_lower_better
-from pipeline.search.plan import OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
+from pipeline.search.plan import BEST, OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
@@ -203,5 +203,6 @@ class Search(Session):
         train = made.experiment.of("train", TrainSettings)
         epochs, startup = train.all_epochs if train else 0, settings.startup_trials or 1
         before = epochs_before(made.experiment, forked_run(made.experiment, starts=False))
-        place = (self.study.file, trial._trial_id, self.plan.goals[0].of_epoch, before, epochs)
+        of_epoch = self.plan.goals[0].metric.replace(BEST, "val/", 1)
+        place = (self.study.file, trial._trial_id, of_epoch, before, epochs)
         return self.job(made, Pruner(*place, settings.pruner, startup, settings.min_epochs))

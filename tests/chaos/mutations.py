@@ -105,7 +105,7 @@ MUTATIONS = (
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "pipeline/comparison/comparison.py", "sign = -1 if is_lower_better else 1", "sign = 1",
+        "pipeline/comparison/comparison.py", "sign = -1 if is_lower else 1", "sign = 1",
         "tests/pipeline/comparison/test_comparison.py", "-k", "chosen_on_validation",
     ),
     mutation(
