@@ -1,7 +1,5 @@
 """The plan of a run: its stages in order, and the results that each takes."""
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,9 +54,11 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     results: list[str] = []
     for name, makes in experiment.pipeline.items():
         target = str(target_of(experiment.settings[name]) or "")
-        _refuse_settings_without_reader(experiment, name, target)
+        parameters = named_parameters(signature(name, target))
+        if "settings" not in parameters:
+            _refuse_settings_without_reader(experiment, name, target)
         inputs = []
-        for parameter, entry in _parameters(name, target).items():
+        for parameter, entry in parameters.items():
             if parameter in results:
                 inputs.append(parameter)
             elif entry.default is entry.empty and parameter not in FROM_RUNNER:
@@ -77,18 +77,13 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
     """Refuse settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
     settings = experiment.settings[stage]
     names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
-    if names and "settings" not in _parameters(stage, target):
+    if names:
         name = f"{experiment.groups[stage]}.{names[0]}"
         raise UserError(
             f"{name} has no effect: {target} has no parameter `settings`",
             f"def {target.rpartition('.')[2]}(…, settings), which gets all of the stage's, as a mapping or a dataclass",
             f"~{name}",
         )
-
-
-@functools.cache  # every job of a sweep has the same stages
-def _parameters(stage: str, target: str) -> Mapping[str, inspect.Parameter]:
-    return named_parameters(signature(stage, target))
 
 
 def after_training(experiment: Experiment) -> list[str]:
