@@ -102,11 +102,11 @@ def system_metrics(rounds: int) -> Samples:
         def sampled() -> Figures:
             first = sum(name == counter for name, _ in tracker.steps())
             with patch.object(sampling, "EVERY_SECONDS", often):
-                sampler = sampling.SystemMetrics(tracker, sampling.sampler())
+                finish = sampling.record_use(tracker, sampling.sampler())
                 began = time.perf_counter()
                 training.go()
                 seconds = time.perf_counter() - began
-                sampler.finish()
+                finish()
             taken.append(sum(name == counter for name, _ in tracker.steps()) - first)
             return {"seconds": seconds}
 

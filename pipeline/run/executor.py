@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -39,7 +39,7 @@ from pipeline.system.streams import no_room
 from pipeline.tracking.params import configuration_params, model_name
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec, open_run
-from pipeline.tracking.system_metrics import SystemMetrics, sampler
+from pipeline.tracking.system_metrics import record_use, sampler
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
@@ -55,7 +55,7 @@ LINGER_SECONDS = 7.0
 class Run:
     """A job that has begun. code: the state of the repository, if there is one.
 
-    sampled: the use of the machine, where it is recorded.
+    end_sampling: of the use of the machine, where it is recorded.
     """
 
     job: Job
@@ -63,7 +63,7 @@ class Run:
     summary: Summary
     tracker: Tracker
     code: CodeState | None
-    sampled: SystemMetrics | None = None
+    end_sampling: Callable[[], None] | None = None
 
 
 def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
@@ -205,7 +205,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
         summary.write(folder)
     run = Run(job, folder, summary, tracker, state)
     if experiment.tracking.system_metrics and tracker.is_on:
-        run.sampled = SystemMetrics(tracker, served.sample if served else sampler())
+        run.end_sampling = record_use(tracker, served.sample if served else sampler())
     return run
 
 
@@ -317,8 +317,8 @@ def end(run: Run, code: int, console: Console) -> int:
     """
     summary, tracker, turn = run.summary, run.tracker, run.job.turn
     started = run.job.started + turn.waited
-    if run.sampled is not None:
-        run.sampled.finish()
+    if run.end_sampling is not None:
+        run.end_sampling()
     summary.take_time(started)
     if (peak := machine.peak_memory_mib()) is not None:
         summary.metrics["memory/peak_mib"] = peak

@@ -27,7 +27,7 @@ from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, failed, open_run, unusable
+from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, open_run, reason, unusable
 from pipeline.tracking.system_metrics import Sampler, sampler
 from stages.errors import UserError
 from stages.targets import import_target
@@ -63,7 +63,7 @@ class StoreClient(StoredRun):
         try:
             answer: Answer = self._ask("deliver", entry)
         except ConnectionError as error:
-            return failed(error)
+            return Answer(trouble=reason(error))
         self.notes = answer.notes or self.notes
         return answer
 

@@ -94,22 +94,15 @@ def _to_nowhere(number: int) -> None:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
-_SQLITE = {13: errno.ENOSPC, 8: errno.EROFS, 778: errno.EDQUOT}
-"""SQLite's result codes FULL, READONLY and IOERR_WRITE (of a quota) as the system's (sqlite.org/rescode.html)."""
-
 
 def no_room(error: BaseException) -> UserError | None:
-    """Return the user's error for one of a full or a read-only disk, also of a database on it; None for any other."""
-    cause: Any = None if isinstance(error, UserError) else error
+    """Return the user's error for one of a full or a read-only disk; None for any other."""
+    cause = None if isinstance(error, UserError) else error
     while cause is not None:
-        is_file = isinstance(cause, OSError) and cause.errno in _FULL
-        number = cause.errno if is_file else _SQLITE.get(getattr(cause, "sqlite_errorcode", None) or 0)
-        if number is not None:
-            place = (cause.filename or "a file") if is_file else "the store's database"
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            problem = f"{cause.filename or 'a file'} cannot be written ({os.strerror(cause.errno)})"
             return UserError(
-                f"{place} cannot be written ({os.strerror(number)})",
-                "a folder with room in it that can be written to",
-                "the same command again, once there is room: it resumes what was interrupted",
+                problem, "a folder with room in it", "the same command again, once there is room: it resumes"
             )
-        cause = getattr(cause, "orig", None) or cause.__cause__
+        cause = cause.__cause__
     return None

@@ -29,10 +29,10 @@ class Entry:
     arguments: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return what a user would call it: `metrics 'train/loss', …`, `artifact 'summary.json'`."""
+        """Return what a user would call it: `metrics 'train/loss'`, `artifact 'summary.json'`."""
         given = self.arguments
         names = list(given.get("values", {})) or [given.get("path") or given.get("name") or given.get("status") or ""]
-        return f"{self.call} {', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''}"
+        return f"{self.call} {', '.join(map(repr, names))}"
 
 
 class Journal:

@@ -19,20 +19,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from mlflow import MlflowClient
-from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
-from mlflow.exceptions import MlflowException, RestException
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri
-from mlflow.types import ColSpec, DataType, Schema, TensorSpec
-from mlflow.types.schema import Array
+from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 from mlflow.utils import environment
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
-from pipeline.tracking.store import HTTP, Store
+from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import StoredRun
 from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
 from stages.evaluation.predictions import NAME as PREDICTIONS
@@ -50,8 +48,6 @@ REPLACES = "replaces_run"
 SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
 """Metrics of the weights that a run exports."""
 
-TOO_LARGE = 413
-
 
 class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
@@ -63,7 +59,7 @@ class MlflowRun(StoredRun):
         self._store = Store(spec.settings, spec.outputs)
         self._client = client = self._store.client()
         experiment = self._store.experiment_id(client, spec.experiment)
-        run = _active(self._store, client, run_id) if run_id else None
+        run = _active(client, run_id) if run_id else None
         run = run or _by_folder(client, experiment, spec.key)
         if run is None:
             tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
@@ -76,8 +72,6 @@ class MlflowRun(StoredRun):
         self.open_with = self._store.open_with(self._experiment, self.run_id)
 
     def refuses(self, error: Exception) -> bool:
-        if isinstance(error, RestException) and error.get_http_status_code() == TOO_LARGE:
-            return True
         if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
             return True  # a file's name that is not UTF-8, which no server takes
         if isinstance(error, MlflowException):
@@ -113,9 +107,7 @@ class MlflowRun(StoredRun):
 
     def dataset(self, name: str, digest: str, sizes: Mapping[str, int]) -> None:
         source = json.dumps({"tags": {"data": name}})
-        entity = MlflowDataset(
-            name=name, digest=digest, source_type="code", source=source, profile=json.dumps(dict(sizes))
-        )
+        entity = Dataset(name=name, digest=digest, source_type="code", source=source, profile=json.dumps(dict(sizes)))
         tags = [InputTag(MLFLOW_DATASET_CONTEXT, "train, val, test")]
         self._client.log_inputs(self.run_id, [DatasetInput(entity, tags)])
 
@@ -127,7 +119,13 @@ class MlflowRun(StoredRun):
         columns: Mapping[str, str] | None = None,
         answers: Mapping[str, str] | None = None,
     ) -> None:
-        logged = self._logged_model() or self._create_model()
+        logged = self._logged_model() or self._client.create_logged_model(
+            self._experiment,
+            name=model_name(self.spec.experiment, self.spec.name),
+            source_run_id=self.run_id,
+            params=self._client.get_run(self.run_id).data.params,
+            model_type="tf2-module",
+        )
         if str(logged.status) != "READY":
             with tempfile.TemporaryDirectory() as folder:
                 model = Model(run_id=self.run_id, model_id=logged.model_id)
@@ -160,15 +158,6 @@ class MlflowRun(StoredRun):
         begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
         return begun[0] if begun else None
 
-    def _create_model(self) -> Any:
-        return self._client.create_logged_model(
-            self._experiment,
-            name=model_name(self.spec.experiment, self.spec.name),
-            source_run_id=self.run_id,
-            params=self._client.get_run(self.run_id).data.params,
-            model_type="tf2-module",
-        )
-
     def status(self, status: str, time: int) -> None:
         if status == "RUNNING":
             self._client.update_run(self.run_id, status)
@@ -190,15 +179,14 @@ def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
     ]
 
 
-def _active(store: Store, client: Any, run_id: str) -> Any:
+def _active(client: Any, run_id: str) -> Any:
     """Return the run, None where the store does not have it or it is deleted in MLflow's pages."""
     try:
         run = client.get_run(run_id)
     except MlflowException as error:
-        is_mlflow = isinstance(error, RestException) or not store.uri.startswith(HTTP)  # a proxy may say 404, too
-        if is_mlflow and error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
-        raise
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
     return run if run.info.lifecycle_stage == "active" else None
 
 
@@ -289,16 +277,12 @@ class Registry:
         version = next((version for version in versions if version.source == source), None)
         if version is None:
             card = self._folder / "export" / CARD
-            text = card.read_text().rpartition("---\n\n")[2] if card.is_file() else None  # without front matter
+            without_front_matter = card.read_text().rpartition("---\n\n")[2] if card.is_file() else ""
+            text = without_front_matter[:LONGEST_DESCRIPTION]
             # MLflow 3.17 looks for the model in the process' default store, whichever the client has.
             with _use_tracking_uri(self._uri):
                 version = self._client.create_model_version(
-                    name,
-                    source,
-                    run_id,
-                    description=text and text[:LONGEST_DESCRIPTION],
-                    model_id=model_id,
-                    await_creation_for=0,
+                    name, source, run_id, description=text, model_id=model_id, await_creation_for=0
                 )
         self.version = str(version.version)
         return f"registered as {name}, version {self.version}: models:/{name}/{self.version}"
@@ -361,11 +345,5 @@ class Registry:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
                 return False, "the store no longer has its run, so that the two cannot be compared"
-        difference = f"{against.metric} {against.change}"
-        if promote_if == "higher":
-            return against.is_better, difference
-        if not against.is_better:
-            return False, f"this one is not better, {difference}"
-        if not against.difference.excludes_zero:
-            return False, f"{difference}, an interval that includes 0"
-        return True, f"better by more than the interval, {difference}"
+        is_better = against.is_better and (promote_if == "higher" or against.difference.excludes_zero)
+        return is_better, f"{against.metric} {against.change}"

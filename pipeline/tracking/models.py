@@ -74,11 +74,8 @@ def _one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{setting}={uri} cannot be loaded ({reason})",
-            "runs:/<id of a run that exported>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>",
-            fix,
-        ) from error
+        expected = "runs:/<run id>, models:/<model id>, models:/<name>/<version>, models:/<name>@<alias>"
+        raise UserError(f"{setting}={uri} cannot be loaded ({reason})", expected, fix) from error
 
 
 def logged_model(client: "MlflowClient", uri: str) -> str:

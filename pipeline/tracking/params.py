@@ -27,10 +27,8 @@ def configuration_params(document: DictConfig) -> dict[str, Any]:
 
     A setting that only points at another one (`${seed}`, `${oc.select:seed,0}`) is left out: it stands under its own.
     """
-    plain = OmegaConf.to_container(document, resolve=False)
-    assert isinstance(plain, dict)
-    whole = OmegaConf.to_container(document, resolve=True)
-    assert isinstance(whole, dict)
+    plain: Any = OmegaConf.to_container(document, resolve=False)
+    whole: Any = OmegaConf.to_container(document, resolve=True)
     resolved = dict(flatten(whole))
     return {name: resolved[name] for name, value in flatten(plain) if not _is_pointer(value)}
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pipeline.config.experiment import Experiment
@@ -19,8 +19,6 @@ from stages.errors import UserError
 from stages.storage.atomic import fsync
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
-    from sqlite3 import Connection
-
     from mlflow import MlflowClient
 
 SERVER_TIMEOUT_SECONDS = 5
@@ -35,11 +33,6 @@ _opened: set[str] = set()
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag by which MLflow 3.17 shows an experiment as training of models, and not of generative ones."""
-
-
-def sqlite_file(uri: str) -> Path | None:
-    """Return the file of a store at an address of SQLite; None for any other address."""
-    return Path(uri.removeprefix(SQLITE).partition("?")[0]) if uri.startswith(SQLITE) else None
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,8 @@ class Store:
 
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
-        if (file := sqlite_file(self.uri)) is not None:
+        if self.uri.startswith(SQLITE):
+            file = Path(self.uri.removeprefix(SQLITE).partition("?")[0])
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.with_name("mlflow.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not migrate one new database at a time
@@ -107,9 +101,8 @@ class Store:
         page = f"/#/experiments/{experiment}/runs/{run_id}?{WORKFLOW}"
         if uri.startswith(HTTP):
             return uri.rstrip("/") + page
-        program = Path(sys.executable).with_name("mlflow")
-        name = shorter(program) if program.exists() else "mlflow"
-        return f"{shlex.quote(name)} ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000{page}"
+        command = [shorter(Path(sys.executable)), "-m", "mlflow", "ui", "--backend-store-uri", uri]
+        return f"{shlex.join(command)}\nhttp://127.0.0.1:5000{page}"
 
 
 def store_is_usable(experiment: Experiment) -> None:
@@ -136,11 +129,8 @@ def server_answers(experiment: Experiment) -> None:
     except (OSError, ValueError) as error:
         if getattr(error, "code", 404) != 404:  # it answers; whether it lets us in is for the first request to tell
             return
-        raise UserError(
-            f"{shown} does not answer ({getattr(error, 'reason', error)})",
-            "a running MLflow server (mlflow server --port 5000), tracking=local, tracking=off",
-            "tracking=local",
-        ) from error
+        problem = f"{shown} does not answer ({getattr(error, 'reason', error)})"
+        raise UserError(problem, "a running MLflow server, or tracking=off", "tracking=local") from error
     own = metadata.version("mlflow")
     if version.split(".")[:2] != own.split(".")[:2]:
         expected = f"one of the version that is installed here, {own}"
@@ -157,7 +147,7 @@ def _make_store(file: Path) -> None:
     from mlflow import MlflowClient
     from sqlalchemy import Engine, event
 
-    def unsynced(connection: "Connection", _: object) -> None:
+    def unsynced(connection: Any, _: object) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
     draft = file.with_name(f"{file.name}.new")

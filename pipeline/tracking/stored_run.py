@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.redaction import redact
-from pipeline.system.streams import no_room
 from pipeline.tracking.journal import Entry
 from stages.errors import UserError
 from stages.targets import class_at
@@ -41,13 +40,11 @@ class Answer:
     """The result of sending an entry.
 
     refused: it, or values of it, that the store will never take, and why.
-    trouble: why it has to be sent again; None where it is done with. is_full: the store's disk has no room.
-    notes: see `StoredRun`.
+    trouble: why it has to be sent again; None where it is done with. notes: see `StoredRun`.
     """
 
     refused: Sequence[str] = ()
     trouble: str | None = None
-    is_full: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,23 +78,19 @@ class StoredRun:
         """Whether sending the entry that raised `error` again could not help."""
         return isinstance(error, (FileNotFoundError, PermissionError))
 
-    def send(self, entry: Entry) -> None:
-        """Send an entry; a journal holds none but the calls that it allows."""
-        getattr(self, entry.call)(**entry.arguments)
-
     def deliver(self, entry: Entry) -> Answer:
         """Send an entry; whatever is raised, training continues."""
         refused: list[str] = []
         try:
             self._try(entry, refused)
         except Exception as error:
-            return failed(error, refused)
+            return Answer(refused, reason(error))
         return Answer(refused, notes=self.notes)
 
     def _try(self, entry: Entry, refused: list[str]) -> None:
         """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
         try:
-            self.send(entry)
+            getattr(self, entry.call)(**entry.arguments)  # a journal holds none but the calls that it allows
         except Exception as error:
             if not self.refuses(error):
                 raise
@@ -106,7 +99,7 @@ class StoredRun:
                 for name, value in values.items():
                     self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}), refused)
                 return
-            refused.append(f"{entry} ({_reason(error)})")
+            refused.append(f"{entry} ({reason(error)})")
 
     def params(self, values: Mapping[str, str]) -> None:
         """Record parameters; each name comes once."""
@@ -148,13 +141,8 @@ class StoredRun:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
 
 
-def failed(error: Exception, refused: Sequence[str] = ()) -> Answer:
-    """Return the answer for an entry that has to be sent again, because of `error`."""
-    full = no_room(error)
-    return Answer(refused, full.problem if full else _reason(error), full is not None)
-
-
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return an error of a store in one line, without secrets."""
     return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
 
 
@@ -173,11 +161,8 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
 
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
     """Return the user's error for a store that cannot be used."""
-    return UserError(
-        f"tracking={settings.kind} cannot be used ({reason})",
-        "a store that can be opened, and that no other program keeps locked",
-        "tracking=off" if settings.kind == "local" else "tracking=local",
-    )
+    fix = "tracking=off" if settings.kind == "local" else "tracking=local"
+    return UserError(f"tracking={settings.kind} cannot be used ({reason})", "a store that no other program locks", fix)
 
 
 Opener = Callable[[RunSpec, str | None], StoredRun]

@@ -33,31 +33,28 @@ def sampler() -> Sampler:
     return sample
 
 
-class SystemMetrics:
-    """Samples for a run's tracker: each is a step, and those of a resumed run continue.
+def record_use(tracker: Tracker, sample: Sampler) -> Callable[[], None]:
+    """Begin to sample for a run; return what takes the last sample, after which none is recorded.
 
-    Only the process that tracks the run samples, so of a cluster the chief's machine alone is measured.
+    Each sample is a step, and those of a resumed run continue. Only the process that tracks the run samples, so of a
+    cluster the chief's machine alone is measured.
     """
+    is_over = threading.Event()
 
-    def __init__(self, tracker: Tracker, sample: Sampler) -> None:
-        """Begin to sample for `tracker`."""
-        self._tracker = tracker
-        self._sample = sample
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True, name="system metrics")
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Take the last sample; none is recorded afterwards."""
-        self._is_over.set()
-        self._thread.join(END_SECONDS)
-
-    def _work(self) -> None:
+    def work() -> None:
         with suppress(ConnectionError):  # the store's process has ended, as the sender says
-            self._sample()
-            step = 1 + max((step for name, step in self._tracker.steps() if name.startswith(SYSTEM)), default=-1)
+            sample()
+            step = 1 + max((step for name, step in tracker.steps() if name.startswith(SYSTEM)), default=-1)
             is_last = False
             while not is_last:
-                is_last = self._is_over.wait(EVERY_SECONDS)
-                self._tracker.metrics(self._sample(), step)
+                is_last = is_over.wait(EVERY_SECONDS)
+                tracker.metrics(sample(), step)
                 step += 1
+
+    def finish() -> None:
+        is_over.set()
+        thread.join(END_SECONDS)
+
+    thread = threading.Thread(target=work, daemon=True, name="system metrics")
+    thread.start()
+    return finish

@@ -4,7 +4,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,10 @@ from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.system.pulse import beat
-from pipeline.system.signals import Interrupted, stopping
+from pipeline.system.signals import requested
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import param_texts
-from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, failed, open_run
+from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason
 
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
@@ -31,8 +30,7 @@ LONGEST_SECONDS = 600.0
 
 RETRY_SECONDS = 2.0
 POLL_SECONDS = 0.02
-TOLD_AFTER_SECONDS = 3.0
-TOLD_EVERY_SECONDS = 15.0
+TOLD_EVERY_SECONDS = 10.0
 
 
 class Sender:
@@ -49,7 +47,6 @@ class Sender:
     def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
         self.trouble: str | None = None
         self.refused: list[str] = []
-        self._is_full = False
         self._last_answer = time.monotonic()
         self._run = run
         self._journal = journal
@@ -62,32 +59,26 @@ class Sender:
         """Wake the thread."""
         self._wake.set()
 
-    def wait(
-        self,
-        seconds: float,
-        longest: float,
-        log: Callable[[str], None] = lambda line: None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> str | None:
+    def wait(self, seconds: float, longest: float, log: Callable[[str], None] | None = None) -> str | None:
         """Wait until the store has everything; return why it has not, or None where it has.
 
         Args:
-            seconds: since the store last answered, unless its disk is full. longest: seconds in all.
+            seconds: since the store last answered. longest: seconds in all.
+            log: gets a line now and then, of a wait that a signal ends.
         """
-        self._is_full = False  # there may be room by now
         began = self._last_answer = time.monotonic()
-        say_at = began + TOLD_AFTER_SECONDS
+        say_at = began + TOLD_EVERY_SECONDS
         self.notify()
         while self._journal.unsent:
             time.sleep(POLL_SECONDS)
             beat()
             now = time.monotonic()
-            if stopped():
+            if log is not None and requested() is not None:
                 return "it was stopped while it waited"
             is_away = self.trouble is not None and now - self._last_answer > seconds
-            if self._is_full or is_away or now - began > longest:
+            if is_away or now - began > longest:
                 return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
-            if now > say_at:
+            if log is not None and now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
                 left = self._journal.unsent
                 log(f"sending {left} entries to the store, {longest:.0f} s at most (Ctrl-C leaves them for later)")
@@ -111,21 +102,19 @@ class Sender:
         for refused in answer.refused:
             self.refused.append(refused)
             self._warn(f"tracking: the store refuses {refused}")
-        if answer.trouble is None:
+        before, self.trouble = self.trouble, answer.trouble
+        if self.trouble is None:
             try:
                 self._journal.mark_sent(self._journal.sent + 1)
             except OSError as error:
-                answer = failed(error)
-        self._is_full = answer.is_full
-        if answer.trouble is not None:
-            if self.trouble is None and not self._closed:
-                self._warn(
-                    f"tracking: the store does not take what is sent ({answer.trouble}); it is kept and sent again"
-                )
-            self.trouble = answer.trouble
-            return False
+                self.trouble = reason(error)
         if self.trouble is not None:
-            self.trouble = None
+            if before is None and not self._closed:
+                self._warn(
+                    f"tracking: the store does not take what is sent ({self.trouble}); it is kept and sent again"
+                )
+            return False
+        if before is not None:
             self._warn("tracking: the store is back")
         self._last_answer = time.monotonic()
         return True
@@ -160,7 +149,6 @@ class Tracker:
         self._warn = warn
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
-        self._datasets: set[str] = set()
         if spec is None:
             return
         self._spec = spec
@@ -241,10 +229,9 @@ class Tracker:
         self._add("text", content=str(redact(content)), name=str(redact(name)))
 
     def dataset(self, dataset: "Dataset") -> None:
-        """Record a data set by its fingerprint, once, as input of the run."""
-        if dataset.fingerprint not in self._datasets:
-            sizes = {name: len(split) for name, split in dataset.splits.items()}
-            self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
+        """Record a data set by its fingerprint as input of the run."""
+        sizes = {name: len(split) for name, split in dataset.splits.items()}
+        self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
 
     def model(self, exported: "Exported") -> None:
         """Record a SavedModel as a model of the run."""
@@ -274,17 +261,15 @@ class Tracker:
         """
         if not self.is_on:
             return 0
-        reason: str | None = "it was stopped while it waited"
-        if log is None:
-            reason = self._sender.wait(seconds, seconds)
-        else:
-            with suppress(Interrupted), stopping() as stop:  # a signal ends the wait
-                reason = self._sender.wait(FINISHED_SECONDS, LONGEST_SECONDS, log, lambda: stop.requested)
+        limits = (seconds, seconds) if log is None else (FINISHED_SECONDS, LONGEST_SECONDS)
+        why = self._sender.wait(*limits, log)
         left = self.unsent
         if left:
+            command = f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}`"
+            command = command if self._spec.settings._target_ == MLFLOW_RUN else "the same command"
+            count = len(self._journal.entries)
             self._warn(
-                f"tracking: {left} of {len(self._journal.entries)} entries are not sent yet ({reason}); they are kept, "
-                f"and {self._sending_command()} sends them"
+                f"tracking: {left} of {count} entries are not sent yet ({why}); they are kept: {command} sends them"
             )
         return left
 
@@ -300,13 +285,6 @@ class Tracker:
     def _place(self, path: Path) -> str:
         folder = self._spec.folder
         return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-    def _sending_command(self) -> str:
-        if self._spec.settings._target_ != MLFLOW_RUN:
-            return "the same command"
-        uri = str(redact(self._spec.settings.uri or ""))
-        address = " --uri=<the address, with its password>" if "***" in uri else ""
-        return f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}{address}`"
 
     def _agree(self) -> None:
         """Have the journal and the store agree on which run this is."""
@@ -335,13 +313,10 @@ class Tracker:
             self._sender.notify()
 
     def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
-        match call:
-            case "params":
-                self._params |= arguments["values"]
-            case "metrics":
-                self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
-            case "dataset":
-                self._datasets.add(arguments["digest"])
+        if call == "params":
+            self._params |= arguments["values"]
+        elif call == "metrics":
+            self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
 
 
 def open_tracker(spec: RunSpec, warn: Callable[[str], None], opener: Opener = open_run) -> Tracker:

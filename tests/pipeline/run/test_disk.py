@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from pipeline.system.streams import no_room
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import FINISHED_SECONDS, open_tracker
+from pipeline.tracking.tracker import open_tracker
 from stages.checkpoints.files import read
 from stages.storage.atomic import atomic_write
 from tests import commands
@@ -86,8 +85,7 @@ def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], 
     assert commands.run(*given).returncode == 0
 
 
-def test_a_store_that_takes_no_more_is_not_waited_for(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
-    """What it misses is sent later."""
+def test_a_store_that_takes_no_more_gets_the_rest_later(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
     disk, lines = small_disk(4000), list[str]()
     (tmp_path / "run").mkdir()
     tracker = open_tracker(RunSpec(LOCAL, disk, tmp_path / "run", "tried", "run"), lines.append)
@@ -96,10 +94,8 @@ def test_a_store_that_takes_no_more_is_not_waited_for(small_disk: Callable[[int]
     for step in range(100):
         tracker.metrics({f"a/{index}": float(step) for index in range(30)}, step)
     tracker.status("FINISHED")
-    began = time.monotonic()
-    assert tracker.flush(print) > 0
-    assert "cannot be written (No space left on device)" in lines[0]
-    assert time.monotonic() - began < FINISHED_SECONDS
+    assert tracker.flush(seconds=3) > 0
+    assert "disk is full" in lines[0]
     (disk / "filler").unlink()
     assert tracker.close(60) == 0
     assert only_run(disk).info.status == "FINISHED"

@@ -20,6 +20,7 @@ from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
+from pipeline.tracking.stored_run import Answer
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
@@ -42,20 +43,20 @@ def job(outputs: Path, *more: str) -> Job:
 @pytest.fixture(scope="module")
 def died(module_outputs: Path) -> Path:
     """The outputs of a run whose process died after it had finished: the store has it RUNNING, without its model."""
-    real, reached = MlflowRun.send, threading.Event()
+    real, reached = MlflowRun.deliver, threading.Event()
 
-    def send(self: MlflowRun, entry: Entry) -> None:
+    def deliver(self: MlflowRun, entry: Entry) -> Answer:
         if entry.call == "model":
             reached.set()
             threading.Event().wait()  # for ever: nothing is sent from here on
-        real(self, entry)
+        return real(self, entry)
 
     def die(*given: object) -> int:
         assert reached.wait(60)
         raise Died
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MlflowRun, "send", send)
+        patch.setattr(MlflowRun, "deliver", deliver)
         patch.setattr(Tracker, "flush", die)
         with pytest.raises(Died):
             run_job(job(module_outputs), Console())

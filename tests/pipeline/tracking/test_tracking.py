@@ -201,7 +201,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Pat
         record(tracker, EPOCHS)
         tracker.status("FINISHED")
         said: list[str] = []
-        patch.setattr("pipeline.tracking.tracker.TOLD_AFTER_SECONDS", 0.2)
+        patch.setattr("pipeline.tracking.tracker.TOLD_EVERY_SECONDS", 0.2)
         patch.setattr("pipeline.tracking.tracker.FINISHED_SECONDS", 1.0)
         began = time.monotonic()
         assert tracker.flush(said.append) == 0
