@@ -77,11 +77,9 @@ class TfConfig(Joined):
             if not 0 <= task.index < len(cluster[task.job]):
                 raise IndexError(f"there is no {task.job} {task.index}")
         except (LookupError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"cluster=tf_config: TF_CONFIG={text[:200]} does not say which member this process is ({error!r})",
-                f"a cluster of {', '.join(strategy.members())} and this process's task in it",
-                'TF_CONFIG=\'{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}\'',
-            ) from error
+            problem = f"cluster=tf_config: TF_CONFIG={text[:200]} does not say which member this process is ({error!r})"
+            fix = 'TF_CONFIG=\'{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}\''
+            raise UserError(problem, f"a cluster of {', '.join(strategy.members())} and a task", fix) from error
         return task
 
 
@@ -95,11 +93,8 @@ class Hosts(Joined):
             own = [number for number, address in enumerate(hosts) if _is_here(address)]
             index = own[0] if len(own) == 1 else len(hosts)
         if index >= len(hosts):
-            raise UserError(
-                f"cluster.hosts={','.join(hosts)}: which of them is this process ({socket.gethostname()})?",
-                "the address of every member, one of them this host's, or cluster.index from 0 on",
-                "cluster.index=0",
-            )
+            problem = f"cluster.hosts={','.join(hosts)}: which of them is this process ({socket.gethostname()})?"
+            raise UserError(problem, "one address of this host, or cluster.index from 0 on", "cluster.index=0")
         return task_at(index, hosts, strategy)
 
 
@@ -155,11 +150,9 @@ def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> No
             beat()
             now = time.monotonic()
             if now - began > limit:
-                raise UserError(
-                    f"after {limit:g} s there is no {_described(missing)}",
-                    "every member, started by this command within cluster.timeout_seconds of each other",
-                    f"cluster.timeout_seconds={2 * limit:g}",
-                )
+                problem = f"after {limit:g} s there is no {_described(missing)}"
+                fix = f"cluster.timeout_seconds={2 * limit:g}"
+                raise UserError(problem, "every member, started by this command within that time", fix)
             if now - logged >= LOG_SECONDS:
                 logged = now
                 log(f"waiting for {_described(missing)} ({limit - (now - began):.0f} s left)")
@@ -213,10 +206,12 @@ def _call_chief(task: Task) -> Generator[Mapping[str, str], None, None]:
         with suppress(OSError), socket.create_connection(split_address(address), CALL_SECONDS) as line:
             line.sendall(f"{task.job} {task.index}: {_digest(task)}".encode())
             line.settimeout(POLL_SECONDS)
-            while (answer := _answer(line)) is None:
+            while True:
+                with suppress(TimeoutError):
+                    if line.recv(100):  # `all`, or what TensorFlow's server says
+                        return
+                    break  # the chief has left
                 yield {f"member that {name} waits for": address}
-            if answer:  # `all`, or what TensorFlow's server says
-                return
         yield {name: address}
 
 
@@ -228,10 +223,8 @@ def _listener(task: Task, backlog: int) -> socket.socket:
     try:
         listener = socket.create_server(("", port), family=family, backlog=backlog + 16, dualstack_ipv6=is_dual)
     except OSError as error:
-        raise UserError(
-            f"the port {port} of {task.name}, which is this process, cannot be listened at ({error.strerror})",
-            "a port that no other process has, above 1023",
-        ) from error
+        problem = f"the port {port} of {task.name}, which is this process, cannot be listened at ({error.strerror})"
+        raise UserError(problem, "a port that no other process has, above 1023") from error
     listener.setblocking(False)
     return listener
 
@@ -250,14 +243,6 @@ def _caller(line: socket.socket, task: Task) -> str:
     if digest and name in task.addresses() and digest != _digest(task):
         raise UserError(f"{name} was started with other members", "the same list of members in every one of them")
     return name
-
-
-def _answer(line: socket.socket) -> bytes | None:
-    """Return what the chief says, nothing where it has left, None while it is silent."""
-    try:
-        return line.recv(100)
-    except TimeoutError:
-        return None
 
 
 def _described(missing: Mapping[str, str]) -> str:

@@ -5,9 +5,9 @@ import os
 import signal
 import socket
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -21,17 +21,10 @@ from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.run_folder.pending import end_lost
 from pipeline.system import machine, pulse, signals, streams
-from pipeline.system.machine import HOST
 from pipeline.system.processes import LocalProcess
-from pipeline.system.pulse import Pulse
-from pipeline.system.signals import Interrupted
-from stages.errors import UserError
 
 GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
-
-RESTARTS = 3
-"""Restarts of each worker of a parameter-server cluster, without which the run can continue, too."""
 
 
 class Local(Engine):
@@ -46,10 +39,9 @@ class Local(Engine):
 def local_tasks(members: Mapping[str, int]) -> list[Task]:
     """Return the tasks of a cluster on this machine, each with a free port."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(sum(members.values()))]
-        for opened in sockets:
-            opened.bind((HOST, 0))
-        return tasks_at(members, [f"{HOST}:{opened.getsockname()[1]}" for opened in sockets])
+        count = sum(members.values())
+        sockets = [stack.enter_context(socket.create_server((machine.HOST, 0))) for _ in range(count)]
+        return tasks_at(members, [f"{machine.HOST}:{opened.getsockname()[1]}" for opened in sockets])
 
 
 def enter_cluster(task: Task) -> None:
@@ -67,111 +59,90 @@ def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
     """
     with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
-        while True:
-            cluster = _Cluster(job, plan, console)
-            code = cluster.run()
-            if not cluster.has_lost or not restarts or code in (DONE, TIMED_OUT, *STOPPED):
+        for left in reversed(range(restarts + 1)):
+            code, lost = _attempt(job, plan, console)
+            if not starts_again(code, lost, left, console):
                 break
-            restarts -= 1
-            console.warn(f"the cluster is started again from its last checkpoint; {restarts} restarts are left")
         with signals.ending(code):
             end_lost(job.run_folder, job.experiment, code, console, shared=True)
     return code
 
 
-class _Cluster:
-    """The members of one attempt. has_lost: whether a member that the run needs has died or hung."""
+def starts_again(code: int, lost: str | None, left: int, console: Console) -> bool:
+    """Return whether a run starts again that has ended with `code`: a member is lost, and restarts are `left`."""
+    if lost is None or not left or code in (DONE, TIMED_OUT, *STOPPED):
+        return False
+    console.warn(f"the cluster is started again from its last checkpoint; {left - 1} restarts are left")
+    return True
 
-    def __init__(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> None:
-        self.has_lost = False
-        self._job = job
-        self._plan = plan
-        self._console = console
-        self._folder = job.run_folder
-        self._members: dict[str, LocalProcess] = {}
-        self._restarts: defaultdict[str, int] = defaultdict(lambda: RESTARTS)
 
-    def run(self) -> int:
-        """Start the members, wait for the chief and end the others; return the chief's exit code."""
-        chief = ""
-        try:
-            tasks = local_tasks(self._job.experiment.members)
-            logs = f"{shorter(self._folder)}/<name>.log"
-            names = ", ".join(task.name for task in tasks[1:])
-            self._console.log(f"chief, {names} on this machine; what these print is in {logs}")
-            self._console.warn(OPEN_PORTS)
-            for task in tasks:
-                signals.check()
-                self._start(task)
-                chief = chief or task.name
-            return self._wait(tasks)
-        except Interrupted as interrupted:
-            if chief:
-                forward_signals(self._members[chief])
-            return interrupted.exit_code
-        except UserError as error:
-            self._console.error(str(error))
-            return FAILED
-        finally:
-            with signals.ending():
-                for process in self._members.values():
-                    process.kill()
-                    process.join()
+@dataclass
+class Members:
+    """The members of a cluster that runs. The end of the chief, or of one that the run needs, ends it."""
 
-    def _start(self, task: Task) -> None:
-        log = self._folder / "pipeline.log" if self._console.is_quiet and task.is_chief else None
-        arguments = (self._job, self._plan, task, log)
-        self._members[task.name] = LocalProcess(_member, arguments, self._job.experiment.hang_seconds)
+    left: list[Task]  # those that have not ended, the chief last: others' ends say why
+    end_of: Callable[[Task], tuple[int, str] | None]  # see `LocalProcess.end`
+    stop_chief: Callable[[], object]  # asks it to save and end
+    console: Console
+    lost: str | None = None  # how one that the run needs has died or hung
+    deadline: float = math.inf
 
-    def _wait(self, tasks: Sequence[Task]) -> int:
-        """Wait for the chief's end and return its exit code; report the ends of other members."""
-        chief = self._members[tasks[0].name]
-        others = list(tasks[1:])
-        deadline = math.inf
-        while (code := chief.poll()) is None and time.monotonic() < deadline:
-            wait([chief.sentinel, *(self._members[task.name].sentinel for task in others)], timeout=POLL_SECONDS)
+    def poll(self) -> int | None:
+        """Return the exit code of the run, or None while it runs; to be called every POLL_SECONDS."""
+        for task in list(self.left):
+            if (ended := self.end_of(task)) is None:
+                continue
+            self.left.remove(task)
+            code, how = ended
+            if code not in (DONE, TIMED_OUT, *STOPPED):
+                self._note(task, code, how)
+            if task.is_chief:
+                return code
+            if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
+                self.stop_chief()
+        return FAILED if time.monotonic() > self.deadline else None
+
+    def _note(self, task: Task, code: int, how: str) -> None:
+        end = f"{task.name} {how or f'ended with exit code {code}'}"
+        if task.serves and task.job == "worker" and any(other.job == "worker" for other in self.left):
+            self.console.warn(f"{end}; the other workers take over its steps")
+        elif how or not task.is_chief:  # the chief says itself what is wrong
+            self.lost = end if how else self.lost
+            self.console.error(f"{end}: the run cannot continue")
+            self.deadline = min(self.deadline, time.monotonic() + GRACE_SECONDS)
+
+
+def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[int, str | None]:
+    """Run the members, wait for the chief and end the others; return its exit code, and how one was lost."""
+    processes: dict[str, LocalProcess] = {}
+    try:
+        tasks = local_tasks(job.experiment.members)
+        names = ", ".join(task.name for task in tasks[1:])
+        console.log(f"chief, {names} on this machine; what these print is in {shorter(job.run_folder)}/<name>.log")
+        console.warn(OPEN_PORTS)
+        for task in tasks:
+            signals.check()
+            log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
+            processes[task.name] = LocalProcess(_member, (job, plan, task, log), job.experiment.hang_seconds)
+        chief = processes[tasks[0].name]
+        members = Members(tasks, lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console)
+        while (code := members.poll()) is None:
+            wait([processes[task.name].sentinel for task in members.left], timeout=POLL_SECONDS)
             pulse.beat()
             signals.check()
-            for task in list(others):
-                if (ended := self._members[task.name].poll()) is not None:
-                    others.remove(task)
-                    if self._ends_run(task, ended, others, chief):
-                        deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        if code is None or code in (DONE, *STOPPED):
-            return FAILED if code is None else code
-        self.has_lost |= code > 128
-        for task in (tasks[0], *others):  # those that waited for a hung one may have ended before it
-            if why := self._members[task.name].why:
-                self._console.error(f"{task.name} {why}: the run cannot continue")
-                self.has_lost = True
-        return code
-
-    def _ends_run(self, task: Task, code: int, others: list[Task], chief: LocalProcess) -> bool:
-        """Report the end of `task`, and start it again where it serves; return whether it ends the run."""
-        if code == DONE:
-            return False
-        if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
-            chief.signal(signal.SIGTERM if code == 128 + signal.SIGPIPE else code - 128)
-            return True
-        how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-        how = self._members[task.name].why or how
-        if task.serves and task.job == "worker":
-            restarts = self._restarts[task.name] > 0
-            if restarts:
-                self._restarts[task.name] -= 1
-                self._start(task)
-                others.append(task)
-            if any(other.job == "worker" for other in others):
-                prefix = "it is started again; meanwhile " if restarts else ""
-                self._console.warn(f"{task.name} {how}; {prefix}the other workers take over its steps")
-                return False
-        self.has_lost |= code > 128
-        log = shorter(self._folder / f"{task.name}.log")
-        self._console.error(f"{task.name} {how}: the run cannot continue ({log})")
-        return True
+        return code, members.lost
+    except signals.Interrupted as interrupted:
+        for chief in list(processes.values())[:1]:
+            forward_signals(chief)
+        return interrupted.exit_code, None
+    finally:
+        with signals.ending():
+            for process in processes.values():
+                process.kill()
+                process.join()
 
 
-def _member(heartbeats: Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None) -> None:
+def _member(heartbeats: pulse.Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None) -> None:
     """Run in the process of one member of the cluster; `log`: see Console."""
     if not task.is_chief:
         streams.append_to(job.run_folder / f"{task.name}.log")

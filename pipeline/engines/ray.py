@@ -1,6 +1,5 @@
 """`cluster=ray`: the members of a job are processes beside actors of Ray, which hold their resources."""
 
-import math
 import os
 import signal
 import socket
@@ -17,9 +16,9 @@ from typing import Any
 from pipeline.config.cluster import ClusterSettings, LocalCluster, RayCluster, TfConfigCluster
 from pipeline.console import Console
 from pipeline.engines.joined import split_address
-from pipeline.engines.local import GRACE_SECONDS
+from pipeline.engines.local import Members, starts_again
 from pipeline.engines.remote import Member, run_elsewhere
-from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.planning.job import Job, remove_if_unused
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, leave
@@ -29,8 +28,6 @@ from pipeline.run_folder.summary import one_line
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, become_independent, warm_up
-from pipeline.system.pulse import Pulse
-from pipeline.system.signals import Request, signal_request
 from pipeline.targets import check_installed
 from stages.errors import UserError
 
@@ -49,17 +46,8 @@ LOG = "output.log"
 OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
 """Variables that Ray reads as it is imported and started."""
 
-OF_OWN = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with it, Ray's servers listen on all interfaces
-    "RAY_gcs_server_request_timeout_seconds": "20",  # 60 by default, by which its agents outlive a killed command
-}
-"""The same for a Ray that this command starts."""
-
 OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
 """Variables that a process takes from its node; all others are the command's."""
-
-Claim = Mapping[str, float]
-"""Resources by Ray's names, `CPU` and `GPU`; empty for a process that mostly waits."""
 
 
 class Ray(Engine):
@@ -88,12 +76,13 @@ def _connect(settings: RayCluster, console: Console) -> None:
         UserError: where it is not there.
     """
     address = settings.address or os.environ.get("RAY_ADDRESS")
-    os.environ.update(OF_RAY if address else {**OF_RAY, **OF_OWN})
+    os.environ.update(OF_RAY)
+    if address is None:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray's servers listen on all interfaces
     import ray
 
     if ray.is_initialized():
         return
-    handler = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {"address": address}
     if address is None:
         options = {
@@ -111,15 +100,10 @@ def _connect(settings: RayCluster, console: Console) -> None:
     except Exception as error:  # Exception itself, ConnectionError, RuntimeError, ValueError …
         failed = isinstance(error, subprocess.SubprocessError)
         reason = "`ray health-check` fails" if failed else one_line(error)
-        raise UserError(
-            f"cluster=ray cluster.address={address}: there is no Ray to be used ({reason})",
-            "host:port of a Ray cluster that this machine is a node of, as `ray start --head` prints it",
-            "unset RAY_ADDRESS" if settings.address is None and address else "cluster.address=null",
-        ) from error
-    finally:
-        with suppress(ValueError):  # in a thread, where Ray does not take it
-            signal.signal(signal.SIGTERM, handler)
-    signals.check()
+        problem = f"cluster=ray cluster.address={address}: there is no Ray to be used ({reason})"
+        fix = "unset RAY_ADDRESS" if settings.address is None and address else "cluster.address=null"
+        raise UserError(problem, "host:port of a Ray cluster that this machine is a node of", fix) from error
+    signals.check()  # which puts back the handler of SIGTERM, too
     console.log(f"Ray {ray.__version__} at {ray.util.get_node_ip_address()}")
 
 
@@ -145,10 +129,10 @@ class RayJob(RemoteJob):
         self._shown = self.log.stat().st_size if self.log.exists() else 0  # what a run that is resumed printed before
         self._settings = settings
         self._counts = job.experiment.members or {"worker": 1}
-        worker = {name: float(count) for name, count in (("CPU", settings.cpus), ("GPU", settings.gpus)) if count}
-        self._claims = [worker if name == "worker" else {} for name in self._counts for _ in range(self._counts[name])]
+        self._claim = {name: float(count) for name, count in (("CPU", settings.cpus), ("GPU", settings.gpus)) if count}
+        self._total = {name: self._counts["worker"] * count for name, count in self._claim.items()}
         self._hosts: list[Any] = []
-        self._request: Request | None = None
+        self._request: signals.Request | None = None
         self._asked = 0
         self._lost: str | None = None
         self._steps = self._work()
@@ -156,7 +140,7 @@ class RayJob(RemoteJob):
             raise self._no_room(ray.cluster_resources())
 
     def __str__(self) -> str:
-        return f"{len(self._claims)} actors of Ray"
+        return f"{sum(self._counts.values())} actors of Ray"
 
     def poll(self) -> int | None:
         if self.exit_code is None:
@@ -166,15 +150,11 @@ class RayJob(RemoteJob):
                 self.exit_code = ended.value
         return self.exit_code
 
-    def stop(self, request: Request, count: int = 1) -> None:
+    def stop(self, request: signals.Request, count: int = 1) -> None:
         """Ask the chief alone, as it needs the others to save a checkpoint."""
         if self._hosts and (self._request is None or count > self._asked):
             self._hosts[0].stop.remote(request, count)
         self._request, self._asked = request, count
-
-    @property
-    def _total(self) -> Claim:
-        return {name: sum(claim.get(name, 0.0) for claim in self._claims) for name in ("CPU", "GPU")}
 
     def _work(self) -> Generator[None, None, int]:
         """Run the job, and end its run; yields while it waits, and returns the exit code."""
@@ -187,11 +167,8 @@ class RayJob(RemoteJob):
                 self._console.error(str(error))
                 remove_if_unused(self.job.run_folder)
                 return WRONG_CONFIGURATION
-            if self._lost is None or code in (DONE, TIMED_OUT, *STOPPED):
+            if not starts_again(code, self._lost, left, self._console):
                 break
-            if left:
-                more = f"{left - 1} restarts are left"
-                self._console.warn(f"the cluster is started again from its last checkpoint; {more}")
         with signals.ending(code):
             end_lost(self.job.run_folder, self.job.experiment, code, self._console, self._lost or LOST)
         return code
@@ -201,9 +178,11 @@ class RayJob(RemoteJob):
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        group = placement_group([dict(claim) for claim in self._claims if claim])  # all or none
+        group = placement_group([self._claim] * self._counts["worker"])  # all or none
         try:
-            self._hosts = [self._host(number, group) for number in range(len(self._claims))]
+            self._hosts = [
+                self._host(job, group, index) for job, count in self._counts.items() for index in range(count)
+            ]
             addresses = [host.free_address.remote() for host in self._hosts]
             deadline = time.monotonic() + self._settings.timeout_seconds
             while len(ray.wait(addresses, num_returns=len(addresses), timeout=0)[0]) < len(addresses):
@@ -218,8 +197,18 @@ class RayJob(RemoteJob):
                 self._lost = f"an actor cannot be started ({str(error).strip().splitlines()[-1]})"
                 self._console.error(f"{self._lost}: the run cannot continue")
                 return FAILED
-            runs = [self._start(host, task) for host, task in zip(self._hosts, tasks, strict=True)]
-            return (yield from self._until_end(tasks, runs))
+            runs = {task.name: self._start(host, task) for host, task in zip(self._hosts, tasks, strict=True)}
+            stop = self._hosts[0].stop
+            members = Members(
+                tasks[::-1],
+                lambda task: _end_of(runs[task.name]),
+                lambda: stop.remote(signals.signal_request(signal.SIGTERM), 1),
+                self._console,
+            )
+            while (ended := members.poll()) is None:
+                yield
+            self._lost = members.lost
+            return ended
         finally:
             with suppress(Exception):
                 ray.get([host.kill.remote() for host in self._hosts], timeout=KILL_SECONDS)
@@ -228,18 +217,17 @@ class RayJob(RemoteJob):
             self._hosts = []
             remove_placement_group(group)
 
-    def _host(self, number: int, group: Any) -> Any:
-        """Return a new actor, with the resources of a claim."""
+    def _host(self, job: str, group: Any, index: int) -> Any:
+        """Return a new actor, of a worker with its part of the resources."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        claim = self._claims[number]
-        bundle = sum(1 for before in self._claims[:number] if before)
+        claim = self._claim if job == "worker" else {}
         options = ray.remote(Host).options(
             num_cpus=claim.get("CPU", 0),
             num_gpus=claim.get("GPU", 0),
             max_concurrency=CONCURRENT_CALLS,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle) if claim else "DEFAULT",
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index) if claim else "DEFAULT",
         )
         return options.remote()
 
@@ -259,43 +247,20 @@ class RayJob(RemoteJob):
         order = Order(Member.of(self.job), cluster, log, variables, Path.cwd(), tuple(sys.path))
         return host.run.remote(order, experiment.hang_seconds)
 
-    def _until_end(self, tasks: Sequence[Task], runs: Sequence[Any]) -> Generator[None, None, int]:
-        """Wait for the chief's end and return its exit code; others' errors, too, end the attempt."""
-        import ray
-
-        left = dict(zip(runs, tasks, strict=True))
-        deadline = math.inf
-        while time.monotonic() < deadline:
-            ended = ray.wait(list(left), num_returns=len(left), timeout=0)[0]
-            for run in sorted(ended, key=lambda run: left[run].is_chief):
-                task = left.pop(run)
-                code, how = _end_of(run)
-                if code not in (DONE, TIMED_OUT, *STOPPED) and (how or not task.is_chief):
-                    self._lost = f"{task.name} {how}" if how else self._lost
-                    self._console.error(f"{task.name} {how or f'ended with exit code {code}'}: the run cannot continue")
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-                if task.is_chief:
-                    return code
-                if code in STOPPED:  # all save and end, and a chief that does not train hears of it here
-                    self._hosts[0].stop.remote(signal_request(signal.SIGTERM), 1)
-            yield
-        return FAILED
-
-    def _no_room(self, there: Claim) -> UserError:
+    def _no_room(self, there: Mapping[str, float]) -> UserError:
         parts = (self._total, there)
         texts = [" and ".join(f"{part.get(name, 0):g} {name}s" for name in ("CPU", "GPU")) for part in parts]
-        limit = self._settings.timeout_seconds
-        return UserError(
-            f"cluster=ray: {texts[0]} are needed in all, and Ray has {texts[1]}",
-            "what is free within cluster.timeout_seconds: fewer workers or jobs at a time, or fewer cluster.cpus",
-            f"cluster.timeout_seconds={10 * limit:g}",
-        )
+        problem = f"cluster=ray: {texts[0]} are needed in all, and Ray has {texts[1]}"
+        fix = f"cluster.timeout_seconds={10 * self._settings.timeout_seconds:g}"
+        return UserError(problem, "what is free within that time: fewer workers, jobs at a time or cluster.cpus", fix)
 
 
-def _end_of(run: Any) -> tuple[int, str]:
-    """Return the exit code of a member, and what else has ended it."""
+def _end_of(run: Any) -> tuple[int, str] | None:
+    """Return the exit code of a member, and what else has ended it; None while it runs."""
     import ray
 
+    if not ray.wait([run], timeout=0)[0]:
+        return None
     try:
         code, how = ray.get(run)
     except ray.exceptions.RayActorError:
@@ -329,14 +294,13 @@ class Host:
         vars(sys.modules["__main__"]).pop("__file__", None)
         warm_up()
         self._process: LocalProcess | None = None
-        self._asked: tuple[Request, int] | None = None
+        self._asked: tuple[signals.Request, int] | None = None
 
     def free_address(self) -> str:
         """Return `host:port` of this node, with a port that is free now."""
         import ray
 
-        with socket.socket() as free:
-            free.bind(("", 0))
+        with socket.create_server(("", 0)) as free:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def run(self, order: Order, limit: float | None) -> tuple[int, str]:
@@ -349,13 +313,13 @@ class Host:
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
         self._process = process = LocalProcess(_begin, (order,), limit)
-        while (code := process.poll()) is None:
+        while (ended := process.end()) is None:
             wait([process.sentinel], POLL_SECONDS)
             if self._asked is not None:
                 process.stop(*self._asked)
-        return code, process.why or (f"was killed by signal {code - 128}" if code > 128 else "")
+        return ended
 
-    def stop(self, request: Request, count: int) -> None:
+    def stop(self, request: signals.Request, count: int) -> None:
         """Ask the process to save and end, as by `count` signals."""
         self._asked = request, count
 
@@ -364,7 +328,7 @@ class Host:
             self._process.kill()
 
 
-def _begin(own: Pulse, order: Order) -> None:
+def _begin(own: pulse.Pulse, order: Order) -> None:
     """Run in the process of a member."""
     streams.append_to(order.log)
     of_node = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}

@@ -1,6 +1,5 @@
 """Jobs that run elsewhere, in Slurm's queue or beside Ray's actors, each of their processes by a `Member`."""
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,14 +14,13 @@ from pipeline.config.experiment import read
 from pipeline.console import Console
 from pipeline.exit_codes import DONE
 from pipeline.paths import shorter
-from pipeline.planning.job import Job, new_folder
+from pipeline.planning.job import Job, new_folder, remove_if_unused
 from pipeline.redaction import guard_output, redact_overrides
 from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import RemoteJob, run_job
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import has_finished
 from pipeline.system import environment, pulse, signals, streams
-from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 
 
@@ -76,14 +74,12 @@ def run_elsewhere(job: Job, start: Callable[[Job], RemoteJob], console: Console,
     """
     with signals.listening(), signals.uninterrupted():
         folder = job.folder or new_folder(job.experiment)
-        is_new = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):  # not beside a living run; the job locks it when it begins
                 started = start(replace(job, folder=folder))
         except UserError:
-            if is_new:
-                shutil.rmtree(folder, ignore_errors=True)
+            remove_if_unused(folder)
             raise
         console.log(f"{started}: {shorter(folder)}")
         if wait:
@@ -105,7 +101,7 @@ def _wait(started: RemoteJob) -> int:
         while (code := poll()) is None:
             pass
         return code
-    except Interrupted as interrupted:
+    except signals.Interrupted as interrupted:
         request = signals.requested()
         with signals.supervising():
             while request is not None and started.poll() is None:

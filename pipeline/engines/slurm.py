@@ -29,7 +29,6 @@ from pipeline.run.engine import LOOK_SECONDS, RemoteJob, Task
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished
 from pipeline.system import signals
-from pipeline.system.signals import Request
 from pipeline.targets import check_installed
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
@@ -60,7 +59,7 @@ ENDED = {"CANCELLED": 128 + signal.SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TI
 ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
 """States after which a job is not run again; it is, after any other."""
 
-END_OF_TIME = Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
+END_OF_TIME = signals.Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
 
 class Slurm(Joined):
@@ -70,11 +69,9 @@ class Slurm(Joined):
         rank, addresses = place_in_step(self.settings.port)
         members = strategy.members()
         if sum(members.values()) != len(addresses):
-            raise UserError(
-                f"cluster=slurm: srun has started {len(addresses)} tasks",
-                f"those of the strategy: {', '.join(f'{count} {job}' for job, count in members.items())}",
-                f"srun --ntasks={sum(members.values())} …",
-            )
+            problem = f"cluster=slurm: srun has started {len(addresses)} tasks"
+            wanted = ", ".join(f"{count} {job}" for job, count in members.items())
+            raise UserError(problem, f"those of the strategy: {wanted}", f"srun --ntasks={sum(members.values())} …")
         return task_at(rank, addresses, strategy)
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
@@ -84,7 +81,19 @@ class Slurm(Joined):
         return run_elsewhere(job, lambda job: self.start(job, console), console, self.settings.wait)
 
     def start(self, job: Job, console: Console) -> "SlurmJob":
-        return submit(job, self.settings, console)
+        check_installed("cluster=slurm", ["submitit"], "slurm")
+        import submitit
+
+        _refuse_secrets(job)
+        try:
+            executor = submitit.SlurmExecutor(job.run_folder / FOLDER)
+            executor.update_parameters(**parameters(job, self.settings))
+            with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
+                return SlurmJob(job, executor.submit(SlurmTask(Member.of(job), self.settings.requeues)), console)
+        except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
+            lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
+            reason = redact("; ".join(lines) or str(error))
+            raise UserError(f"cluster=slurm: the job is refused ({reason})", "what this Slurm has (sinfo)") from error
 
 
 def place_in_step(port: int | None) -> tuple[int, list[str]]:
@@ -122,32 +131,10 @@ def expand_counts(text: str) -> list[int]:
     return [int(count) for count, times in parts for _ in range(int(times or 1))]
 
 
-def submit(job: Job, settings: SlurmCluster, console: Console) -> "SlurmJob":
-    """Submit a job, which has a folder.
-
-    Raises:
-        UserError: where Slurm is not there or does not take it.
-    """
-    check_installed("cluster=slurm", ["submitit"], "slurm")
-    import submitit
-
-    _refuse_secrets(job)
-    try:
-        executor = submitit.SlurmExecutor(job.run_folder / FOLDER)
-        executor.update_parameters(**parameters(job, settings))
-        with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
-            return SlurmJob(job, executor.submit(SlurmTask(Member.of(job), settings.requeues)), console)
-    except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
-        raise _refused(error) from error
-
-
 def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
     """Return submitit's parameters for a job."""
     count = sum(job.experiment.members.values()) or 1
-    if settings.nodes > count:
-        raise UserError(
-            f"cluster.nodes={settings.nodes}: the job has {count} processes", f"{count} or fewer", "cluster.nodes=1"
-        )
+
     cpus = settings.cpus_per_task
     values = {
         "job_name": job.experiment.name,
@@ -229,7 +216,7 @@ class SlurmJob(RemoteJob):
                 self._note(entry or Entry("UNKNOWN"))
         return self.exit_code
 
-    def stop(self, request: Request, count: int = 1) -> None:
+    def stop(self, request: signals.Request, count: int = 1) -> None:
         if self._signals < count:
             self._signals = count
             self._submitted.cancel(check=False)
@@ -270,22 +257,10 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
     return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
 
 
-def _refused(error: Exception) -> UserError:
-    """Return the reason for which Slurm refuses a job."""
-    lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
-    reason = "; ".join(lines) or str(error)
-    fix = "cluster.partition=<one of: sinfo --summarize>" if "partition" in reason else ""
-    return UserError(f"cluster=slurm: the job is refused ({redact(reason)})", "what this Slurm has", fix)
-
-
 def _refuse_secrets(job: Job) -> None:
     """Refuse a configuration with a secret in it, as the job's files hold it: the environment brings them."""
-    document = OmegaConf.to_container(job.experiment.document, resolve=False)
-    assert isinstance(document, dict)
+    document: Any = OmegaConf.to_container(job.experiment.document, resolve=False)
     for name, value in flatten(document):
         if MASK in str(redact({name: value})) and MASK not in str(value):
-            raise UserError(
-                f"cluster=slurm: {name} has a secret in it, and would be in the files of the job",
-                "secrets in the environment, which tasks have, too, such as MLFLOW_TRACKING_PASSWORD",
-                f"{name}='${{oc.env:MY_SECRET}}'",
-            )
+            problem = f"cluster=slurm: {name} has a secret in it, and would be in the files of the job"
+            raise UserError(problem, "it in the environment, which tasks have, too", f"{name}='${{oc.env:MY_SECRET}}'")

@@ -110,7 +110,6 @@ class Search(Session):
 
     def ended(self, made: SweepJob) -> None:
         """Tell the study what became of a trial; one that was stopped resumes when the search does."""
-        super().ended(made)
         if made.exit_code not in STOPPED:
             self._tell(self._trials[made.folder], made)
 

@@ -26,8 +26,6 @@ from pipeline.run_folder.store_process import serve
 from pipeline.system import machine, pulse, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess
-from pipeline.system.pulse import Pulse
-from pipeline.system.signals import Request, signal_request
 from pipeline.tracking.store import Store, server_answers
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
@@ -64,7 +62,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
             own = " ".join(f"{name}={experiment.choices.get(name)}" for name in ("strategy", "cluster"))
             raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
     if any(experiment.cluster.submits_jobs for experiment in experiments):
-        _refuse_own_devices(settings, experiments)
+        if each is not None:
+            raise UserError("sweep.devices_per_job: jobs get their GPUs from the cluster", "", f"cluster.gpus={each}")
         return [Slot()] * count
     if count == 1 and each is None:
         return [Slot()]
@@ -72,11 +71,9 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     if each is None:
         each = max(len(visible) // count, 1) if visible else 0
     if each * count > len(visible):
-        raise UserError(
-            f"{count} jobs at a time with {each} GPUs each: {each * count} GPUs, {len(visible)} are there",
-            "as many as there are, or sweep.devices_per_job=0 for the processor alone",
-            f"sweep.n_jobs={max(len(visible) // each, 1)}" if visible else "sweep.devices_per_job=0",
-        )
+        problem = f"{count} jobs at a time with {each} GPUs each: {each * count} GPUs, {len(visible)} are there"
+        fix = f"sweep.n_jobs={max(len(visible) // each, 1)}" if visible else "sweep.devices_per_job=0"
+        raise UserError(problem, "as many as there are, or sweep.devices_per_job=0 for the processor alone", fix)
     threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
     return [Slot(share if visible else None, threads) for share in shares]
@@ -90,19 +87,6 @@ def may_overlap(slots: Sequence[Slot], experiments: Sequence[Experiment]) -> boo
     """Return whether a job may begin while the one before is evaluated and exported, which holds its devices."""
     fits = len(slots) == 1 and machine.usable_cores() > 1 and not machine.gpus()
     return fits and not any(job.members or job.cluster.submits_jobs or _takes_all(job) for job in experiments)
-
-
-def _refuse_own_devices(settings: SweepSettings, experiments: Sequence[Experiment]) -> None:
-    """Refuse devices of this machine, other engines, or no end that is waited for, where an engine places the jobs."""
-    cluster, option = experiments[0].cluster, experiments[0].choices.get("cluster")
-    if settings.devices_per_job is not None:
-        problem, fix = "jobs get their GPUs from it", f"cluster.gpus={settings.devices_per_job}"
-        raise UserError(f"sweep.devices_per_job with cluster={option}: {problem}", "the GPUs of each job", fix)
-    if any(experiment.cluster != cluster for experiment in experiments):
-        raise UserError("jobs of a sweep with different clusters", "the same for all of them", f"cluster={option}")
-    if not getattr(cluster, "wait", True):
-        problem = "cluster.wait=false with a sweep, which compares its jobs at their end"
-        raise UserError(problem, "", "cluster.wait=true")
 
 
 LOG = "pipeline.log"
@@ -143,7 +127,7 @@ class JobProcess(LocalProcess):
         self.exit_code: int | None = None
         self.has_trained = False
         self._console = console
-        self._stopped_by: Request | None = None
+        self._stopped_by: signals.Request | None = None
 
     def train(self) -> None:
         """Let the job train, if it has not yet. Its seconds count from now on."""
@@ -156,10 +140,10 @@ class JobProcess(LocalProcess):
     def leaves_room(self) -> bool:
         """Return whether as large a job would fit into memory beside it."""
         with suppress(psutil.Error):
-            return psutil.virtual_memory().available > 2 * self._use.memory_info().rss
+            return psutil.virtual_memory().available > 2 * psutil.Process(self.pid).memory_info().rss
         return False
 
-    def stop(self, request: Request, count: int = 1) -> None:
+    def stop(self, request: signals.Request, count: int = 1) -> None:
         self._stopped_by = request
         super().stop(request, count)
 
@@ -204,7 +188,7 @@ def _reloads_afresh(job: Job) -> bool:
     return is_first
 
 
-def _work(own: Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
+def _work(own: pulse.Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
         export.reload = "here"
@@ -233,10 +217,6 @@ def _train(running: Running) -> None:
         running.train()
 
 
-def _ignore(*_: object) -> None:
-    """Do nothing of what happens to a job."""
-
-
 @dataclass
 class Scheduler:
     """Runs each job in a process of its own, as many at a time as there are slots.
@@ -249,9 +229,9 @@ class Scheduler:
     jobs: Iterator[Job]  # each with a folder of its own; asked again, while others run, after it had none
     console: Console
     free: list[Slot]
+    on_end: Callable[[Job, int, float, bool], None]  # a job, its exit code and seconds, whether it runs again
+    on_poll: Callable[[Sequence[Running]], None]  # about every POLL_SECONDS; may `stop` any
     retries: int = 0  # times that each job is run again
-    on_end: Callable[[Job, int, float, bool], None] = _ignore  # a job, its exit code and seconds, whether it runs again
-    on_poll: Callable[[Sequence[Running]], None] = _ignore  # about every POLL_SECONDS; may `stop` any
     overlaps: bool = False  # with a single slot, on whose processors two jobs fit
 
     def __post_init__(self) -> None:
@@ -273,7 +253,7 @@ class Scheduler:
                 self.on_poll(list(self._running))
             signals.check()
         except BaseException:
-            self._stop_all(signals.requested() or signal_request(SIGTERM))
+            self._stop_all(signals.requested() or signals.signal_request(SIGTERM))
             raise
 
     def _fill(self) -> bool:
@@ -337,7 +317,7 @@ class Scheduler:
                     self._again.append(process.job)
                 self.on_end(process.job, code, time.monotonic() - process.started, again)
 
-    def _stop_all(self, request: Request) -> None:
+    def _stop_all(self, request: signals.Request) -> None:
         """Have all processes save and end, and wait for them."""
         with signals.supervising():
             while self._running or self._sending:

@@ -30,11 +30,10 @@ from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
 from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import Index, SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
-from pipeline.sweep.queue import LOG, OUTPUT, Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
+from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up
-from pipeline.system.signals import Interrupted
 from pipeline.system.streams import all_written
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.stored_run import RunSpec
@@ -85,13 +84,12 @@ class Session(ABC):
     def exit_code(self) -> int:
         """Return the exit code where all jobs have ended."""
 
-    def ended(self, made: SweepJob) -> None:
+    def ended(self, made: SweepJob) -> None:  # noqa: B027 (most need not)
         """Take note of a job that has ended for good.
 
         Raises:
             UserError: where the next jobs would end as badly.
         """
-        made.reason = refusal_in(self.folder / made.folder) if made.exit_code == WRONG_CONFIGURATION else None
 
     def results(self) -> list[Path]:
         """Write what there is beside the comparison; return the files."""
@@ -193,10 +191,10 @@ class Session(ABC):
                 held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
                 with self.console.live(self._table):
                     overlaps = not self.is_adaptive and may_overlap(slots, self.experiments)
-                    given = self.settings.retries, self._ended, self._poll, overlaps
+                    given = self._ended, self._poll, self.settings.retries, overlaps
                     for jobs in map(self._until_failed, (self.draw(), self._to_finish())):
                         Scheduler(jobs, self.console, list(slots), *given).run()
-            except Interrupted as interrupted:
+            except signals.Interrupted as interrupted:
                 code = interrupted.exit_code
             if code is None:
                 code = SWEEP_FAILED if self._failed else self.exit_code()
@@ -252,6 +250,7 @@ class Session(ABC):
 
     def _ended(self, job: Job, code: int, seconds: float, again: bool) -> None:
         made = self._jobs[job.run_folder.name]
+        made.reason = refusal_in(job.run_folder) if code == WRONG_CONFIGURATION else None
         self._show_end(made, code, seconds, again)
         if again:
             return
@@ -274,13 +273,12 @@ class Session(ABC):
             pruned = f"pruned after epoch {run.facts[PRUNED]}" if PRUNED in run.facts else ""
             self.say(made, f"{run.status} in {seconds:.1f} s  {pruned or score}".rstrip())
             return
-        lost = ("REFUSED", refusal_in(folder)) if code == WRONG_CONFIGURATION else ("DIED", None)
+        lost = ("REFUSED" if code == WRONG_CONFIGURATION else "DIED", made.reason)
         status, error = (run.status, run.error) if run is not None else lost
         why = (f": {error}" if error else "") + ("; it is run again" if again else "")
         self.say(made, f"{status} in {seconds:.1f} s, exit code {code}{why}", style="bold red")
-        logs = [name for name in (LOG, OUTPUT) if (folder / name).exists() and (folder / name).stat().st_size]
-        if logs and "(traceback in" not in why:
-            self.console.log(f"     see {' and '.join(logs)} in {shorter(folder)}")
+        if "(traceback in" not in why:
+            self.console.log(f"     see its logs in {shorter(folder)}")
 
     def _table(self) -> Table:
         """Return the jobs that run, for a terminal."""
@@ -363,11 +361,8 @@ def to_resume(session: Session, log: Callable[[str], None]) -> Path | None:
     if choice != "auto":
         folder = find_sweep(choice, outputs)
         if folder is None or read_index(folder).facts.get("identity") != session.identity:
-            raise UserError(
-                f"resume={choice} is no {session.kind} of these {session.unit}s",
-                f"auto, never, a folder in {shorter(outputs / 'sweeps')}",
-                "resume=auto",
-            )
+            problem = f"resume={choice} is no {session.kind} of these {session.unit}s"
+            raise UserError(problem, f"auto, never, a folder in {shorter(outputs / 'sweeps')}", "resume=auto")
         return folder
     for folder in reversed(sweep_folders(outputs)):
         try:

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
@@ -78,8 +78,11 @@ class _Later:
 
 
 @contextmanager
-def light_imports() -> Iterator[None]:
-    """Imports Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile."""
+def light_imports(kept: bool = False) -> Iterator[None]:
+    """Imports Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile.
+
+    kept: never looks again for garbage among the objects that are there at the end.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     sys.meta_path.insert(0, _Later)
@@ -87,19 +90,16 @@ def light_imports() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(_Later)
+        if kept:
+            gc.freeze()
         if was_enabled:
             gc.enable()
 
 
-@contextmanager
-def imports_kept() -> Iterator[None]:
-    """Imports as `light_imports` does, and never looks again for garbage among the objects that are there at the end.
+def imports_kept() -> AbstractContextManager[None]:
+    """Imports as `light_imports` does, for good.
 
     Python's collector would look through all modules several times while they are imported, and in every process that
     is forked afterwards, which copies their memory by that: half a second each time with TensorFlow.
     """
-    with light_imports():
-        try:
-            yield
-        finally:
-            gc.freeze()
+    return light_imports(kept=True)

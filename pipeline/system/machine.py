@@ -87,13 +87,9 @@ def peak_memory_mib() -> float | None:
 
     By Linux' own account of the address space: `ru_maxrss` is inherited from the process that this one was forked from.
     """
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) / 1024 if found else None
 
 
 HOST = "127.0.0.1"
@@ -113,6 +109,5 @@ def free_port(port: int | None, first: int) -> int:
             except (OSError, OverflowError):
                 continue
             return candidate
-    raise UserError(
-        f"port {port or first} of {HOST} cannot be had", "a free port, 1024 to 65535", f"--port={first + 1}"
-    )
+    problem = f"port {port or first} of {HOST} cannot be had"
+    raise UserError(problem, "a free port, 1024 to 65535", f"--port={first + 1}")

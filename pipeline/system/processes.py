@@ -14,13 +14,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import psutil
-
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signals import STOPS, Request, until
-
-STOP_SECONDS = 7.0
-"""Seconds without a heartbeat after which a process that was asked to end is killed."""
 
 GRACE_SECONDS = 10.0
 """Grace period, in seconds, before an orphaned process is killed."""
@@ -51,31 +46,16 @@ def has_used_tensorflow() -> bool:
 
 
 def warm_up() -> None:
-    """Starts the server that processes are forked from, which imports TensorFlow while this process does other work."""
+    """Starts the server that processes are forked from, which imports TensorFlow while this process does other work.
+
+    It never receives a signal: one to the whole group, or of a closing terminal, would end it, and all its children
+    would seem to have ended.
+    """
     if process_context().get_start_method() == "forkserver":
-        _track_resources()
+        with _masked(signal.SIGHUP):
+            resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
         with _masked(*STOPS):
             forkserver.ensure_running()
-
-
-def start(context: BaseContext, target: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseProcess:
-    """Starts a process, which must call `become_independent` first of all.
-
-    Signals are blocked until it listens. The server that it is forked from never receives one: a signal to the whole
-    group, or of a closing terminal, would end it, and all its children would seem to have ended.
-    """
-    process = context.Process(target=target, args=arguments)  # type: ignore[attr-defined]
-    if context.get_start_method() == "forkserver":
-        _track_resources()
-    with _masked(*STOPS):
-        process.start()
-    assert isinstance(process, BaseProcess)
-    return process
-
-
-def _track_resources() -> None:
-    with _masked(signal.SIGHUP):
-        resource_tracker.ensure_running()  # unmasks SIGINT and SIGTERM, which it ignores
 
 
 @contextmanager
@@ -112,55 +92,38 @@ def _end_with_parent(stop: int | None) -> None:
 
 
 class LocalProcess:
-    """A process that has been started.
-
-    It is killed where it gives no sign of life, also when it was asked to end.
+    """A process that has been started, and is killed where it gives no sign of life.
 
     Attributes:
         sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
         why: the reason for which it was killed; empty where it was not.
     """
 
-    def __init__(
-        self,
-        target: Callable[..., None],
-        arguments: tuple[Any, ...],
-        limit: float | None = None,
-        context: BaseContext | None = None,
-    ) -> None:
+    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], limit: float | None = None) -> None:
         """Start a process that runs `target` with the Pulse to adopt, and then `arguments`.
+
+        It must call `become_independent` first of all. Signals are blocked until it listens.
 
         Args:
             limit: seconds without a heartbeat after which it hangs; None: it may.
         """
-        context = context or process_context()
-        self._pulse = Pulse(context)
-        self._process = start(context, target, (self._pulse, *arguments))
+        warm_up()
+        context = process_context()
+        pulse = Pulse(context)
+        self._process: BaseProcess = context.Process(target=target, args=(pulse, *arguments))  # type: ignore[attr-defined]
+        with _masked(*STOPS):
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
-        self._use = psutil.Process(self.pid)
         self.why = ""
-        self._watch = Watch(self, math.inf if limit is None else limit)
+        self._watch = Watch(pulse, self.pid, math.inf if limit is None else limit)
         self._forwarded = 0
 
     @property
     def exitcode(self) -> int | None:
         """None while it runs; -n where signal n killed it."""
         return self._process.exitcode
-
-    @property
-    def last_beat(self) -> float:
-        """Time of its last heartbeat, in seconds of `time.monotonic()`."""
-        return self._pulse.last_beat
-
-    def cpu_seconds(self) -> float:
-        """Returns the seconds of computing that it has used."""
-        try:
-            used = self._use.cpu_times()
-        except psutil.Error:
-            return 0.0
-        return float(used.user + used.system)
 
     def signal(self, number: int) -> None:
         """Sends it a signal; no-op where it has ended."""
@@ -184,13 +147,17 @@ class LocalProcess:
         if self._watch.hangs():
             self.why = f"gave no sign of life for {self._watch.silence():.0f} s, and was killed"
             self.kill()
-        self._watch.note()
         return None
+
+    def end(self) -> tuple[int, str] | None:
+        """Returns the exit code, and how it ended where not by itself; None while it runs; see `poll`."""
+        code = self.poll()
+        if self.why:
+            return 128 + signal.SIGKILL, self.why
+        return None if code is None else (code, f"was killed by signal {code - 128}" if code > 128 else "")
 
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""
-        if not self._forwarded:
-            self._watch = Watch(self, STOP_SECONDS)
         if count >= 3:
             self.kill()
         elif self._forwarded < count:

@@ -1,20 +1,20 @@
 """Heartbeats: a process's main thread sends one at each safe place, and its parent, or itself, watches for them."""
 
 import multiprocessing
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import psutil
 
 from pipeline.exit_codes import FAILED
 from pipeline.system import signals
 from pipeline.system.signals import Request
-
-if TYPE_CHECKING:
-    from pipeline.system.processes import LocalProcess
 
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
@@ -34,10 +34,6 @@ class Pulse:
         """Time of the last heartbeat, by the monotonic clock, which all processes of a machine share."""
         return float(self._time.value)
 
-    def cpu_seconds(self) -> float:
-        """Returns the seconds of computing that this process has used."""
-        return time.process_time()
-
 
 _pulse: Pulse | None = None
 
@@ -56,29 +52,30 @@ def beat() -> None:
 
 
 class Watch:
-    """Watches whether `process` hangs.
+    """Watches whether the process `pid` hangs, whose heartbeats come by `pulse`.
 
     It hangs if it has reached no safe place for `limit` seconds and has been idle since: a user's own stage that
     computes for an hour without a safe place does not.
     """
 
-    def __init__(self, process: "LocalProcess | Pulse", limit: float) -> None:
-        self._process = process
+    def __init__(self, pulse: Pulse, pid: int, limit: float) -> None:
+        self._pulse = pulse
+        self._process = psutil.Process(pid)
         self._limit = limit
-        self._seen = time.monotonic()
-        self._computed = process.cpu_seconds()
+        self.restart()
 
     def silence(self) -> float:
         """Returns the seconds since the last heartbeat."""
-        return time.monotonic() - max(self._process.last_beat, self._seen)
+        return time.monotonic() - self._seen
 
     def hangs(self) -> bool:
-        """Returns whether the process hangs."""
+        """Returns whether the process hangs; to be called periodically."""
+        if self._pulse.last_beat > self._seen:
+            self.restart()
         silent = self.silence()
         if silent <= self._limit:
             return False
-        computed = self._process.cpu_seconds()
-        if computed - self._computed > IDLE_SHARE * silent:
+        if self._cpu_seconds() - self._computed > IDLE_SHARE * silent:
             self.restart()
             return False
         return True
@@ -86,23 +83,22 @@ class Watch:
     def restart(self) -> None:
         """Restarts the limit."""
         self._seen = time.monotonic()
-        self._computed = self._process.cpu_seconds()
+        self._computed = self._cpu_seconds()
 
-    def note(self) -> None:
-        """Records the CPU time up to the last heartbeat; to be called periodically."""
-        if self._process.last_beat > self._seen:
-            self.restart()
+    def _cpu_seconds(self) -> float:
+        try:
+            used = self._process.cpu_times()
+        except psutil.Error:  # it has ended
+            return 0.0
+        return float(used.user + used.system)
 
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
 """A tick that takes longer was one of a process that did not run: it was stopped, or its machine slept."""
 
-REQUESTS = 3
-"""Requests by which a process is ended, the last of them by force."""
-
 REQUEST_SECONDS = 5.0
-"""Seconds in which a request may be heeded."""
+"""Seconds in which a request may be heeded; the third ends the process by force."""
 
 
 @contextmanager
@@ -129,18 +125,16 @@ def watching_itself(limit: float | None) -> Iterator[None]:
 
 
 def _watch(own: Pulse, limit: float, over: threading.Event) -> None:
-    watch = Watch(own, limit)
+    watch = Watch(own, os.getpid(), limit)
     began = time.monotonic()
     while not over.wait(TICK_SECONDS):
         took = time.monotonic() - began
         began = time.monotonic()
         if took > LONGEST_TICK_SECONDS:
             watch.restart()
-        watch.note()
         if watch.hangs():
             reason = f"itself: it gave no sign of life for {watch.silence():.0f} s (hang_seconds)"
-            for _ in range(REQUESTS):
+            while True:
                 signals.request(Request(reason, signal.SIGTERM, FAILED))
                 if over.wait(REQUEST_SECONDS):
                     return
-            return

@@ -82,7 +82,6 @@ class Interrupted(BaseException):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.reason)
-        self.number = request.number
         self.exit_code = request.exit_code
 
 

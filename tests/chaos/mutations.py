@@ -230,7 +230,7 @@ MUTATIONS = (
         "tests/stages/evaluation/test_paired_tests.py", "-k", "bootstrap",
     ),
     mutation(
-        "pipeline/engines/local.py", "if not cluster.has_lost or not restarts", "if True or not restarts",
+        "pipeline/engines/local.py", "if lost is None or not left or", "if True or",
         "tests/pipeline/engines/test_cluster.py", "-k", "whoever_is_lost",
     ),
     # Results that a later run takes over, models in use

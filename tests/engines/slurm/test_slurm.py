@@ -242,7 +242,6 @@ def ids(submitted: Submitted) -> list[str]:
     ("given", "message"),
     [
         (("cluster.partition=nowhere",), r"the job is refused \(invalid partition specified: nowhere"),
-        (("cluster.nodes=2",), r"cluster.nodes=2: the job has 1 processes"),
         (("+cluster.options.nonsense=1",), r"the job is refused \(.*nonsense"),
         (("tracking.tags.api_token=xyz-12345-abc",), r"tracking.tags.api_token has a secret in it"),
     ],

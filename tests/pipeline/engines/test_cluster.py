@@ -220,17 +220,15 @@ def test_whoever_is_killed_ends_all_and_the_run(killed: str, code: int, status: 
 def test_parameter_servers_reach_95_percent_whoever_is_lost_on_the_way(start: Start) -> None:
     """Two workers and two servers, of which each kind is killed, and the chief.
 
-    Each worker is killed in turn, and comes back: without that nobody would be left. A lost server and then a lost
-    chief start the cluster again from its checkpoint.
+    One worker does a lost one's steps. A lost server and then a lost chief start the cluster again from its checkpoint.
     """
     given = ("train.epochs=15", "train.restore_best=false", BARE[0])
     running = start("strategy=parameter_server", "cluster.restarts=2", "train.checkpoint_every_steps=46", *given)
-    for epoch, name in ((2, "worker-0"), (7, "worker-1"), (9, "server-0"), (11, "chief")):
+    for epoch, name in ((2, "worker-0"), (9, "server-0"), (11, "chief")):
         running.wait_for(rf"epoch +{epoch}/15")
         running.member(name).kill()
     assert running.end() == 0, running.printed
-    for name in ("worker-0", "worker-1"):
-        assert f"{name} was killed by signal 9; it is started again; meanwhile the other workers" in running.printed
+    assert "worker-0 was killed by signal 9; the other workers take over its steps" in running.printed
     assert running.summary()["resumed_from_step"] >= 184  # the ends of eight epochs
     metrics = running.summary()["metrics"]
     assert metrics["test/accuracy"] >= 0.95

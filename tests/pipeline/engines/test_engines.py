@@ -136,9 +136,9 @@ def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys:
     for name, module in {"ray": fake, "ray.util": fake, "ray.util.placement_group": groups}.items():
         monkeypatch.setitem(sys.modules, name, module)
     job: Any = object.__new__(RayJob)
-    job._claims, job._counts, job._request, job._lost = [{}], {"worker": 1}, None, None
+    job._claim, job._counts, job._request, job._lost = {}, {"worker": 1}, None, None
     job._settings, job._console = RayCluster(), Console()
-    job._host = lambda number, group: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
+    job._host = lambda *_: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
     with pytest.raises(StopIteration) as ended:
         next(job._attempt())
     assert ended.value.value == FAILED

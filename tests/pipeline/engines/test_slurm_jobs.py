@@ -47,8 +47,6 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     assert left_to_slurm & least.keys() == set()
     assert least["srun_args"] == ["--open-mode=append"]
     assert least["additional_parameters"]["ntasks"] == 1
-    with pytest.raises(UserError, match=r"cluster\.nodes=2: the job has 1 processes"):
-        parameters(single, settings)
 
 
 def test_a_job_has_time_before_its_signal() -> None:

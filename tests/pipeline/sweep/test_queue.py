@@ -34,6 +34,10 @@ def sleep(settings: object) -> None:
     raise UserError("slept", "", "")
 
 
+def nothing(*_: object) -> None:
+    pass
+
+
 def jobs(outputs: Path, count: int, *overrides: str) -> Iterator[Job]:
     for number in range(count):
         given = (f"seed={number}", *SLEEPS, *overrides)
@@ -91,7 +95,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(ends):
-            Scheduler(given(), Console(), [Slot()] * places, on_end=ended).run()
+            Scheduler(given(), Console(), [Slot()] * places, ended, nothing).run()
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]
@@ -127,7 +131,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.sweep.queue._work", functools.partial(notes, until="begins" if overlaps else ""))
-    Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], overlaps=overlaps).run()
+    Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], nothing, nothing, overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
     assert len([*outputs.glob("jobs/*/sent")]) == 3

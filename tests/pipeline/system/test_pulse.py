@@ -1,6 +1,5 @@
 """Signs of life: what hangs is told from what computes, and from what waits and says so."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 LIMIT = 1.0
-CONTEXT = multiprocessing.get_context("spawn")
 
 
 def asleep(pulse: Pulse) -> None:
@@ -36,15 +34,14 @@ def alive(pulse: Pulse) -> None:
 
 
 def test_what_neither_computes_nor_reaches_a_safe_place_hangs() -> None:
-    processes = [LocalProcess(target, (), context=CONTEXT) for target in (asleep, busy, alive)]
+    processes = [LocalProcess(target, ()) for target in (asleep, busy, alive)]
     try:
         time.sleep(4)  # until they have imported what they need
-        watches = [Watch(process, LIMIT) for process in processes]
+        watches = [Watch(process._watch._pulse, process.pid, LIMIT) for process in processes]
         hung: set[int] = set()
 
         def note() -> None:
             for number, watch in enumerate(watches):
-                watch.note()
                 if watch.hangs():
                     hung.add(number)
 
