@@ -96,12 +96,12 @@ def _run_one(composer: "Composer") -> int:
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.config.experiment import read
     from pipeline.console import Console
-    from pipeline.sweep.run import refuse_too_many, run_sweep
+    from pipeline.sweep.run import Sweep, checked, refuse_too_many
 
     total = len(composer.grid)
     first = next(composer.jobs())
     refuse_too_many(total, read(first.document, first.choices).max_jobs)
-    return run_sweep(composer.jobs(), total, Console(), composer.sweep)
+    return Sweep(checked(composer.jobs(), total), composer.sweep, Console()).start()
 
 
 def _run_search(composer: "Composer") -> int:

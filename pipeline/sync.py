@@ -13,7 +13,7 @@ from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.pending import send_pending, settings_for
-from pipeline.sweep.index import sweep_status
+from pipeline.sweep.index import is_sweep, read_index
 from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.store import Store
@@ -74,7 +74,8 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     own = (path.parent for path in folder.parents if path.name in ("runs", "sweeps"))  # also after a move
     store = Store(settings, next(own, outputs))
     count = journal.unsent
-    tracker = send_pending(folder, store, print_warning, print, status=sweep_status(folder))
+    status = read_index(folder).status if is_sweep(folder) else None
+    tracker = send_pending(folder, store, print_warning, print, status=status)
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
         print(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")

@@ -15,7 +15,6 @@ from pipeline.paths import shorter
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction import redact_overrides
-from pipeline.run_folder.summary import STATUSES
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
 from stages.storage.atomic import atomic_write
@@ -114,12 +113,8 @@ def read_index(folder: Path) -> Index:
     """
     try:
         facts = json.loads((folder / INDEX).read_bytes())
-        status, listed = facts.pop("status"), facts.pop("jobs")
-        jobs = [{**job, "folder": str(job["folder"]), "overrides": list(job["overrides"])} for job in listed]
-        if status not in STATUSES:
-            raise ValueError(f"its status is {status}")
-        return Index(status, jobs, facts)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Index(facts.pop("status"), facts.pop("jobs"), facts)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         path = shorter(folder / INDEX)
         raise UserError(f"{path} cannot be read ({error})", "the file as it was written", "resume=never") from error
 
@@ -140,14 +135,6 @@ def sweep_folders(outputs: Path) -> list[Path]:
     return sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
 
 
-def sweep_status(folder: Path) -> str | None:
-    """Return the status of the sweep in `folder`, or None where there is none."""
-    try:
-        return read_index(folder).status
-    except UserError:
-        return None
-
-
 def latest(outputs: Path) -> Path:
     """Return the folder of the last sweep under `outputs`.
 
@@ -156,11 +143,8 @@ def latest(outputs: Path) -> Path:
     """
     folders = sweep_folders(outputs)
     if not folders:
-        raise UserError(
-            f"there is no sweep in {outputs / 'sweeps'}",
-            "a sweep that has been run",
-            "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed",
-        )
+        fix = "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed"
+        raise UserError(f"there is no sweep in {outputs / 'sweeps'}", "a sweep that has been run", fix)
     return folders[-1]
 
 

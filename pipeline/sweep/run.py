@@ -72,15 +72,6 @@ class Sweep(Session):
         return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs) else DONE
 
 
-def run_sweep(composed: Iterable[Composed], total: int, console: Console, settings: SweepSettings) -> int:
-    """Run the jobs, about `total` in number, and return the exit code; see `Session.start`.
-
-    Raises:
-        UserError: where any of the jobs is wrong; none has been started then.
-    """
-    return Sweep(checked(composed, total), settings, console).start()
-
-
 def refuse_too_many(total: int, limit: int) -> None:
     """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
     if total > limit:

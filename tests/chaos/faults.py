@@ -29,7 +29,7 @@ from mlflow.entities import Run
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.search.study import STUDY, open_storage
-from pipeline.sweep.index import INDEX, read_index, sweep_status
+from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.store import Store
 from stages.checkpoints.state import EMA
@@ -197,7 +197,7 @@ def is_over(outputs: Path) -> bool:
     runs = [path.parent for path in outputs.glob(f"runs/*/*/{NAME}")]
     sweeps = [path.parent for path in outputs.glob(f"sweeps/*/{INDEX}")]
     is_closed = any(Summary.read(folder).status == "FINISHED" and Journal(folder).is_closed for folder in runs)
-    return is_closed or any(sweep_status(folder) == "FINISHED" for folder in sweeps)
+    return is_closed or any(read_index(folder).status == "FINISHED" for folder in sweeps)
 
 
 def recorded(outputs: Path, count: int = 1) -> tuple[mlflow.MlflowClient, list[Run]]:

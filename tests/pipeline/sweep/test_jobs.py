@@ -14,7 +14,7 @@ from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
-from pipeline.sweep.run import Sweep, checked, run_sweep
+from pipeline.sweep.run import Sweep, checked
 from pipeline.sweep.session import to_resume
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
@@ -50,7 +50,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
     with pytest.raises(UserError, match="has no checkpoint"):
-        run_sweep(composer.jobs(), len(composer.grid), Console(), SweepSettings())
+        Sweep(checked(composer.jobs(), len(composer.grid)), SweepSettings(), Console()).start()
     assert not (outputs / "sweeps").exists()
 
 
@@ -140,7 +140,7 @@ def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.Monkey
     [
         (SweepSettings(n_jobs=2, devices_per_job=3), (), "6 GPUs"),
         (SweepSettings(n_jobs=2), ("strategy=multi_worker", "cluster=tf_config"), "takes the whole of it"),
-        (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from it"),
+        (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from the cluster"),
     ],
 )
 def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[str, ...], message: str) -> None:
@@ -148,8 +148,6 @@ def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[s
         deal_out(settings, [experiment(*overrides)])
 
 
-def test_jobs_that_an_engine_places_share_its_settings() -> None:
-    alone = experiment("cluster=ray", "cluster.cpus=3")
-    assert deal_out(SweepSettings(n_jobs=2), [alone]) == [Slot()] * 2
-    with pytest.raises(UserError, match="different clusters"):
-        deal_out(SweepSettings(), [alone, experiment("cluster=ray")])
+def test_jobs_that_an_engine_places_get_nothing_of_this_machine() -> None:
+    given = [experiment("cluster=ray", "cluster.cpus=3"), experiment("cluster=ray")]
+    assert deal_out(SweepSettings(n_jobs=2), given) == [Slot()] * 2
