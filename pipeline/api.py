@@ -1,6 +1,8 @@
 """Experiments and runs from Python, for notebooks and scripts."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
 from base64 import b64encode
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.arguments import TYPED, read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.command_line.overrides import as_typed
 from pipeline.config.debug import debugged
@@ -24,7 +26,7 @@ from pipeline.run_folder.runs import Runs, epoch_metrics, read_config, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import current_status
 from pipeline.system import environment
-from pipeline.system.processes import has_used_tensorflow
+from pipeline.system.processes import has_used_tensorflow, is_fork_of_used
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -127,9 +129,12 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     Raises:
         UserError: where one of them is wrong; nothing is recorded.
         RuntimeError: where the run failed; its message is that of the error.
+        KeyboardInterrupt: after Ctrl-C. Any signal that stops the run goes on to the process.
     """
+    import numpy as np
+
     from pipeline.console import Console
-    from pipeline.exit_codes import DONE
+    from pipeline.exit_codes import DONE, STOPPED
     from pipeline.planning.job import Job
     from pipeline.provenance.identity import identity
     from pipeline.run.engine import run_job
@@ -141,15 +146,26 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     settings = experiment.of("strategy", StrategySettings)
+    if is_fork_of_used():
+        raise UserError(
+            "TensorFlow was used before this process was forked, and would hang in it",
+            "a process that is started",
+            'multiprocessing.get_context("spawn")',
+        )
     if has_used_tensorflow() and settings:  # which may have fixed fewer devices than are needed
         import_module("stages.strategy").refuse_more_devices(settings)
     runs = Runs(experiment.outputs)
     named = runs.find(experiment.resume) if experiment.resume not in ("auto", "never") else None
-    typed, sys.argv = sys.argv, ["pipeline", *words]  # which the run records, and its processes take over
+    token = TYPED.set(("pipeline", *words))  # which the run records, and its processes take over
+    drawn = random.getstate(), np.random.get_state()
     try:
         code = run_job(Job(experiment, composed.overrides), Console())
-    finally:
-        sys.argv = typed
+    finally:  # a run seeds both: the process would draw the same after each of its runs
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+        TYPED.reset(token)
+    if code in STOPPED:  # the signal is the process's as well, which has its own handlers again
+        signal.raise_signal(code - 128)
     # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
     summary = read_run(Path(named.folder)) if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:

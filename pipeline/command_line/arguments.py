@@ -5,6 +5,7 @@ import difflib
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +16,9 @@ from stages.errors import UserError
 
 PROGRAM = "tf-pipeline"
 """The console script; without it the command is `python -m pipeline`."""
+
+TYPED: ContextVar[Sequence[str]] = ContextVar("typed")
+"""The command that a thread runs, in place of the process's `sys.argv`."""
 
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--config-dir", "--shell-completion")
 
@@ -109,7 +113,12 @@ def read_arguments(words: Sequence[str]) -> Arguments:
 
 def command_name() -> str:
     """Return the command as it was typed: the console script, or `python -m pipeline`."""
-    return PROGRAM if Path(sys.argv[0]).name == PROGRAM else "python -m pipeline"
+    return PROGRAM if Path(typed()[0]).name == PROGRAM else "python -m pipeline"
+
+
+def typed() -> Sequence[str]:
+    """Return the program and the words of the command that this thread runs."""
+    return TYPED.get(sys.argv)
 
 
 def names_run(arguments: Arguments) -> bool:

@@ -35,10 +35,11 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs)) for stage in plan]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     partly = any(stage.action != "runs" for stage in plan)
+    digits = len(str(len(plan)))
     for index, (stage, row) in enumerate(zip(plan, rows, strict=True), 1):
         action = f"{stage.action:8}" if partly else ""
         columns = f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}"
-        console.log(f"  {index}  {action}{columns} -> {stage.makes}")
+        console.log(f"  {index:{digits}}  {action}{columns} -> {stage.makes}")
 
 
 def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:

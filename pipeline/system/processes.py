@@ -45,6 +45,22 @@ def has_used_tensorflow() -> bool:
     return context is not None and bool(context._initialized)
 
 
+_forks_of_used: set[int] = set()
+
+
+def _note_fork() -> None:
+    if has_used_tensorflow():
+        _forks_of_used.add(os.getpid())
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_fork_of_used() -> bool:
+    """Returns whether this process was forked from one that had used TensorFlow, whose threads it does not have."""
+    return os.getpid() in _forks_of_used
+
+
 def warm_up() -> None:
     """Starts the server that processes are forked from, which imports TensorFlow while this process does other work.
 

@@ -283,7 +283,7 @@ class Tracker:
         return left
 
     def _place(self, path: Path) -> str:
-        folder = self._spec.folder
+        folder = self._spec.folder if hasattr(self, "_spec") else path
         return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
     def _agree(self) -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import random
 import re
 import shutil
 import subprocess
@@ -28,9 +29,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(outputs: Path) -> Run:
-    kept = gc.get_freeze_count()
+    kept, drawn = gc.get_freeze_count(), random.getstate()
     made = run_experiment(["model=mlp", "train.epochs=2", "name=from_python", f"outputs={outputs}"])
     assert gc.get_freeze_count() <= kept, "garbage of a notebook would never be collected"
+    assert random.getstate() == drawn, "it would draw the same after each run"
     return made
 
 
@@ -199,21 +201,39 @@ def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Pa
 
 
 NOTEBOOK = """
+import multiprocessing
+import os
+import signal
 import sys
+import numpy as np
 import tensorflow as tf
 from pipeline.api import run_experiment
 from stages.errors import UserError
 from tests.pipeline.experiments import SMALL, TRAINED
 
+def attempt(words):
+    try:
+        return run_experiment(words)
+    except UserError as error:
+        print("refused:", error, flush=True)
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    return np.zeros((100, 3)), np.arange(100) % 2
+
 if __name__ == "__main__":
     given = [*SMALL, *TRAINED, f"outputs={sys.argv[1]}", "tracking=off", "train.epochs=1"]
     tf.constant(1.0) + 1.0  # a notebook has used it
     for strategy in ("mirrored", "central_storage", "model_parallel"):
-        try:
-            run_experiment([*given, f"strategy={strategy}"])
-        except UserError as error:
-            print("refused:", error)
+        attempt([*given, f"strategy={strategy}"])
+    fork = multiprocessing.get_context("fork").Process(target=attempt, args=(given,))
+    fork.start()
+    fork.join()
     print("ended:", run_experiment([*given, "strategy=multi_worker"]).status)
+    try:
+        run_experiment(["data=arrays", "data._target_=notebook.interrupted", *given[-3:]])
+    except KeyboardInterrupt:
+        print("interrupted")
 """
 
 
@@ -225,5 +245,7 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert sum("2 logical CPU devices are wanted, but TensorFlow has started with 1" in line for line in lines) == 3
+    assert any("used before this process was forked" in line for line in lines)
     assert "ended: FINISHED" in lines
-    assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 1
+    assert lines[-1] == "interrupted"
+    assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 2

@@ -1,10 +1,12 @@
 """What code a run came from, on real repositories."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from pipeline.command_line.arguments import TYPED
 from pipeline.provenance import code_state
 
 
@@ -100,3 +102,14 @@ def test_the_command_that_resumes_begins_no_new_run(never: str, monkeypatch: pyt
     monkeypatch.setattr("sys.argv", ["pipeline", "train.epochs=3", never, "tracking.note=resume=never again"])
     assert code_state.resuming_command() == "python -m pipeline train.epochs=3 'tracking.note=resume=never again'"
     assert never.replace("'", "") in code_state.command().replace("'", "")
+
+
+def test_runs_in_two_threads_have_each_its_own_command() -> None:
+    def shown(words: tuple[str, ...]) -> str:
+        TYPED.set(("pipeline", *words))
+        return code_state.command()
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(shown, [("seed=1",), ("seed=2",)])] == [
+            f"python -m pipeline seed={seed}" for seed in (1, 2)
+        ]

@@ -23,7 +23,9 @@ def summary(data: dict[str, Any], **metrics: float) -> Summary:
     return Summary("4d9eb298", "FINISHED", "mine_cnn", "/runs/mine", {}, **own)
 
 
-CLASSES = summary(IMAGES, test__accuracy=0.9, test__macro_f1=0.85, test__accuracy_low=0.8)
+ENDS = {"": 0.1, "_low": 0.05, "_high": 0.2}
+DIFFERENCE = {f"baseline/accuracy_difference{end}": value for end, value in ENDS.items()}
+CLASSES = summary(IMAGES, test__accuracy=0.9, test__macro_f1=0.85, test__accuracy_low=0.8, **DIFFERENCE)
 IMAGE_MODEL = Exported(Path("saved_model"), (8, 8, 1), ("cat", "dog"), 0.0, license="mit")
 NUMBERS = summary({"targets": 1, "number_features": 2}, test__rmse=12345.678, test__r2=0.5)
 TABLE_MODEL = Exported(Path("saved_model"), (), ("price",), 0.0, columns={"sqft": "float64", "rooms": "float64"})
@@ -39,6 +41,7 @@ def test_the_hub_reads_task_and_licence_and_intervals_stand_beside_their_metrics
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
     assert "| metric | value | 90 % interval |" in text
     assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
+    assert "| baseline/accuracy\\_difference | 0.1000 | 0.0500 to 0.2000 |" in text
     assert "accuracy_low" not in text
 
 
