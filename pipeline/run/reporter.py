@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.console import Console
 from pipeline.planning.job import OnEpoch, Turn
+from pipeline.redaction import redact
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.tracker import Tracker
@@ -76,6 +77,9 @@ class RunReporter(Reporter):
 
     def wait_for_turn(self) -> None:
         self.turn.wait()
+
+    def is_secret(self, name: str, value: object) -> bool:
+        return bool(redact({name: value}) != {name: value})
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return signals.stopping()

@@ -1,6 +1,6 @@
 """The state of a training, apart from settings and data, and its progress: as a checkpoint holds and restores them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -176,8 +176,14 @@ class State:
             "result": {"restore_best": settings.restore_best, "monitor": settings.monitor},
         }
 
-    def read(self, progress: Progress) -> Checkpoint:
-        """Return the current state. All workers must call it."""
+    def read(
+        self, progress: Progress, is_secret: Callable[[str, object], bool] = lambda name, value: False
+    ) -> Checkpoint:
+        """Return the current state. All workers must call it.
+
+        Args:
+            is_secret: tells by name and value which attribute of a callback is left out.
+        """
         arrays = {
             f"{name}.{index}": np.array(tf.convert_to_tensor(variable))  # a copy: the next step may overwrite it
             for name, part in self._parts.items()
@@ -190,7 +196,7 @@ class State:
             changed = {
                 key: value
                 for key, value in state.items()
-                if any(key not in known or value != known[key] for known in before)
+                if not is_secret(key, value) and any(key not in known or value != known[key] for known in before)
             }
             callbacks.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}

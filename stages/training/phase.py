@@ -246,7 +246,7 @@ class Phase:
     def _save(self) -> None:
         session = self.session
         with session.timing.of("checkpoints"):
-            session.checkpoints.save(self.state.read(self.progress))
+            session.checkpoints.save(self.state.read(self.progress, session.reporter.is_secret))
 
     def _validate(self) -> dict[str, float]:
         """Return loss and metrics on the validation split; for callbacks it is a validation of one batch."""
