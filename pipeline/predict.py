@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, help="images, texts, or tables; folders of them")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
     parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet file to write")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet or CSV file to write")
     parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
     options = parser.parse_args(arguments)
     environment.prepare()
@@ -46,9 +46,9 @@ def _classify(options: argparse.Namespace) -> int:
     Raises:
         UserError: for a wrong argument.
     """
-    if options.output is not None and options.output.suffix != ".parquet":
+    if options.output is not None and options.output.suffix not in (".parquet", ".csv"):
         fix = f"--output={options.output.with_suffix('.parquet')}"
-        raise UserError(f"--output={options.output}", "a file that ends in .parquet", fix)
+        raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
     loaded = serving.load(serving.saved_model(options.model, options.tracking_uri, options.outputs))

@@ -292,32 +292,43 @@ def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
-    """Write the answers for all rows to a Parquet file, with `file` and `row`, from 1; return how many there are.
+    """Write the answers for all rows to a Parquet or CSV file, with `file` and `row`, from 1; return their number.
 
-    Names of classes are in the schema's metadata, as `predictions.parquet` has them.
+    Names of classes are in the schema's metadata, as `predictions.parquet` has them. A CSV file has columns such as
+    `probabilities.cat` in place of lists.
     """
     import pyarrow as pa
+    import pyarrow.csv
     import pyarrow.parquet as pq
 
-    def arrow(values: np.ndarray) -> Any:
-        """Return answers as a column: of texts, numbers, or lists of numbers."""
+    classes, is_csv, total = class_names(loaded), output.suffix == ".csv", 0
+
+    def arrow(name: str, values: np.ndarray) -> dict[str, Any]:
+        """Return answers as columns: of texts, numbers, or lists of numbers."""
         if values.dtype == object:
-            return pa.array([value.decode() for value in values])
-        is_flat = values.ndim == 1
-        return pa.array(values) if is_flat else pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+            return {name: pa.array([value.decode() for value in values])}
+        if values.ndim == 1 or values.shape[1] == 1:
+            return {name: pa.array(values.ravel())}
+        if is_csv:
+            parts = classes if len(classes) == values.shape[1] else range(values.shape[1])
+            return {f"{name}.{part}": pa.array(column) for part, column in zip(parts, values.T, strict=True)}
+        return {name: pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])}
 
     def write(partial: Path) -> None:
-        writer = None
+        nonlocal total
+        writer: Any = None
         for name, first, columns in answers(loaded, settings, drift):
             count = len(next(iter(columns.values())))
             named = {"file": pa.array([name] * count), "row": np.arange(first, first + count)}
-            answered = {name: arrow(values) for name, values in columns.items()}
-            table = pa.table({**named, **answered}, metadata={"class_names": json.dumps(class_names(loaded))})
-            writer = writer or pq.ParquetWriter(partial, table.schema)
+            for answer, values in columns.items():
+                named |= arrow(answer, values)
+            table = pa.table(named, metadata={"class_names": json.dumps(classes)})
+            writer = writer or (pyarrow.csv.CSVWriter if is_csv else pq.ParquetWriter)(partial, table.schema)
             writer.write_table(table)
+            total += count
         if writer is None:
             raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
         writer.close()
 
     atomic_write(output, write)
-    return int(pq.read_metadata(output).num_rows)
+    return total

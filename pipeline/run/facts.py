@@ -165,7 +165,8 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
     by = f" (by {weights['monitor']})" if "monitor" in weights else ""
     rows = [["best epoch", f"{best:.0f}{by}: val {_scores(summary, 'val/best_')}"]]
     if last != best:
-        rows.append(["last epoch", f"{last:.0f}: val {_scores(summary, 'val/')}"])
+        scores = _scores(summary, "val/")  # none of a run that was evaluated again
+        rows.append(["last epoch", f"{last:.0f}{scores and f': val {scores}'}"])
     if "epoch" in weights:
         chosen = rows[0 if weights["epoch"] == best else -1]
         chosen[1] += f"; test and export have its weights{' (EMA)' if weights.get('ema') else ''}"

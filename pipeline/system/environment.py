@@ -11,6 +11,7 @@ from pathlib import Path
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
+    "OMP_WAIT_POLICY": "PASSIVE",  # scikit-learn's threads would spin while other processes want their core
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the summary has the address, without a password

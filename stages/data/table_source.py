@@ -37,7 +37,7 @@ WORDS = 4
 MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£¥]?\s*$"
 """Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
 
-DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$"
+DATE = r"^(\d{4}-\d\d-\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4})([T ]\d{1,2}:\d\d.*)?$"
 _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
 
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}

@@ -266,7 +266,7 @@ def read(
         raise UserError(
             f"{where}: {why}",
             "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
-            "data.on_error=skip",
+            "data.on_error=skip" if len(wrong) < len(rows) else "",
         )
     numbers = np.delete(np.arange(len(rows)), list(wrong))
     for name, values in list(arrays.items()) if wrong else ():

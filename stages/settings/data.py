@@ -198,7 +198,7 @@ class TextFolderSettings(FolderSettings):
 
     _target_: str = "stages.load.folders.text_folder"
     encoding: str = "utf8"
-    """Of all files, such as `latin1`."""
+    """Of all files, such as `cp1252`."""
 
 
 SPLITS = {

@@ -66,7 +66,7 @@ class TableSettings(ImagesSettings):
     delimiter: str | None = None
     """null: the one of comma, tab, semicolon and bar that the header has most of."""
     encoding: str = "utf8"
-    """Of text files, such as `latin1`."""
+    """Of text files, such as `cp1252`."""
     missing: list[str] = field(default_factory=list)
     """Texts that mean a missing value, besides the empty one, NA, N/A, NaN and null."""
     on_error: str = choice("fail", "fail", "skip")
@@ -329,7 +329,7 @@ def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
     """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
     with path.open("rb") as file:
         is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    other = "utf16" if is_wide else "latin1" if _is_utf8(encoding) else "utf8"
+    other = "utf16" if is_wide else "cp1252" if _is_utf8(encoding) else "utf8"
     return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 

@@ -20,14 +20,14 @@ from tests.pipeline.experiments import Patch, Printed, write_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose model answers with twice the size, -1 where it is missing, and with the color."""
+    """A run whose model answers with twice the size, -1 where it is missing, in two shapes, and with the color."""
     folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "table")
 
     def serve(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         size = columns["size__m_"]
         doubled = tf.where(tf.math.is_nan(size), tf.constant(-1.0, tf.float64), 2 * size)
         pair = tf.stack([doubled, tf.cast(columns["grade"], tf.float64)], axis=1)
-        return {"doubled": doubled, "probabilities": pair, "name": columns["color"]}
+        return {"doubled": doubled, "probabilities": pair, "name": columns["color"], "target": doubled[:, None]}
 
     kinds = {"size__m_": tf.float64, "grade": tf.int64, "color": tf.string}
     specs = {name: tf.TensorSpec((None,), kind, name=name) for name, kind in kinds.items()}
@@ -46,7 +46,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_answers_become_a_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("pipeline.serving.BATCH", 2)
     """Of files of any kind, and of those in a folder."""
     output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
@@ -55,12 +55,18 @@ def test_answers_become_a_parquet_file(run: Path, table: Path, tmp_path: Path, m
     other.write_text(table.read_text().replace(",", "\t"))
     assert predict.main([str(run), str(table), str(other.parent), "-o", str(output)]) == 0
     answers = pq.read_table(output)
-    assert answers.column_names == ["file", "row", "doubled", "name", "probabilities"]
+    assert answers.column_names == ["file", "row", "doubled", "name", "probabilities", "target"]
     assert json.loads(answers.schema.metadata[b"class_names"]) == ["large", "grün"]
     assert answers["file"].to_pylist() == ["new.csv"] * 3 + ["other.tsv"] * 3
     columns: dict[str, list[Any]] = {"row": [1, 2, 3], "doubled": [3.0, -1.0, 6.0], "name": ["red", "", "blüe"]}
+    columns["target"] = columns["doubled"]
     for name, values in {**columns, "probabilities": [[3, 1], [-1, 2], [6, 3]]}.items():
         assert answers[name].to_pylist() == values * 2
+    assert predict.main([str(run), str(table), "-o", str(tmp_path / "answers.csv")]) == 0
+    written = pd.read_csv(tmp_path / "answers.csv", keep_default_na=False)
+    assert [*written] == ["file", "row", "doubled", "name", "probabilities.large", "probabilities.grün", "target"]
+    assert written["probabilities.grün"].tolist() == [1, 2, 3]
+    assert written["target"].tolist() == columns["target"]
 
 
 def test_columns_go_by_either_name_and_booleans_have_one_spelling() -> None:
@@ -77,7 +83,8 @@ def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) ->
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     pair = {"large": 6.0, "grün": 3.0}
-    assert rows[2] == {"file": "new.csv", "row": 3, "doubled": 6.0, "name": "blüe", "probabilities": pair}
+    answered = {"doubled": 6.0, "name": "blüe", "probabilities": pair, "target": [6.0]}
+    assert rows[2] == {"file": "new.csv", "row": 3, **answered}
     assert predict.main([str(run), str(table)]) == 0
     assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]
 
@@ -117,8 +124,8 @@ def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, messa
     assert not output.exists()
 
 
-def test_answers_are_not_written_as_parquet_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:
-    assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.csv")]) == 2
+def test_answers_are_not_written_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:
+    assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.xlsx")]) == 2
     assert f"Try: --output={tmp_path / 'answers.parquet'}" in capsys.readouterr().err
 
 
