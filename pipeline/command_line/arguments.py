@@ -33,9 +33,8 @@ Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stage
   python -m pipeline.sync                                sends what a store has not got; .clean: frees disk space
 
 The same command resumes a run, or a sweep, that was interrupted; resume=never begins a new one. A run is named by its
-folder or the beginning of its id: resume=<run> resumes it, fork=<run> starts a new run from its best weights
-(fork_weights=last: from the last), from=evaluate run=<run> evaluates and exports it again, without training. Code,
-addresses and places that its folder asks for, and no file of the configuration names, need trust=true.
+folder or the beginning of its id: resume=<run> resumes it, fork=<run> starts a new run from its best weights, and
+from=evaluate run=<run> evaluates and exports it again, without training.
 
 Choose an option of a group by group=option (the first one is the default):
 

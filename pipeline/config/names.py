@@ -1,7 +1,6 @@
 """Names of settings and options: those there are, and what other projects call them."""
 
 import filecmp
-import functools
 import importlib.util
 import re
 import shlex
@@ -84,13 +83,13 @@ def package_folder(address: str) -> Path:
             spec = importlib.util.find_spec(location.replace("/", "."))
         except (ImportError, ValueError):
             spec = None
-        places = list(spec.submodule_search_locations or []) if spec else []
+        place = next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
     else:
-        places = [str(resolved(location if separator else address))]
-    if not places or not is_folder(places[0]):
+        place = resolved(location if separator else address)
+    if place is None or not is_folder(place):
         expected = "a folder of options, or pkg://<package>"
         raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")
-    return Path(places[0]).absolute()
+    return place.absolute()
 
 
 def _defaults(path: Path) -> dict[str, str | None]:
@@ -106,7 +105,8 @@ def named_elsewhere(name: str, value: str) -> str:
     """
     last = re.split(r"[./:]", name)[-1]
     words = plain_word(f"{last}={value}"), plain_word(last)
-    known = {plain_word(word): fix for fix, listed in _other_words().items() for word in listed.split()}
+    others = yaml.safe_load(Path(__file__).with_name("other_words.yaml").read_text())
+    known = {plain_word(word): fix for fix, listed in others.items() for word in listed.split()}
     fix = next((known[word] for word in words if word in known), "")
     return fix.replace("{}", "…" if value in ("", "true", "false", "null", "none") else shlex.quote(value))
 
@@ -114,9 +114,3 @@ def named_elsewhere(name: str, value: str) -> str:
 def plain_word(word: str) -> str:
     """Return a word as all spell it: `maxepochs` for `max_epochs`, `max-epochs` and `maxEpochs`."""
     return re.sub(r"[^\w=]|_", "", word).lower()
-
-
-@functools.cache
-def _other_words() -> Mapping[str, str]:
-    words: dict[str, str] = yaml.safe_load(Path(__file__).with_name("other_words.yaml").read_text())
-    return words
