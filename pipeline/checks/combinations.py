@@ -5,16 +5,18 @@ setting that is on (`optimizer.clip_norm`), has one of several values (`train.ji
 (`optimizer.accumulation>1`); or a fact of `FACTS` (`GPUs`).
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
-from stages.settings.model import ModelSettings
+from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
 
@@ -42,7 +44,23 @@ def _shares_unequally(experiment: Experiment) -> bool:
     return train is not None and train.batch_size % replicas > 0
 
 
+def _has_backbone(experiment: Experiment) -> bool:
+    """Return whether the network may have a layer `backbone`: this project's others have none."""
+    model = experiment.of("model", ModelSettings)
+    network: Any = model.network if model else None
+    is_ours = type(network) in SCHEMAS["network"].values() and network._target_ == type(network)._target_
+    return not is_ours or isinstance(network, (ApplicationSettings, KerasHubSettings))
+
+
+def _has_tpu(experiment: Experiment) -> bool:
+    strategy = experiment.of("strategy", TpuSettings)
+    name = (strategy.name if strategy else None) or os.environ.get("TPU_NAME", "local")
+    return name != "local" or any([*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")])
+
+
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
+    "a backbone": _has_backbone,
+    "a TPU in this machine, or the name of one": _has_tpu,
     "GPUs": lambda _: machine.gpus(),
     "a GPU of compute capability below 8.0": lambda experiment: (
         any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(experiment)
@@ -143,6 +161,9 @@ COMBINATIONS = (
     ("train.jit=on with strategy=model_parallel", "XLA compiles for one device", "train.jit=off"),
     ("optimizer.ema_momentum with precision=bfloat16,float16",
      "an average of so few digits does not move", "precision=mixed"),
+    ("model.frozen=true without a backbone", "no layer of the network has that name", "model.frozen=false"),
+    ("model.weights=imagenet without a backbone",
+     "they are the weights of a backbone of keras.applications", "model.weights=none"),
     ("model.weights=runs:/*,models:/* with tracking=off", "no store knows where they are", "tracking=local"),
     ("model.frozen=true with strategy=model_parallel",
      "it distributes whole layers, and a backbone is one", "strategy=one_device"),
@@ -158,6 +179,7 @@ COMBINATIONS = (
      "precision=mixed_bfloat16"),
     ("precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
      "it cannot compute in bfloat16", "precision=mixed_float16"),
+    ("strategy=tpu without a TPU in this machine, or the name of one", "it trains on one", "strategy=mirrored"),
     ("export.register with tracking=off", "models are registered in MLflow", "tracking=local"),
     ("export.register without a SavedModel", "it is the format that becomes a model in MLflow", "export=saved_model"),
     ("export.alias without export.register", "an alias is one of a registered model", "export.register=my_model"),

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from stages.errors import UserError
-from stages.settings.places import is_folder, resolved
+from stages.settings.places import resolved
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,7 +86,7 @@ def package_folder(address: str) -> Path:
         place = next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
     else:
         place = resolved(location if separator else address)
-    if place is None or not is_folder(place):
+    if place is None or not place.is_dir():
         expected = "a folder of options, or pkg://<package>"
         raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")
     return place.absolute()
