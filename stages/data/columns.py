@@ -5,25 +5,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 ALIGNMENT = 64
 """Bytes; Eigen's, for AVX-512."""
-
-
-class Column(Protocol):
-    """Values [N, ...] of any dtype, by rows. A NumPy array is one; `Streamed` reads them at each use."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """Returns the values of `rows`, a slice or int64 [n], as an array [n, ...]; safe in several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +32,12 @@ class Streamed:
         return (len(self.rows), *self.example_shape)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
+        """Returns the values of `rows`, a slice or int64 [n], as an array [n, ...]; safe in several threads at once."""
         return self.read(self.rows[rows])
+
+
+Column: TypeAlias = np.ndarray | Streamed
+"""Values [N, ...] of any dtype, by rows."""
 
 
 def taken(column: Column, rows: np.ndarray) -> Column:

@@ -31,8 +31,8 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
-from stages.storage.atomic import write_csv
-from stages.storage.cache import Contents, cached, discard, new_array
+from stages.storage.atomic import remove, write_csv
+from stages.storage.cache import Contents, cached, new_array
 from stages.tasks.classification import Classification
 
 Example = tuple[np.ndarray, int]
@@ -162,6 +162,9 @@ def _state(path: Path) -> str:
 
 _IMAGES = "images"
 
+MOST_LISTED = 10_000
+"""Examples that are listed, of those that are left out."""
+
 AT_ONCE = 8
 """Blocks for each thread that are read before the next ones are asked for."""
 
@@ -193,7 +196,7 @@ def load(
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
     params = {"held_in": "memory" if prepared.fits else "disk", "data/skipped": len(prepared.invalid)}
     left_out = [(example.where, example.why) for example in prepared.invalid]
-    files = report_left_out(left_out, len(left_out), source.name, reporter, folder)
+    files = report_left_out(left_out, source.name, reporter, folder)
     return dataclasses.replace(dataset, record=Record(params, files={"data": files}))
 
 
@@ -222,7 +225,7 @@ class Prepared:
         for index in np.flatnonzero(~self._is_compared[rows]):
             if digest(images[index]) != self.described.digests[rows[index]]:
                 assert self._place is not None
-                discard(self._place)
+                remove(self._place)
                 raise UserError(
                     f"{self._place} is not what was written (image {rows[index]} is another one)",
                     "the images as they were prepared; the next run prepares them again",
@@ -269,7 +272,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     entry, is_new = cached(place, make, reporter, durable=False)  # each image has its digest
     prepared = Prepared(entry, is_new, fits)
     if any(example.is_transient for example in prepared.invalid):
-        discard(place)
+        remove(place)
     _refuse(prepared.invalid, settings.on_error)
     size = "×".join(map(str, source.image_shape))
     reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.images):,} images of {size} in {place}")
@@ -339,18 +342,17 @@ def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray,
 
 
 def report_left_out(
-    left_out: Sequence[Sequence[str]], count: int, name: str, reporter: Reporter, folder: Path | None
+    left_out: Sequence[Sequence[str]], name: str, reporter: Reporter, folder: Path | None
 ) -> list[Path]:
-    """Warns of examples that are left out, and lists them; returns the file to record, if any.
+    """Warns of examples that are left out, and lists the first; returns the file to record, if any.
 
     Args:
-        left_out: where the first of `count` are, and why they cannot be used.
+        left_out: where examples are, and why they cannot be used.
     """
-    if not count:
-        return []
-    reporter.warn(f"{count:,} examples of {name} left out; the first: {': '.join(left_out[0])}")
-    if folder is None:
+    if left_out:
+        reporter.warn(f"{len(left_out):,} examples of {name} left out; the first: {': '.join(left_out[0])}")
+    if not left_out or folder is None:
         return []
     path = folder / "data" / "skipped.csv"
-    write_csv(path, [("where", "why"), *left_out])
+    write_csv(path, [("where", "why"), *left_out[:MOST_LISTED]])
     return [path]

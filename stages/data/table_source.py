@@ -43,11 +43,8 @@ _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 4
+VERSION = 5
 """Of what a table becomes in the cache."""
-
-MOST_SKIPPED = 10_000
-"""Rows that are listed, of those that are left out."""
 
 
 @dataclass(frozen=True)
@@ -180,15 +177,14 @@ class ColumnFacts:
 class TableSource:
     """A table as typed columns, in memory or mapped from the cache.
 
-    texts: of categories, by the numbers that stand for them. skipped: rows that are left out, and where the first are.
+    texts: of categories, by the numbers that stand for them. skipped: where rows are that are left out, and why.
     numbers: of the rows in the files, from 0. parts: files, and how many rows each has.
     """
 
     name: str
     columns: Sequence[ColumnFacts]
     texts: Mapping[str, Sequence[str]]
-    skipped: int
-    listed: Sequence[Sequence[str]]
+    skipped: Sequence[Sequence[str]]
     arrays: Mapping[str, np.ndarray]
     numbers: np.ndarray
     parts: Sequence[tuple[str, int]]
@@ -211,8 +207,7 @@ class TableSource:
             arrays=arrays,
             numbers=self.numbers[rows],
             is_mapped=False,
-            skipped=self.skipped + len(skipped),
-            listed=[*self.listed, *skipped][:MOST_SKIPPED],
+            skipped=[*self.skipped, *skipped],
         )
 
     def of(self, name: str) -> np.ndarray:
@@ -268,8 +263,8 @@ def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
     arrays = {column: contents.arrays[f"column_{place}"] for place, column in enumerate(contents.facts["read"])}
     numbers = arrays.pop(NUMBERS)
     columns = [ColumnFacts(**column) for column in contents.facts["columns"]]
-    texts, skipped, listed, parts = (contents.facts[key] for key in ("texts", "skipped", "listed", "parts"))
-    return TableSource(name, columns, texts, skipped, listed, arrays, numbers, parts, is_mapped)
+    texts, skipped, parts = (contents.facts[key] for key in ("texts", "skipped", "parts"))
+    return TableSource(name, columns, texts, skipped, arrays, numbers, parts, is_mapped)
 
 
 def _bytes_of(header: Header) -> float:
@@ -296,8 +291,7 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
         "columns": [asdict(column) for column in facts],
         "read": list(arrays),
         "texts": texts,
-        "skipped": len(skipped),
-        "listed": skipped[:MOST_SKIPPED],
+        "skipped": skipped,
         "parts": rows.parts,
     }
     return Contents(content, {}, list(named)) if folder is not None else Contents(content, named)

@@ -25,8 +25,8 @@ FEATURES = "features"
 TARGET = "target"
 """Name of a target; several are numbered."""
 
-SPLIT, WEIGHT = "(split)", "(weight)"
-"""Columns beside features and targets."""
+WEIGHT = "(weight)"
+"""Column beside features and targets."""
 
 RANGES = ((0.0, 1.0), (-0.5, 0.5), (-1.0, 1.0), (0.0, 255.0), (0.0, 65535.0))
 """Usual ranges. The first counts that holds all pixels, within a hundredth of its width, if they exceed a quarter."""
@@ -111,27 +111,23 @@ def dataset_of_arrays(
     for split, part in parts.items():
         _refuse_others(split, part, train)
     wide = [column for column, array in train.features.items() if array.ndim > 1]
-    rows: dict[str, dict[str, pa.Array]] = {}
-    for split, part in parts.items():
-        rows[split] = {
-            column: _arrow(split, column, array) for column, array in part.columns.items() if column not in wide
-        }
-        if len(parts) > 1:
-            rows[split][SPLIT] = pa.array([split] * len(next(iter(rows[split].values()))))
+    plain = [column for column in train.columns if column not in wide]
+    rows = {
+        split: pa.table({column: _arrow(split, column, part.columns[column]) for column in plain})
+        for split, part in parts.items()
+    }
     of_table = {key: getattr(settings, key) for key in TABLE if hasattr(settings, key)}
     is_chosen = getattr(getattr(settings, "task", None), "kind", "auto") != "auto"
     table = TableSettings(
         target=[*train.targets],
         features={**({} if is_chosen else _kinds(train.targets)), **(chosen if isinstance(chosen, Mapping) else {})},
         weight=None if train.weights is None else WEIGHT,
-        split_column=SPLIT if len(parts) > 1 else None,
         **of_table,
     )
-    joined = Rows.of(name, {split: pa.table(columns) for split, columns in rows.items()}, takes_texts=True)
-    source, reporter = read_rows(joined, table), reporter or Reporter()
+    source, reporter = read_rows(Rows.of(name, rows, takes_texts=True), table), reporter or Reporter()
     whole = {
         name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
-        for column, name in argument_names([*rows["train"], *wide]).items()
+        for column, name in argument_names([*plain, *wide]).items()
         if column in wide
     }
     if any(array.ndim > 2 for array in whole.values()):

@@ -133,7 +133,7 @@ def dataset_of_rows(
     is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
     params = {
         "held_in": "disk" if is_read else "memory",
-        "data/skipped": source.skipped,
+        "data/skipped": len(source.skipped),
         "task": why,
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
@@ -302,8 +302,11 @@ def _whole_groups(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 
 def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each named split, by file or by `data.split_column`; without either, all are for training."""
-    if of_each := settings.split_of_each:
+    """Returns the rows of each named split, by file or by `data.split_column`; without either, all are for training.
+
+    The parts of arrays are called by their splits.
+    """
+    if of_each := settings.split_of_each or [part for part, _ in source.parts if part in SPLITS]:
         ends = np.cumsum([count for _, count in source.parts])
         files = np.searchsorted(ends, source.numbers, side="right")
         return {name: np.flatnonzero((np.array(of_each) == name)[files]) for name in dict.fromkeys(of_each)}
@@ -346,7 +349,7 @@ def _shown(column: ColumnFacts) -> str:
 
 def _write(source: TableSource, reporter: Reporter, folder: Path | None) -> dict[str, list[Path]]:
     """Warns of rows that are left out; writes the table of the columns, and that of these rows."""
-    left_out = report_left_out(source.listed, source.skipped, source.name, reporter, folder)
+    left_out = report_left_out(source.skipped, source.name, reporter, folder)
     if folder is None:
         return {}
     path = folder / "data" / "columns.csv"

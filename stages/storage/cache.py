@@ -21,7 +21,7 @@ import numpy as np
 
 from stages.errors import UserError
 from stages.reporter import Reporter, safe_place
-from stages.storage.atomic import PARTIAL, atomic_write, remove
+from stages.storage.atomic import atomic_write, remove
 
 FACTS = "facts.json"
 HEADER_BYTES = 128
@@ -166,14 +166,6 @@ def _made(place: Path, make: Callable[[Path], Contents], durable: bool) -> Conte
     [contents] = made
     mapped = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in contents.mapped}
     return replace(contents, arrays={**contents.arrays, **mapped}, path=place)
-
-
-def discard(place: Path) -> None:
-    """Remove an entry, so that the next process that needs it makes it again; who has it open keeps it."""
-    aside = place.with_name(f"{PARTIAL}{os.getpid()}-{place.name}")
-    with suppress(OSError):
-        place.rename(aside)
-        remove(aside)
 
 
 _used: dict[Path, IO[str]] = {}
