@@ -56,12 +56,13 @@ class Step:
         self._state = [variable.value for variable in gradients.state]
         self._are_means = [v.value.dtype.is_floating and v.aggregation != "sum" for v in gradients.state]
 
+    @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
     def __call__(self, batch: Batch, step: tf.Tensor) -> None:
         """Takes `step` of the run with its per-replica batch."""
-        self._train(self._augmented(batch), step)
-
-    @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
-    def _train(self, batch: Batch, step: tf.Tensor) -> None:
+        if batch.uniforms:  # not in `gradients`: XLA has no projective transform
+            assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
+            images = augmented(batch.inputs, self._model.augmentation, batch.uniforms[0])
+            batch = batch._replace(inputs=images, uniforms=())
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype)
         if self.loss_scale is not None:  # that of the mean
@@ -131,14 +132,6 @@ class Step:
         self.totals.reset()
         for metric in self._model.metrics:
             metric.reset_state()
-
-    def _augmented(self, batch: Batch) -> Batch:
-        """Returns the batch with its images augmented. Not in `gradients`: XLA has no projective transform."""
-        if not batch.uniforms:
-            return batch
-        assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
-        inputs = augmented(batch.inputs, self._model.augmentation, batch.uniforms[0])
-        return batch._replace(inputs=inputs, uniforms=())
 
     def _add(self, sums: dict[str, tf.Tensor], metrics: Sequence[tf.Tensor], finite: tf.Tensor) -> None:
         if self.loss_scale is not None:  # its step is skipped; without scaling, NaN must be seen

@@ -264,7 +264,7 @@ class Phase:
     def _own_metrics(self) -> dict[str, float]:
         """Metrics of the epoch that no callback sees."""
         scale = self.step.loss_scale
-        metrics = {"train/phase": self.plan.index + 1.0} if self.plan.is_one_of_several else {}
+        metrics = {"train/phase": self.plan.index + 1.0} if self.plan.index or self.plan.later else {}
         if scale is not None:
             metrics["train/loss_scale"] = float(scale.dynamic_scale.numpy())
             metrics["train/skipped_steps"] = float(scale.skipped_steps.numpy())

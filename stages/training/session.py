@@ -99,10 +99,6 @@ class Plan:
     layers: int = 0
     later: int = 0
 
-    @property
-    def is_one_of_several(self) -> bool:
-        return bool(self.index or self.later)
-
 
 def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ...]:
     """Return the phases of a training of `network`: one, or two with fine-tuning.
