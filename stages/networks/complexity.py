@@ -22,11 +22,13 @@ def flops(network: keras.Model) -> int:
     Raises:
         Exception: of any kind, where the network cannot be traced or profiled.
     """
-    from tensorflow.python.framework import ops  # what `tf.compat.v1.profiler` asks, and warns that it is old
+    from tensorflow.python.framework import ops  # what `tf.compat.v1.profiler` asks
+    from tensorflow.python.util import deprecation
 
     one = keras.tree.map_structure(lambda given: tf.TensorSpec((1, *given.shape[1:]), given.dtype), network.input)
     graph = tf.function(partial(network, training=False), autograph=False).get_concrete_function(one).graph
-    counts = (ops.get_stats_for_node_def(graph, each.node_def, "flops").value for each in graph.get_operations())
+    with deprecation.silence():  # their warning that they are of TensorFlow 1 is of no use to a user
+        counts = [ops.get_stats_for_node_def(graph, each.node_def, "flops").value for each in graph.get_operations()]
     return sum(int(count or 0) for count in counts)
 
 
