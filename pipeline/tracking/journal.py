@@ -91,8 +91,8 @@ class Journal:
     def mark_sent(self, count: int) -> None:
         """Note how many entries, from the first, are done with."""
         with self._lock:
-            self.sent = count
             atomic_write(self.folder / SENT, json.dumps(count), durable=False)
+            self.sent = count  # last: the process may end as soon as nothing is unsent
 
     def flush(self) -> None:
         """Flush to disk what has been added since the last time."""

@@ -191,8 +191,7 @@ def _active(client: Any, run_id: str) -> Any:
 
 
 def _by_folder(client: Any, experiment: str, key: str) -> Any:
-    quoted = key.replace("'", "")  # a name that a folder may have holds none
-    runs = client.search_runs([experiment], f"tags.{FOLDER} = '{quoted}'", max_results=1)
+    runs = client.search_runs([experiment], f"tags.{FOLDER} = '{key}'", max_results=1)
     return runs[0] if runs else None
 
 
