@@ -28,12 +28,22 @@ GRACE_SECONDS = 20.0
 
 
 class Local(Engine):
-    """A process for each member, on this machine; a job without a cluster runs in this process."""
+    """A process for each member, on this machine; a job without a cluster runs in this process.
+
+    A cluster that has lost a member is restarted from its last checkpoint, up to `cluster.restarts` times.
+    """
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
         if not job.experiment.members:
             return work(job, plan, console)
-        return supervise(job, plan, console, self.settings.restarts)
+        with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
+            for left in reversed(range(self.settings.restarts + 1)):
+                code, lost = _attempt(job, plan, console)
+                if not starts_again(code, lost, left, console):
+                    break
+            with signals.ending(code):
+                end_lost(job.run_folder, job.experiment, code, console, shared=True)
+        return code
 
 
 def local_tasks(members: Mapping[str, int]) -> list[Task]:
@@ -51,21 +61,6 @@ def enter_cluster(task: Task) -> None:
     if gpus := machine.visible_gpus():
         of_worker = gpus[task.index * len(gpus) // workers : (task.index + 1) * len(gpus) // workers]
         os.environ[machine.GPUS] = ",".join(of_worker if task.job == "worker" else ()) or "-1"
-
-
-def supervise(job: Job, plan: Sequence[PlannedStage], console: Console, restarts: int) -> int:
-    """Run `job` in the processes of a cluster's members and return the chief's exit code.
-
-    A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times.
-    """
-    with signals.listening(), signals.uninterrupted(), claimed(job, supervises=True) as job:
-        for left in reversed(range(restarts + 1)):
-            code, lost = _attempt(job, plan, console)
-            if not starts_again(code, lost, left, console):
-                break
-        with signals.ending(code):
-            end_lost(job.run_folder, job.experiment, code, console, shared=True)
-    return code
 
 
 def starts_again(code: int, lost: str | None, left: int, console: Console) -> bool:

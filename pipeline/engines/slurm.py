@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -89,7 +89,7 @@ class Slurm(Joined):
             executor = submitit.SlurmExecutor(job.run_folder / FOLDER)
             executor.update_parameters(**parameters(job, self.settings))
             with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
-                return SlurmJob(job, executor.submit(SlurmTask(Member.of(job), self.settings.requeues)), console)
+                return SlurmJob(job, executor.submit(run_task, Member.of(job), self.settings.requeues), console)
         except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
             lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
             reason = redact("; ".join(lines) or str(error))
@@ -155,35 +155,34 @@ def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None or name == "wckey"}
 
 
-@dataclass(frozen=True)
-class SlurmTask:
-    """A task of a job, to be pickled. requeues: how often the job is queued again when its time is over."""
+def run_task(member: Member, requeues: int) -> NoReturn:
+    """Run a job as one of its tasks, have it queued again at the end of its time, and end the process.
 
-    member: Member
-    requeues: int
+    Args:
+        requeues: how often the job is queued again.
+    """
+    member.enter()
+    console = Console()
+    leave(lambda: _run(member, requeues, console), console, refused=WRONG_CONFIGURATION)
 
-    def __call__(self) -> NoReturn:
-        """Run the job as this task, have it queued again at the end of its time, and end the process."""
-        self.member.enter()
-        console = Console()
-        leave(lambda: self._run(console), console, refused=WRONG_CONFIGURATION)
 
-    def _run(self, console: Console) -> int:
-        signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
-        code = self.member.run(console)
-        if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
-            with signals.ending(code):
-                self._requeue(console)
-        return code
+def _run(member: Member, requeues: int, console: Console) -> int:
+    signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
+    code = member.run(console)
+    if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
+        with signals.ending(code):
+            _requeue(requeues, console)
+    return code
 
-    def _requeue(self, console: Console) -> None:
-        before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        if before >= self.requeues:
-            console.warn(f"its time is over, and cluster.requeues={self.requeues}: the same command resumes it")
-            return
-        console.log(f"its time is over: queued again ({before + 1} of {self.requeues} times)")
-        sys.stdout.flush()
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
+
+def _requeue(requeues: int, console: Console) -> None:
+    before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    if before >= requeues:
+        console.warn(f"its time is over, and cluster.requeues={requeues}: the same command resumes it")
+        return
+    console.log(f"its time is over: queued again ({before + 1} of {requeues} times)")
+    sys.stdout.flush()
+    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
 
 
 class Entry(NamedTuple):

@@ -98,11 +98,10 @@ OUTPUT = "output.log"
 
 def refusal_in(folder: Path) -> str | None:
     """Returns why the job in `folder` was refused before its run began, as its log says; None where it does not."""
-    try:
+    with suppress(OSError):
         lines = (folder / LOG).read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
+        return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
+    return None
 
 
 class JobProcess(LocalProcess):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from pipeline.checks.combinations import refuse_unused
 from pipeline.checks.registry import check_rules, check_surroundings
@@ -94,7 +93,9 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
         try:
             experiment = read(job.document, job.choices, job.config_dirs)
             first = first or experiment
-            _refuse_differing(experiment, first)
+            for name in SHARED:
+                if getattr(experiment, name) != getattr(first, name):
+                    raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")
             refuse_unused(experiment, job.typed)
             check_job(experiment)
             experiment = debugged(experiment)
@@ -123,11 +124,3 @@ def check_job(experiment: Experiment, surroundings: bool = False) -> None:
     plan_of(experiment)
     other_run(experiment)
     forked_run(experiment, starts=False)
-
-
-def _refuse_differing(experiment: Experiment, first: Experiment) -> None:
-    """Refuse jobs that differ in what a sweep has but once."""
-    for name in SHARED:
-        own: Any = getattr(experiment, name)
-        if own != getattr(first, name):
-            raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")

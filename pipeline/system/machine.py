@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,11 +76,9 @@ def facts() -> dict[str, Any]:
 
 def _of_cpu(*names: str) -> str:
     """Returns the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
-    try:
-        with Path("/proc/cpuinfo").open() as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith(names))
-    except (OSError, StopIteration):
-        return ""
+    with suppress(OSError), Path("/proc/cpuinfo").open() as file:
+        return next((line.partition(":")[2].strip() for line in file if line.startswith(names)), "")
+    return ""
 
 
 def peak_memory_mib() -> float | None:
@@ -102,12 +101,7 @@ def free_port(port: int | None, first: int) -> int:
         UserError: where it is none, taken, or not for this user.
     """
     for candidate in [port] if port else range(first, first + 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, candidate))
-            except (OSError, OverflowError):
-                continue
+        with suppress(OSError, OverflowError), socket.create_server((HOST, candidate)):
             return candidate
     problem = f"port {port or first} of {HOST} cannot be had"
     raise UserError(problem, "a free port, 1024 to 65535", f"--port={first + 1}")

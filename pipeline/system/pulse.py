@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -86,11 +86,10 @@ class Watch:
         self._computed = self._cpu_seconds()
 
     def _cpu_seconds(self) -> float:
-        try:
+        with suppress(psutil.Error):  # it has ended
             used = self._process.cpu_times()
-        except psutil.Error:  # it has ended
-            return 0.0
-        return float(used.user + used.system)
+            return float(used.user + used.system)
+        return 0.0
 
 
 TICK_SECONDS = 1.0
