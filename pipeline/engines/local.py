@@ -120,7 +120,9 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
             log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
             processes[task.name] = LocalProcess(_member, (job, plan, task, log), job.experiment.hang_seconds)
         chief = processes[tasks[0].name]
-        members = Members(tasks, lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console)
+        members = Members(
+            tasks[::-1], lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console
+        )
         while (code := members.poll()) is None:
             wait([processes[task.name].sentinel for task in members.left], timeout=POLL_SECONDS)
             pulse.beat()
