@@ -11,7 +11,7 @@ from stages.collectives import is_chief
 from stages.data.batches import steps_per_epoch
 from stages.errors import UserError
 from stages.evaluation.test_set import validation_facts
-from stages.networks.batch_norm import normalizes_by_batch
+from stages.networks.batch_norm import normalizing_by_batch
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
@@ -131,5 +131,11 @@ def _refuse_or_warn(
     settings.check_share(replicas)
     if size > examples:
         reporter.warn(f"train.batch_size={size} is more than the {examples:,} training examples: an epoch is one step")
-    if settings.optimizer.accumulation > 1 and normalizes_by_batch(model.network):
+    normalizing = normalizing_by_batch(model.network)
+    if replicas > 1 and (plain := [layer.name for layer in normalizing if not layer.synchronized]):
+        reporter.warn(
+            f"{', '.join(plain[:3])}: each of {replicas} replicas normalizes its part of a batch by itself, which one "
+            "device does not; stages.networks.batch_norm.BatchNormalization normalizes the whole batch"
+        )
+    if settings.optimizer.accumulation > 1 and normalizing:
         reporter.warn("optimizer.accumulation: BatchNorm takes the statistics of each part of a batch by itself")

@@ -39,9 +39,10 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return mean, _sum(tf.reduce_sum(squares, axes)) / count
 
 
-def normalizes_by_batch(network: keras.Model) -> bool:
-    """Returns whether a layer normalizes by the statistics of its batch in training: a frozen one does not."""
-    return any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in all_layers(network))
+def normalizing_by_batch(network: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Returns the layers that normalize by the statistics of their batch in training: a frozen one does not."""
+    layers = (layer for layer in all_layers(network) if isinstance(layer, keras.layers.BatchNormalization))
+    return [layer for layer in layers if layer.trainable]
 
 
 @tf.custom_gradient

@@ -12,11 +12,12 @@ from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops
 
 from stages.augment import augment
 from stages.errors import UserError
+from stages.networks.batch_norm import normalizing_by_batch
 from stages.results import Strategy, Trained
 from stages.settings import train as kinds
 from stages.settings.data import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
-from stages.train import fit, train
+from stages.train import _refuse_or_warn, fit, train
 from tests.stages.experiments import PLACES, built_of, flat, mirrored, one_device, real_digits, small_cnn, streamed
 from tests.stages.images import Telling
 
@@ -227,4 +228,11 @@ def test_a_line_says_why_parts_of_a_batch_do_not_equal_the_whole_one(is_normaliz
     given = kinds.SgdSettings(accumulation=2)
     settings = kinds.TrainSettings(epochs=1, batch_size=60, seed=1, schedule=kinds.ScheduleSettings(), optimizer=given)
     train(built, dataset, where, settings, reporter)
-    assert any("optimizer.accumulation=2: BatchNorm" in line for line in reporter.lines) == is_normalized
+    assert any("optimizer.accumulation: BatchNorm" in line for line in reporter.lines) == is_normalized
+    told = len(reporter.lines)
+    _refuse_or_warn(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
+    assert len(reporter.lines) == told
+    for layer in normalizing_by_batch(built.network):
+        layer.synchronized = False
+    _refuse_or_warn(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
+    assert any("each of 2 replicas normalizes" in line for line in reporter.lines) == is_normalized
