@@ -7,6 +7,7 @@ is first read.
 """
 
 import dataclasses
+import errno
 import hashlib
 import itertools
 import os
@@ -145,7 +146,8 @@ class FileSource(Source):
         try:
             return Encoded(where, self.files.paths[number].read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
-            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient=True)
+            is_transient = getattr(error, "errno", errno.ENOENT) not in (errno.ENOENT, errno.EISDIR, errno.EACCES)
+            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient)  # else `_state` tells
 
     def file(self, number: int) -> str | None:
         """See `Source`."""
@@ -153,10 +155,11 @@ class FileSource(Source):
 
 
 def _state(path: Path) -> str:
-    """Returns what is known of a file without reading it, which will report what is not there."""
-    with suppress(OSError, ValueError):
-        status = path.stat()
-        return f"{status.st_size} {status.st_mtime_ns}"
+    """Returns what is known of a file without reading it; of a link to nothing, which reading will report, its own."""
+    for look in (path.stat, path.lstat):
+        with suppress(OSError, ValueError):
+            status = look()
+            return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
     return "is not there"
 
 
