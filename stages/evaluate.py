@@ -115,16 +115,17 @@ def _beside(
 ) -> tuple[Baseline | None, list[Section]]:
     """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
     baseline, sections = None, []
-    task, test = model.task, dataset.test
-    is_told = is_told_by_columns(task)
-    if settings.baseline and dataset.images is None and is_told:
-        tested = replace(dataset, task=task)
-        baseline = baseline_of(columns, tested, settings.confidence, settings.calibration_bins)
-    if settings.slices:
-        if not is_told:
+    has_baseline = settings.baseline and dataset.images is None
+    if has_baseline or settings.slices:
+        task, test, predicted = model.task, dataset.test, columns
+        if not is_told_by_columns(task):
             test = test.take(evenly_spread(len(test), ROWS))
-            columns = scoring(model, dataset, test)(columns_of(test))
-        sections.append(slices_of(columns, replace(dataset, task=task, test=test), settings))
+            predicted = scoring(model, dataset, test)(columns_of(test))
+        tested = replace(dataset, task=task, test=test)
+    if has_baseline:
+        baseline = baseline_of(predicted, tested, settings.confidence, settings.calibration_bins)
+    if settings.slices:
+        sections.append(slices_of(predicted, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
     if is_wanted and dataset.encoder is not None:
         sections.append(importance_of(model, dataset, settings.confidence))

@@ -75,7 +75,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return normalize(data, NormalizeSettings())
 
 
-def test_slices_and_importance_follow_from_the_protocol(data: Dataset, tmp_path: Path) -> None:
+def test_baseline_slices_and_importance_follow_from_the_protocol(data: Dataset, tmp_path: Path) -> None:
     task = AutoTaskSettings(_target_=f"{__name__}.Counts")
     where = one_device()
     built = built_of(MlpSettings(hidden=[16]), data, where, task=task)
@@ -83,7 +83,9 @@ def test_slices_and_importance_follow_from_the_protocol(data: Dataset, tmp_path:
     found = evaluate(trained, data, where, EvaluateSettings(slices=["town"], importance=True), tmp_path)
     metrics = found.record.metrics
     assert metrics["test/deviance"] == pytest.approx(found.metrics["deviance"])
-    assert "baseline/deviance" not in metrics  # which scikit-learn does not know
+    difference, low, high = (metrics[f"baseline/deviance_difference{end}"] for end in ("", "_low", "_high"))
+    assert metrics["baseline/deviance"] + difference == pytest.approx(found.metrics["deviance"], rel=1e-4)
+    assert low < difference < high < 0  # no linear model knows a square
     importance = pd.read_csv(tmp_path / "test_importance.csv")
     assert importance.column[0] == "speed"
     assert importance.low[0] > 0
