@@ -13,7 +13,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pipeline.command_line.overrides import quoted
 from pipeline.config.names import split_override
+from pipeline.config.schemas import SQLITE
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run, reused_run
@@ -229,7 +231,11 @@ def _first_summary(job: Job, folder: Path, code: str) -> Summary:
 
 
 def _overrides(job: Job) -> list[str]:
-    return redact_overrides([text for text in job.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)])
+    texts = [text for text in job.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)]
+    uri = job.experiment.tracking.uri or ""
+    if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
+        texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]
+    return redact_overrides(texts)
 
 
 def _name(job: Job, folder: Path) -> str:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
 
+TRAINING = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints", "other")
+"""The parts of training's time, `train/<part>_seconds`."""
+
+CALLED = {"build": "building and tracing", "input_wait": "waiting for input"}
+
 
 def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
     """Print what will be done, before it is done."""
@@ -174,15 +179,20 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _speed(summary: Summary) -> list[tuple[str, str]]:
-    """Return how fast training was."""
+    """Return how fast training was, and what its time went into."""
     metrics = summary.metrics
+    rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
     named = {"examples": summary.facts.get("unit", "examples")}
     rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
-    if not rates or "train/step_milliseconds" not in metrics:
-        return []
-    step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
-    return [("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"]))]
+    if rates and "train/step_milliseconds" in metrics:
+        step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
+        rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
+    parts = {name: metrics.get(f"train/{name}_seconds") for name in TRAINING}
+    texts = [f"{CALLED.get(name, name)} {value:.1f} s" for name, value in parts.items() if value and value >= 0.05]
+    if texts:
+        rows.append(("training", ", ".join(texts)))
+    return rows
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -57,11 +57,12 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         level = 1 - (1 - settings.confidence) / len(groups)
         for value, rows in groups:
             of_slice = {key: values[rows] for key, values in predicted.items()}
-            own = by_example(task, of_slice)
+            compared = _with_labels_of(predicted, rows) if task.primary == "macro_f1" else predicted
+            own = by_example(task, {key: values[rows] for key, values in compared.items()})
             is_told = min(rows.sum(), len(rows) - rows.sum()) >= least
             verdict = "cannot tell"
             if is_told:
-                rest = by_example(task, {key: values[~rows] for key, values in predicted.items()})
+                rest = by_example(task, {key: values[~rows] for key, values in compared.items()})
                 difference = mean_difference(rest, own, False, None, level)
                 if difference is not None and difference.excludes_zero:
                     verdict = "better" if sign * difference.difference > 0 else "worse"
@@ -80,6 +81,15 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     )
     header = ["slice", "examples", task.primary, "low", "high", "than the rest", *names]
     return Section("slices", "Slices, the worst first", note, [header, *rows_of])
+
+
+def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
+    """Returns `predicted` without the labels that no example of `rows` has or is said to have: they have no F1."""
+    known = {name: predicted[name] for name in ("target", "predicted")}
+    is_there = np.logical_or(*(values[rows] for values in known.values())).any(axis=0)
+    if not is_there.any():
+        return predicted
+    return {**predicted, **{name: values[:, is_there] for name, values in known.items()}}
 
 
 def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> Ends | None:
