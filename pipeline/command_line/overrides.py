@@ -43,10 +43,12 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
 
 
 def _with_letters(word: str) -> str:
-    """Return `word` with its value in quotes where it is a plain one with letters that Hydra takes in quotes alone."""
+    """Return `word` with its plain values, of a list as well, in quotes where Hydra takes their letters so alone."""
     name, _, value = word.partition("=")
-    is_plain = name.isascii() and not value.isascii() and not set(value) & set("()[]{},:='\"$")
-    return f"{name}={quoted(value)}" if is_plain else word
+    if not name.isascii() or value.isascii() or set(value) & set("(){}:='\"$"):
+        return word
+    in_quotes = re.sub(r"[^\[\],]+", lambda part: part[0] if part[0].isascii() else quoted(part[0].strip()), value)
+    return f"{name}={in_quotes}"
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:

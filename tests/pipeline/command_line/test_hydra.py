@@ -177,6 +177,9 @@ def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp
 def test_plain_values_may_have_letters_of_any_script() -> None:
     one = composer("data=image_folder", "data.dir=/home/jörg/图片", "tracking.note=Größe").one()
     assert (one.document.data.dir, one.document.tracking.note) == ("/home/jörg/图片", "Größe")
+    table = composer("data=table", "data.files=x", "data.target=[Größe,Preis €]").one()
+    assert table.document.data.target == ["Größe", "Preis €"]
+    assert [job.document.name for job in composer("-m", "name=grün,rot").jobs()] == ["grün", "rot"]
     assert composer(*one.overrides).one().overrides == one.overrides
     with pytest.raises(UserError, match="is not an override"):
         composer("tracking.note=Größe (m)").one()
