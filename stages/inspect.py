@@ -30,6 +30,9 @@ SAMPLE = 5_000
 GIVES_AWAY = 0.99
 """Accuracy, or R², of a single column from which it seems to hold the target itself."""
 
+DARK = 16
+"""Of 255, the pixels of the brightest image (root mean square) that 12 bits in a file of 16 leave at most."""
+
 MOST_UNKNOWN = 0.5
 """Of the words of the validation split, from which a network learns nothing."""
 
@@ -164,6 +167,11 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         rows.append([name, f"{len(split):,}", counts, *(numbers or ["–"] * 2), ", ".join(twice) or "0"])
     for line in aligned(rows):
         reporter.log(f"  {line}")
+    if images is not None and (low, high) == (0, 255):
+        brightness = float(np.sqrt(dataset.train.described.moments[:, 1].max()))
+        if brightness < DARK:
+            what = f"the brightest image has pixels of {brightness:.0f} of 255: few levels are left to learn from"
+            reporter.warn(f"{what}. Of files of 16 bits the upper 8 are used; data=arrays takes all")
     if leaks:
         reporter.warn(f"{', '.join(leaks)}: scores count memorized {dataset.unit}")
     for column, score in found.giving_away.items():

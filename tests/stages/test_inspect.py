@@ -100,6 +100,14 @@ def test_a_class_without_training_examples_is_warned_of() -> None:
     assert heard.warnings == ["1 of 4 classes have no example in train, such as d: add some, or leave the class out"]
 
 
+def test_images_of_few_levels_are_warned_of() -> None:
+    """Those of 12 bits in files of 16, of which the upper 8 are read."""
+    heard, given = Telling(), three(noise(20), noise(8, seed=1), noise(8, seed=2))
+    dark = Split.of_images(np.asarray(given.train.images) // 17, given.train.targets)
+    inspect(three(dark, given.val, given.test), SETTINGS, reporter=heard)
+    assert [line.partition(":")[0] for line in heard.warnings] == ["the brightest image has pixels of 10 of 255"]
+
+
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
     def unread(split: Split) -> Split:
         images = Streamed(lambda rows: pytest.fail("read"), np.arange(len(split)), split.images.shape[1:], np.uint8)
