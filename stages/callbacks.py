@@ -172,9 +172,7 @@ def build_callbacks(
     logs += ["loss", *trained, *(metric.name for metric in metrics)]
     if settings.monitor not in logs:
         raise UserError(
-            f"train.monitor={settings.monitor}: the task has no such metric",
-            logs,
-            f"train.monitor=val_{task.primary}",
+            f"train.monitor={settings.monitor}: the task has no such metric", logs, f"train.monitor=val_{task.primary}"
         )
     is_higher_better = task.is_higher_better(settings.monitor)
     best = BestWeights(settings.monitor, is_higher_better)
@@ -230,9 +228,7 @@ _SETTING_RATES = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRat
 
 
 def _refuse_useless(
-    callbacks: Mapping[str, keras.callbacks.Callback],
-    settings: TrainSettings,
-    logs: Sequence[str],
+    callbacks: Mapping[str, keras.callbacks.Callback], settings: TrainSettings, logs: Sequence[str]
 ) -> None:
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 

@@ -13,13 +13,7 @@ from stages.evaluation.by_task import report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.evaluation.predictions import (
-    NAME,
-    check_comparable,
-    compare_predictions,
-    read_columns,
-    write_predictions,
-)
+from stages.evaluation.predictions import NAME, check_comparable, compare_predictions, read_columns, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.scored import ROWS, columns_of, has_known_columns, is_told_by_columns, scoring
 from stages.evaluation.test_set import facts_of

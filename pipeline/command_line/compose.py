@@ -29,15 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
-from pipeline.command_line.overrides import (
-    Grid,
-    checked,
-    chooses_sweep,
-    is_of_sweep,
-    override_of,
-    parsed,
-    sweep_lines,
-)
+from pipeline.command_line.overrides import Grid, checked, chooses_sweep, is_of_sweep, override_of, parsed, sweep_lines
 from pipeline.config.errors import dotted, explain, explained, readable, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options

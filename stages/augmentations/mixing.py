@@ -43,10 +43,7 @@ class Mixing:
         return tf.concat([is_cut[:, None], weight[:, None], uniforms[:, 1:]], axis=1)
 
     def __call__(
-        self,
-        images: tuple[tf.Tensor, tf.Tensor],
-        targets: tuple[tf.Tensor, tf.Tensor],
-        numbers: tf.Tensor,
+        self, images: tuple[tf.Tensor, tf.Tensor], targets: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns mixed images, float32 [b, H, W, C], and their targets, float32 [b, outputs].
 

@@ -106,12 +106,7 @@ def passes(strategy: Strategy, split: Split, batch_size: int) -> tf.data.Iterato
 
 
 def _input(
-    split: Split,
-    batch_size: int,
-    epochs: int,
-    first_step: int,
-    changes: "RandomChanges | None",
-    fixed_shapes: bool,
+    split: Split, batch_size: int, epochs: int, first_step: int, changes: "RandomChanges | None", fixed_shapes: bool
 ) -> InputFunction:
     per_epoch = steps_per_epoch(split, batch_size)
     seed = changes.seed if changes is not None and changes.dataset.is_shuffled else None

@@ -203,11 +203,7 @@ class TableSource:
         """
         arrays = {name: array[rows] for name, array in self.arrays.items()}
         return replace(
-            self,
-            arrays=arrays,
-            numbers=self.numbers[rows],
-            is_mapped=False,
-            skipped=[*self.skipped, *skipped],
+            self, arrays=arrays, numbers=self.numbers[rows], is_mapped=False, skipped=[*self.skipped, *skipped]
         )
 
     def of(self, name: str) -> np.ndarray:

@@ -265,11 +265,7 @@ def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
         return float(values[is_there].mean()), influences / is_there.sum()
 
     one, none = np.ones(size), np.zeros(size)
-    return {
-        "macro_precision": ratio(1, none, one),
-        "macro_recall": ratio(1, one, none),
-        "macro_f1": ratio(2, one, one),
-    }
+    return {"macro_precision": ratio(1, none, one), "macro_recall": ratio(1, one, none), "macro_f1": ratio(2, one, one)}
 
 
 def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:

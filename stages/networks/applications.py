@@ -19,11 +19,7 @@ POOLING = {4: keras.layers.GlobalAveragePooling2D, 3: keras.layers.GlobalAverage
 
 
 def application(
-    input_shape: tuple[int, int, int],
-    num_classes: int,
-    name: str,
-    arguments: Mapping[str, Any],
-    dropout: float,
+    input_shape: tuple[int, int, int], num_classes: int, name: str, arguments: Mapping[str, Any], dropout: float
 ) -> keras.Model:
     """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 

@@ -84,10 +84,7 @@ def after(first: Normalization, second: Normalization) -> Normalization:
 
 def facts(scaling: Normalization) -> dict[str, list[float]]:
     """Returns `scaling` as parameters to record, with six digits."""
-    return {
-        "scale": [float(f"{x:.6g}") for x in scaling.scale],
-        "offset": [float(f"{x:.6g}") for x in scaling.offset],
-    }
+    return {"scale": [float(f"{x:.6g}") for x in scaling.scale], "offset": [float(f"{x:.6g}") for x in scaling.offset]}
 
 
 def save_scaling(dataset: Dataset, folder: Path) -> None:

@@ -18,12 +18,7 @@ AMPLITUDE = 0.05
 
 
 def text_cnn(
-    input_shape: Shapes,
-    outputs: int,
-    filters: int,
-    widths: list[int],
-    dropout: float,
-    categories: Mapping[str, int],
+    input_shape: Shapes, outputs: int, filters: int, widths: list[int], dropout: float, categories: Mapping[str, int]
 ) -> keras.Model:
     """Returns a network from texts, and whatever is beside them, to float32 [b, outputs], or wider.
 
@@ -51,12 +46,7 @@ def text_cnn(
 
 
 def transformer(
-    input_shape: Shapes,
-    outputs: int,
-    width: int,
-    blocks: int,
-    dropout: float,
-    categories: Mapping[str, int],
+    input_shape: Shapes, outputs: int, width: int, blocks: int, dropout: float, categories: Mapping[str, int]
 ) -> keras.Model:
     """Returns a network from texts, and whatever is beside them, to float32 [b, outputs], or wider.
 

@@ -176,11 +176,7 @@ class Gradients:
                 )
         state = [scope.get_current_value(variable) for variable in self._variables.state]
         self._changed = [index for index, value in enumerate(state) if value is not values.state[index]]
-        sums = {
-            "loss": tf.cast(loss, self.dtype),
-            "examples": examples,
-            **task.add_all(targets, outputs, weights),
-        }
+        sums = {"loss": tf.cast(loss, self.dtype), "examples": examples, **task.add_all(targets, outputs, weights)}
         # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(targets)[0], self.dtype)
         increases = [
