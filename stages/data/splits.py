@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from stages.data.split import Split
 from stages.errors import UserError
@@ -28,6 +27,8 @@ def cut_all(
     Raises:
         UserError: where a split cannot have an example of each class.
     """
+    from sklearn.model_selection import train_test_split  # a second, if a set needs it
+
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         train = rows["train"]
