@@ -27,6 +27,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow, is_fork_of_used
+from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -160,6 +161,8 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     drawn = random.getstate(), np.random.get_state()
     try:
         code = run_job(Job(experiment, composed.overrides), Console())
+    except Interrupted as interrupted:  # before the run has begun
+        code = interrupted.exit_code
     finally:  # a run seeds both: the process would draw the same after each of its runs
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])

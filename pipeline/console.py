@@ -58,9 +58,10 @@ class Console:
 
     def close(self) -> None:
         self.end_progress()
-        with suppress(OSError):
-            self._log.close()
-        self._log = sys.stderr if self.is_quiet else StringIO()
+        log, self._log = self._log, sys.stderr if self.is_quiet else StringIO()
+        if log is not self._log:  # it may be closed again
+            with suppress(OSError):
+                log.close()
 
     def log(self, line: str = "", style: str | None = None) -> None:
         text = "\n".join(map(printable, str(redact(line)).split("\n")))

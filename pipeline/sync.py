@@ -71,8 +71,8 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
     if "***" in (settings.uri or ""):
         raise UserError(f"the password of {settings.uri} was not kept", "the whole address", f"--uri={settings.uri}")
-    own = (path.parent for path in folder.parents if path.name in ("runs", "sweeps"))  # also after a move
-    store = Store(settings, next(own, outputs))
+    top = folder.parent if is_sweep(folder) else folder.parent.parent  # also after a move
+    store = Store(settings, top.parent if top.name in ("runs", "sweeps") else outputs)
     count = journal.unsent
     status = read_index(folder).status if is_sweep(folder) else None
     tracker = send_pending(folder, store, print_warning, print, status=status)

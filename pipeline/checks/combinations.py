@@ -16,6 +16,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
+from stages.settings.data import DigitsSettings
 from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
@@ -40,8 +41,9 @@ def is_on_cpu(experiment: Experiment) -> bool:
 
 
 def _shares_unequally(experiment: Experiment) -> bool:
-    train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment) or 1
-    return train is not None and train.batch_size % replicas > 0
+    train, data = experiment.of("train", TrainSettings), experiment.of("load", DigitsSettings)
+    replicas, examples = expected_replicas(experiment) or 1, data.train_examples() if data else 0
+    return train is not None and any(size % replicas for size in (train.batch_size, examples % train.batch_size))
 
 
 def _has_backbone(experiment: Experiment) -> bool:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from omegaconf import MISSING
+
 from stages.errors import UserError
 from stages.settings.ranges import number, option
 
@@ -91,7 +93,7 @@ class HostsCluster(JoinedCluster):
     """The place is that of this host in a list of addresses, which all members have."""
 
     _target_: str = "pipeline.engines.joined.Hosts"
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = MISSING
     """`host:port` of every member: workers; with `parameter_server` the chief, the servers, then the workers."""
     index: int | None = number(None, at_least=0, unit="of this process in hosts; null: the one with this host's name")
 

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from pipeline.command_line.arguments import typed
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
@@ -118,7 +120,8 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
         for task in tasks:
             signals.check()
             log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
-            processes[task.name] = LocalProcess(_member, (job, plan, task, log), job.experiment.hang_seconds)
+            given = job, plan, task, log, typed()
+            processes[task.name] = LocalProcess(_member, given, job.experiment.hang_seconds)
         chief = processes[tasks[0].name]
         members = Members(
             tasks[::-1], lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console
@@ -139,8 +142,11 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
                 process.join()
 
 
-def _member(heartbeats: pulse.Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None) -> None:
-    """Run in the process of one member of the cluster; `log`: see Console."""
+def _member(
+    heartbeats: pulse.Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None, words: Sequence[str]
+) -> None:
+    """Run in the process of one member of the cluster. log: see Console; words: of the command, as it was typed."""
+    sys.argv[:] = words
     if not task.is_chief:
         streams.append_to(job.run_folder / f"{task.name}.log")
     enter_cluster(task)

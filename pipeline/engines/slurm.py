@@ -168,11 +168,12 @@ def run_task(member: Member, requeues: int) -> NoReturn:
 
 def _run(member: Member, requeues: int, console: Console) -> int:
     signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
-    code = member.run(console)
-    if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
-        with signals.ending(code):
-            _requeue(requeues, console)
-    return code
+    try:
+        return member.run(console)
+    finally:  # it may be raised before the run has begun
+        if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
+            with signals.ending(TIMED_OUT):
+                _requeue(requeues, console)
 
 
 def _requeue(requeues: int, console: Console) -> None:

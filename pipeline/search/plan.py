@@ -216,6 +216,8 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     if settings.sampler == "grid" and countless:
         problem = f"sweep.sampler=grid tries every value, and {countless[0]} is an interval"
         raise UserError(problem, "tpe, nsga2 or random", "sweep.sampler=tpe")
+    if settings.sampler == "cmaes" and len(goals) > 1:
+        raise UserError("sweep.sampler=cmaes has one goal", "tpe, nsga2 or random", "sweep.sampler=nsga2")
     points = Plan(settings, goals, tuple(axes)).points
     trials = min(settings.trials, points or settings.trials)
     startup = settings.startup_trials or min(10, math.ceil(trials / 4))

@@ -64,6 +64,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     if any(experiment.cluster.submits_jobs for experiment in experiments):
         if each is not None:
             raise UserError("sweep.devices_per_job: jobs get their GPUs from the cluster", "", f"cluster.gpus={each}")
+        if not all(getattr(experiment.cluster, "wait", True) for experiment in experiments):
+            raise UserError("cluster.wait=false: a sweep compares its jobs at their end", "", "cluster.wait=true")
         return [Slot()] * count
     if count == 1 and each is None:
         return [Slot()]

@@ -159,6 +159,8 @@ class Tracker:
         for entry in self._journal.entries:
             self._remember(entry.call, entry.arguments)
         if spec.settings.kind == "off":
+            if not self._journal.store:  # for one who sends it later
+                self._journal.begin({"experiment": spec.experiment, "name": spec.name, "parent": spec.parent})
             return
         self._run = opener(spec, self._journal.run_id)
         self._agree()

@@ -1,5 +1,6 @@
 """Settings of the stages `load`, under the group `data`, `normalize`, `augment` and `inspect`."""
 
+import math
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,11 @@ class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
+
+    def train_examples(self) -> int:
+        """Return how many are left for training, before they are read."""
+        rest = 1797 - math.ceil(self.test_fraction * 1797)
+        return rest - math.ceil(self.val_fraction * rest)
 
 
 @dataclass(kw_only=True)

@@ -32,6 +32,7 @@ REFUSED: Mapping[str, str] = {
     "strategy=multi_worker precision=bfloat16 optimizer=sgd": "collectives cannot send bfloat16",
     "strategy=multi_worker strategy.workers=4 train.batch_size=3": "cannot be shared by 4 replicas",
     "strategy=tpu precision=float64": "precision=float64 with strategy=tpu",
+    "train=fit strategy=mirrored": "share unequally",
     "strategy=tpu strategy.name=local": "strategy=tpu without a TPU in this machine",
     "optimizer.ema_use=true": r"no EMA is kept\. Try: optimizer.ema_momentum=0.99",
     "schedule=plateau schedule.warmup_epochs=1": "cannot warm up as well",

@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from pipeline.console import Console
+from pipeline.exit_codes import TIMED_OUT
+from pipeline.run.child import leave
 from pipeline.system.processes import LocalProcess
 from pipeline.system.pulse import Pulse, Watch
 from pipeline.system.signals import until
@@ -31,6 +35,19 @@ def alive(pulse: Pulse) -> None:
     while True:
         time.sleep(0.1)
         pulse.beat()
+
+
+def ended(pulse: Pulse, log: Path) -> None:
+    """As a job whose run has closed its console."""
+    console = Console(log)
+    console.close()
+    leave(lambda: TIMED_OUT, console)
+
+
+def test_a_job_ends_with_the_exit_code_of_its_run(tmp_path: Path) -> None:
+    process = LocalProcess(ended, (tmp_path / "pipeline.log",))
+    process.join()
+    assert process.poll() == TIMED_OUT
 
 
 def test_what_neither_computes_nor_reaches_a_safe_place_hangs() -> None:
