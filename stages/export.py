@@ -78,7 +78,8 @@ def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> N
     Raises:
         UserError: where one cannot.
     """
-    exporters = {type(exporter): exporter for exporter in _exporters(settings).values()}
+    found = sorted(_exporters(settings).values(), key=lambda exporter: getattr(exporter, "weights", "") == "float16")
+    exporters = {type(exporter): exporter for exporter in found}  # of LiteRT's, float16 refuses most
     asked = [exporter for kind, exporter in exporters.items() if kind.check is not Exporter.check]
     if not asked:
         return  # without a copy of the model

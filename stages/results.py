@@ -71,6 +71,8 @@ def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
     several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     try:
         paths = tuple(Path(part).expanduser() for part in (value if several else [value]))
+        if Path() in paths:
+            raise TypeError("an empty one")
     except TypeError as error:
         raise UserError(f"Record.files['{folder}'] holds no path ({error})", "paths: str or pathlib.Path") from error
     return paths if several else paths[0]

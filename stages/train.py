@@ -128,6 +128,9 @@ def _refuse_or_warn(
         )
     if network.test_step is not keras.Model.test_step:
         reporter.warn(f"{network.__name__}.test_step is not called: validation takes the task's loss and metrics")
+    if strategy.coordinator is not None and not dataset.train.is_in_memory:
+        problem = "strategy=parameter_server sends its workers the training examples, and they do not fit in memory"
+        raise UserError(problem, "data.memory_gib=<more>, or strategy=multi_worker", "strategy=multi_worker")
     settings.check_share(replicas)
     if size > examples:
         reporter.warn(f"train.batch_size={size} is more than the {examples:,} training examples: an epoch is one step")

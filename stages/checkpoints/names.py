@@ -16,7 +16,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
     What only looks like one (`step-last.npz`, a FIFO) is no checkpoint, and is left alone.
     """
-    return sorted((path for path in folder.glob("step-*[0-9].npz") if path.is_file()), key=step_of)
+    found = (path for path in folder.glob("step-*[0-9].npz") if path.stem.removeprefix("step-").isdecimal())
+    return sorted((path for path in found if path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:

@@ -302,6 +302,8 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
         described.append(part)
         reporter.progress(len(results), len(source), f"{'reads' if folder is None else 'prepares'} {source.name}")
+    if path is not None:
+        path.open("r+b").close()  # on NFS this sends what the map has taken, which other hosts read
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
     arrays: dict[str, np.ndarray] = {
         "labels": np.array(list(labels.values()), np.int32),

@@ -53,7 +53,7 @@ class Profile:
 
     present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
     others: different texts that are no numbers, nor would be without marks of thousands, currencies and the like.
-    different: values.
+    different: values; 0 of numbers that are not whole.
     """
 
     name: str
@@ -76,7 +76,6 @@ class Profile:
         facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
         if not facts["present"]:
             return cls(name, **facts)
-        facts["different"] = pc.count_distinct(column).as_py()
         present = column.drop_null()
         is_text = pa.types.is_string(present.type)
         wholes = (cast(present, kind) for kind in (pa.int64(), pa.uint64()) if is_text)
@@ -84,15 +83,16 @@ class Profile:
         facts |= {"is_whole": whole is not None, "numbers": len(present)}
         if whole is not None:
             ends = pc.min_max(whole).as_py()
-            facts |= {"low": ends["min"], "high": ends["max"]}
+            facts |= {"low": ends["min"], "high": ends["max"], "different": pc.count_distinct(column).as_py()}
         elif is_text and cast(present, pa.float64()) is None:
             texts, times = present.value_counts().flatten()  # each text is looked at once
             is_number = pc.match_substring_regex(texts, NUMBER)
-            facts["numbers"] = pc.sum(pc.if_else(is_number, times, 0)).as_py()
+            facts |= {"numbers": pc.sum(pc.if_else(is_number, times, 0)).as_py(), "different": len(texts)}
             facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
             facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
-            facts["others"] = pc.sum(pc.invert(pc.or_(is_number, pc.match_substring_regex(texts, MARKED)))).as_py()
-            if (place := pc.index(is_number, False).as_py()) >= 0:
+            is_plain = pc.or_(is_number, pc.match_substring_regex(texts, MARKED))
+            facts["others"] = pc.sum(pc.invert(is_plain)).as_py()
+            if (place := pc.index(is_plain if facts["others"] else is_number, False).as_py()) >= 0:
                 facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py()
         if is_text:
             facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
@@ -313,6 +313,8 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
         has = f"is left out {note}" if note == "by data.features" else f"has {note}"
         raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
     different = 0 if kind == "number" else profile.different
+    if kind == "category" and not different and profile.present:  # of numbers that are not whole, declared as one
+        different = pc.count_distinct(rows.column(profile.name)).as_py()
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 

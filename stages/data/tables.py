@@ -1,5 +1,6 @@
 """Tables: files, or arrays, read as one table; columns as numbers, rows that cannot be used told, digests of rows."""
 
+import errno
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,6 +127,8 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             place = None if folder is None else folder / f"rows_{len(tables)}.arrow"
             table = pa.Table.from_batches(batches, schema) if place is None else _mapped(place, schema, batches)
         except (pa.ArrowInvalid, UnicodeError, OSError) as error:  # the last of a compressed file that ends too early
+            if getattr(error, "errno", None) == errno.ENOSPC:  # of the cache, which says so
+                raise
             if isinstance(error, UnicodeError) or "UTF8" in str(error):
                 raise not_in_encoding(path, settings.encoding, str(path)) from error
             expected, fix = "a whole table, with a value for each column in each row", "data.on_error=skip"

@@ -60,6 +60,8 @@ def table(
 
     images = Wide(made, prepared.described)
     skipped = [(example.where, example.why) for example in prepared.invalid]
+    if not len(prepared.numbers):
+        raise UserError(f"{source.name}: no image can be used ({': '.join(skipped[0])})", "images that can be")
     files = [str(paths.file(int(number))) for number in prepared.numbers]
     return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images, files)
 

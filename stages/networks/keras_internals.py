@@ -69,6 +69,14 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     layer.__dict__[name] = value
 
 
+def loss_of(network: keras.Model, *given: Any) -> Any:
+    """Returns the network's own `compute_loss` of x, y, y_pred, sample_weight and, where it takes it, `training`.
+
+    Keras 3.15: `Trainer._compute_loss`.
+    """
+    return network._compute_loss(*given)
+
+
 def penalties_in(scope: keras.StatelessScope, network: keras.Model) -> list[Any]:
     """Returns what `network`, called in `scope`, adds to the loss: `Model.losses` are those of the last caller, which
     may be another replica.

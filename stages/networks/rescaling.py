@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from stages.features.kinds import IMAGES, TRAINED_ON
+from stages.networks.keras_internals import loss_of
 from stages.results import Dataset, Normalization, Record
 from stages.storage.cache import read_arrays, write_arrays
 
@@ -38,7 +39,7 @@ class Scaled(keras.Model):
     ) -> Any:
         if not self.has_own_loss:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        return self.core.compute_loss(self.scaled(x), y, y_pred, sample_weight)  # in training
+        return loss_of(self.core, self.scaled(x), y, y_pred, sample_weight, training)
 
 
 def with_scaling(

@@ -28,6 +28,8 @@ def build_optimizer(settings: OptimizerSettings, rate: Rate) -> keras.optimizers
     Accumulation is the training loop's. Call it, and `learning_rate`, in `keras_floats` of the network's policy.
     """
     optimizer = _custom(settings, rate) if isinstance(settings, CustomOptimizerSettings) else _built(settings, rate)
+    if optimizer.weight_decay:
+        optimizer.weight_decay = _exact(optimizer.weight_decay)  # TensorFlow casts Python's numbers by way of float32
     if settings.clip_norm:
         if name := clipping_of(optimizer):
             problem = f"optimizer.clip_norm={settings.clip_norm:g} with {name} of the optimizer: one would do nothing"

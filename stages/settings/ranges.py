@@ -140,6 +140,8 @@ def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -
         place: the name of the value, within a list too; name: of the setting.
     """
     bounds = field.metadata.get("bounds") or {}
+    if bounds and isinstance(value, list):  # in a list of numbers, where OmegaConf takes it
+        raise wrong_type(place, value, "a number")
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
     if holds(value) and all(_HOLDS[word](value, bound) for word, bound in bounds.items()):

@@ -18,6 +18,7 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings
+from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
@@ -133,6 +134,8 @@ class TableSettings(ImagesSettings):
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
             expected = "columns with their kinds, or a list of columns"
             raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
+        if len({*self.targets}) < len(self.targets):
+            raise UserError(f"{path}.target={self.target}", "each column once")
         check_kinds(path, self.declared)
         self._check_splits(path)
         self._check_images(path)
@@ -173,6 +176,8 @@ class TableSettings(ImagesSettings):
         if self.root is not None and not images:
             fix = f"'{path}.features={{<column>: image}}'"
             raise UserError(f"{path}.root={self.root} without a column of images", "one", fix)
+        if self.root is not None and not is_folder(self.root):
+            raise UserError(f"{path}.root={self.root} is not a directory", "the one that paths of images begin in")
 
 
 @dataclass(kw_only=True)
@@ -184,7 +189,7 @@ class TrainedTableSettings(TableSettings):
 
     @property
     def declared(self) -> dict[str, str]:
-        return {**self.kinds, **super().declared}
+        return {**super().declared, **self.kinds}
 
 
 def declaring(kinds: Mapping[str, str], path: str = "data") -> str:
@@ -336,6 +341,8 @@ def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:
     if not any(column.strip() for column in columns):
         raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
+    if "" in columns:  # of Parquet; a text file's get names
+        raise UserError(f"{path}: column {columns.index('') + 1} has no name", "a name for each column")
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
         raise UserError(f"{path} has two columns named {twice[0]}", "a name of its own for each column")

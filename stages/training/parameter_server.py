@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
@@ -34,7 +33,7 @@ class Coordinated:
         self.steps_per_call = 8
         self.waited = None  # workers make their batches within a step
         split = dataset.train
-        columns = {name: tf.constant(np.asarray(column)) for name, column in split.inputs.items()}
+        columns = {name: tf.constant(column) for name, column in split.inputs.items()}
         held = columns, tf.constant(split.targets), weights_of(split)
         once = tf.data.Dataset.from_tensors
         whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)

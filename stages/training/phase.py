@@ -17,6 +17,7 @@ from stages.checkpoints.state import Progress, State, progress_of
 from stages.collectives import any_worker
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
+from stages.errors import UserError
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
@@ -210,8 +211,14 @@ class Phase:
         began = time.perf_counter()
         interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
         fitting = memory_for_batch("train.batch_size", self.settings.batch_size)
-        with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting:
-            logs = loop.run(progress.step, steps)
+        try:
+            with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting:
+                logs = loop.run(progress.step, steps)
+        except tf.errors.UnimplementedError as error:
+            if self._params["jit"] == "off":
+                raise
+            problem = f"train.jit: XLA cannot compile this network ({str(error).splitlines()[0][:200]})"
+            raise UserError(problem, ("auto", "off"), "train.jit=off") from error
         if self._is_traced:
             size = self.settings.batch_size
             examples = min((progress.done + steps) * size, len(self.dataset.train)) - progress.done * size

@@ -154,7 +154,9 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
     progress = checkpoint.facts["progress"]
     index, epoch = progress["phase"], progress["epoch"]
     if not checkpoint.is_fork:
-        return checkpoint, min(index, len(plans) - 1)  # `State` refuses one of a phase that is no longer planned
+        if index >= len(plans):
+            raise UserError("the checkpoint fine-tunes, and train.fine_tune_epochs=0", "its settings", "resume=never")
+        return checkpoint, index
     planned = max(epoch, progress.get("planned", 0))  # checkpoints of earlier code have none
     if index >= len(plans) or (index and planned < plans[0].settings.epochs):
         return checkpoint.with_progress(phase=0, began=0), 0

@@ -198,7 +198,8 @@ def test_operations_that_litert_lacks_are_named() -> None:
 def test_targets_that_float16_cannot_hold_are_refused(settings: LiteRTSettings) -> None:
     built = built_of(MlpSettings(), real_digits(), one_device())
     built = replace(built, task=Regression(built.task.names, (7e4,) * 10, (1.0,) * 10))
-    assert ("float16 cannot hold the mean" in refusal(built, litert=settings)) == (settings.weights == "float16")
+    given = {"a": settings, "b": LiteRTSettings(weights="int8")}
+    assert ("float16 cannot hold the mean" in refusal(built, **given)) == (settings.weights == "float16")
 
 
 def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:

@@ -9,7 +9,9 @@ from stages.checkpoints.names import checkpoint_files
 from stages.settings.places import content_digest
 
 
-@pytest.mark.parametrize("name", ["step-abc.npz", "step-.npz", "step-٣.npz", "step-7.npz\n", "STEP-7.npz"])
+@pytest.mark.parametrize(
+    "name", ["step-abc.npz", "step-.npz", "step-٣.npz", "step-7.npz\n", "STEP-7.npz", "step-3-2.npz"]
+)
 def test_names_that_only_look_like_a_checkpoints(name: str, tmp_path: Path) -> None:
     write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
     (tmp_path / name).write_bytes(b"?")

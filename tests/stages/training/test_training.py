@@ -195,6 +195,8 @@ def test_jit_is_chosen_and_told() -> None:
     chosen, _ = usual()
     assert chosen.record.params["jit"] == "off"
     assert "CPUs" in str(chosen.record.params["jit_reason"])
+    with pytest.raises(UserError, match=r"train.jit: XLA cannot compile this network .*Try: train.jit=off"):
+        run(one_device(), jit="on")  # deterministic MaxPoolGrad
 
 
 def test_jit_where_xla_can_compile_all() -> None:
