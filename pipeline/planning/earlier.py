@@ -43,9 +43,11 @@ REUSED_WITH = (
 )  # fmt: skip
 """Settings that may differ from those of the run whose results are reused, beside those of the stages that run."""
 
+NETWORK = "model.network._target_"
+
 FORKED_WITH = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
-    "model.network._target_",
+    NETWORK,
 )  # fmt: skip
 """Settings that may not differ from those of the run that is forked: of its data and variables.
 
@@ -104,7 +106,10 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     now = sources(experiment)
     if run.code == now.digest:
         return run
-    if run.status != "FINISHED":
+    if run.status == "FINISHED":
+        folder = shorter(Path(run.folder))
+        console.warn(f"the store misses part of {folder}; `python -m pipeline.sync {folder}` sends it")
+    else:
         console.log(new_for_other_code(now, Path(run.folder), shorter(Path(run.folder)), "run"))
     return None
 
@@ -163,10 +168,10 @@ def epochs_before(experiment: Experiment, run: Summary | None) -> int:
 
 def check_fork(experiment: Experiment, run: Summary) -> None:
     """Refuse a setting with which `experiment` has other data or variables than the run it forks."""
-    before, now = (
-        {name: value for name, value in settings.items() if is_among(name, FORKED_WITH)}
-        for settings in _both(run, experiment, ())
-    )
+    both = _both(run, experiment, ())
+    is_ours = all(str(settings.get(NETWORK)).startswith("stages.networks.") for settings in both)
+    compared = [name for name in FORKED_WITH if is_ours or name != NETWORK]  # one's own may have another name by now
+    before, now = ({name: value for name, value in settings.items() if is_among(name, compared)} for settings in both)
     expected = "the data, the network and the training stage of that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")
 

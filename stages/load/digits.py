@@ -1,9 +1,9 @@
 """scikit-learn's digits: real, small, and part of the package, so that nothing is downloaded."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import sklearn
 
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
@@ -18,8 +18,10 @@ def digits(settings: DigitsSettings) -> Dataset:
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (its test part).
     """
-    data = Path(sklearn.__file__).with_name("datasets") / "data"  # of which `load_digits` would import much more
-    rows = np.loadtxt(data / "digits.csv.gz", np.uint8, delimiter=",")
+    package = find_spec("sklearn")  # `sklearn.datasets.load_digits` takes a second to import
+    assert package is not None
+    assert package.origin is not None
+    rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
     images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
     splits = {
         name: Split.of_images(images[numbers], labels[numbers], numbers=numbers)

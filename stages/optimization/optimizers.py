@@ -1,5 +1,6 @@
 """Keras optimizers and learning-rate schedules from their settings."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -82,6 +83,9 @@ def _exact(number: float) -> float:
     return np.float64(number) if keras.config.floatx() == "float64" else number
 
 
+_BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
+
+
 def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.Variable]:
     """Weights of `network` that do not decay, by `optimizer.decay_exclude`.
 
@@ -92,7 +96,7 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
         UserError: for a pattern that matches no weight.
     """
     kinds: dict[str, Callable[[keras.Variable], bool]] = {
-        "bias": lambda variable: "bias" in variable.name,
+        "bias": lambda variable: _BIAS.search(variable.name) is not None,
         "vectors": lambda variable: len(variable.shape) <= 1,
     }
     for entry in entries:

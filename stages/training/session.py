@@ -48,9 +48,10 @@ class Timing:
         return before
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Moves seconds that count as `source` to `target`."""
-        self._seconds[source] -= seconds
-        self._seconds[target] += seconds
+        """Moves seconds from `source` to `target`, at most all of those counted as `source`."""
+        moved = min(seconds, self._seconds[source])
+        self._seconds[source] -= moved
+        self._seconds[target] += moved
 
     def metrics(self) -> dict[str, float]:
         """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far.

@@ -81,7 +81,7 @@ def test_an_export_of_a_broken_model_does_not_pass_for_equal(tmp_path: Path) -> 
     broken = model.network.get_weights()
     broken[-2][:] = 3e38
     model.network.set_weights(broken)
-    with pytest.raises(UserError, match="answers with probabilities that are not finite"):
+    with pytest.raises(UserError, match="differs from the model by nan"):
         export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
 
 

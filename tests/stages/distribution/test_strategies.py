@@ -205,7 +205,7 @@ def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
 class Odd(keras.Model):
     """A functional network with a loss or a step of its own."""
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None) -> Any:
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
         return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
 
 

@@ -228,10 +228,3 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
     answers = {"rows": expected[:, ::-1], "milliseconds": np.array(1.0)}
     task, limit = Classification(("a", "b")), SavedModel().limit("float32")
     assert _compared(task, expected, "saved_model", file, limit, answers).agreement == agreement
-
-
-def test_an_exporter_that_is_none_is_refused(tmp_path: Path) -> None:
-    result = trained(one_device())
-    for target in ("stages.nothing.There", "pathlib.Path", "stages.exporters.saved_model.Serving"):
-        with pytest.raises(UserError, match=r"export\.formats\.mine\._target_"):
-            exported(tmp_path, result, mine={"_target_": target})
