@@ -16,7 +16,7 @@ with quiet_stderr(), imports_kept():
         "jinja2",
         "matplotlib.backends.backend_agg",
         "pyarrow.pandas_compat",
-        "sklearn.model_selection",
+        "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",
         "stages.normalize",

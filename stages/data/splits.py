@@ -1,6 +1,7 @@
 """From arrays to the three splits of a data set."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -27,15 +28,11 @@ def cut_all(
     Raises:
         UserError: where a split cannot have an example of each class.
     """
-    from sklearn.model_selection import train_test_split  # a second, if a set needs it
-
     rows = {"train": np.arange(len(labels))}
     for name, fraction in fractions.items():
         train = rows["train"]
-        strata, state = labels[train], derive(seed, "split", name)
-        try:
-            rest, part = train_test_split(train, test_size=fraction, stratify=strata, random_state=state)
-        except ValueError as error:
+        is_part = _stratified(labels[train], fraction, derive(seed, "split", name))
+        if is_part is None:
             classes, counts = np.unique(labels, return_counts=True)
             rarest = classes[counts.argmin()]
             raise UserError(
@@ -43,8 +40,8 @@ def cut_all(
                 f"classes; class {names[rarest] if names else f'number {rarest}'} has {counts.min()}",
                 f"an example of each class in each of {len(fractions) + 1} splits",
                 "more examples, other data.val_fraction and data.test_fraction, or for numbers task=regression",
-            ) from error
-        rows |= {name: np.sort(part), "train": np.sort(rest)}
+            )
+        rows |= {name: train[is_part], "train": train[~is_part]}
     return rows
 
 
@@ -72,6 +69,42 @@ def cut_classes(
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     cut = cut_all(labels[train], missing, settings.split_seed, names)
     return {**rows, **{name: train[part] for name, part in cut.items()}}
+
+
+def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | None:
+    """Returns which examples the part has, bool [N]; None where it or the rest cannot have one of each class.
+
+    They are those of scikit-learn's `train_test_split(stratify=labels)`, which takes a second to import.
+    """
+    random = np.random.RandomState(seed)
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    size = math.ceil(fraction * len(labels))
+    if not len(counts) <= size <= len(labels) - len(counts) or counts.min() < 2:
+        return None
+    stay = _allot(counts, len(labels) - size, random)
+    go = _allot(counts - stay, size, random)
+    is_part = np.zeros(len(labels), bool)
+    for number, count in enumerate(counts):
+        shuffled = np.flatnonzero(classes == number)[random.permutation(count)]
+        is_part[shuffled[stay[number] : stay[number] + go[number]]] = True
+    return is_part
+
+
+def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.ndarray:
+    """Returns how many of `size` examples are of each class, in proportion to `counts`.
+
+    The largest remainders are rounded up; `random` decides among equal ones.
+    """
+    exact = counts / counts.sum() * size
+    rounded = np.floor(exact).astype(int)
+    remainders = exact - rounded
+    for remainder in np.unique(remainders)[::-1]:
+        missing = size - rounded.sum()
+        if not missing:
+            break
+        equal = np.flatnonzero(remainders == remainder)
+        rounded[random.choice(equal, min(len(equal), missing), replace=False)] += 1
+    return rounded
 
 
 def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Mapping[str, Feature]) -> Dataset:
