@@ -148,6 +148,9 @@ class TopSettings:
                 "both: the stage to begin with, and the run whose results it takes",
                 f"from={self.from_ or 'evaluate'} run={self.run or '<run id>'}",
             )
+        if self.name in ("runs", "sweeps", "Default"):
+            problem = f"name={self.name} is that of a folder in `outputs`, or of MLflow's own experiment"
+            raise UserError(problem, "another name", f"name=my_{self.name.lower()}")
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):

@@ -77,6 +77,7 @@ def test_an_own_pipeline_works_or_is_told_what_it_lacks(stages: str, tmp_path: P
 MORE = (
     "schedule=step schedule.decay_epochs=[0]", "model.network.filters=[0]",
     "strategy=mirrored strategy.cpu_replicas=65", "strategy.device=cpu", "name=" + "x" * 300, "name=-",
+    "name=runs", "name=sweeps", "name=Default",
     "data=image_folder data.dir=. data.size=x", "data=image_folder data.dir=. data.channels=2",
     "train.class_weights=[]", "+pipeline.extra=x", "precision.policy=x", "seed=99999999999",
     "optimizer.learning_rate=1e39", "seed=" + "9" * 400, "train.epochs=${train.epochs}", "train.epochs=${nope}",
