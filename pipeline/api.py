@@ -169,6 +169,8 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
         TYPED.reset(token)
     if code in STOPPED:  # the signal is the process's as well, which has its own handlers again
         signal.raise_signal(code - 128)
+    if code == 128 + signal.SIGINT:  # one that ignores it, as in a shell's background, ends all the same
+        raise KeyboardInterrupt
     # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
     summary = read_run(Path(named.folder)) if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
