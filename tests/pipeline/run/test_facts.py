@@ -42,6 +42,10 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     facts.show_summary(made, None, Console())
     assert "test        accuracy 0.9600 (95 %: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
+    made.metrics = {name: value for name, value in METRICS.items() if not name.startswith(("val/a", "val/l"))}
+    facts.show_summary(made, None, Console())
+    assert "last epoch  30\n" in capsys.readouterr().out, "evaluated again"
+    made.metrics = dict(METRICS)
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
     facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())

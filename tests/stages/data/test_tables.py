@@ -117,10 +117,10 @@ def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) ->
 def test_kinds(write: Write) -> None:
     rows = 200
     settings = write(
-        "id,code,zip,grade,size,sold,comment,name,empty,same,pool,counter,price\n"
+        "id,code,zip,grade,size,sold,seen,comment,name,empty,same,pool,counter,price\n"
         + "".join(
             f"{(row * 7919) % 99991},{row % 30},0{row % 40 + 1000},{row % 5},{row / 7},2024-01-{row % 28 + 1:02},"
-            f"word number {row} and more,n{row},,7,{'yes' * (row % 2)},{row + 5},{row * 3}\n"
+            f"{row % 28 + 1}.12.2025,word number {row} and more,n{row},,7,{'yes' * (row % 2)},{row + 5},{row * 3}\n"
             for row in range(rows)
         )
     )
@@ -131,6 +131,7 @@ def test_kinds(write: Write) -> None:
         "grade": "category",
         "size": "number",
         "sold": "leave_out (dates)",
+        "seen": "leave_out (dates)",
         "comment": "leave_out (a text, 200 different values)",
         "name": "leave_out (an identifier, 200 different values)",
         "empty": "leave_out (no values)",
@@ -205,6 +206,13 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
         read(rows_of(settings), [read_as], "fail")
 
 
+def test_skipping_is_advised_only_where_rows_are_left(write: Write) -> None:
+    for rows, advice in (("x,2\n1,3\n", "data.on_error=skip"), ("x,2\ny,3\n", "")):
+        with pytest.raises(UserError) as caught:
+            read(rows_of(write(f"a,price\n{rows}")), [Typed("a", "number")], "fail")
+        assert caught.value.fix == advice
+
+
 @pytest.mark.parametrize(("content", "settings", "message"), [
     ("", {}, "table.csv is empty"), ("a,b,a,price\n1,2,3,4\n", {}, "table.csv has two columns named a"),
     (",,\n1,2,3\n", {}, "table.csv is empty"), ("a,b\n1,2\n", {}, "data.target=price: "),
@@ -220,7 +228,8 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
     ("a,price\n1,2\n", {"files": "a**b.csv"}, "a**b.csv is not there"),
     ("a,price\n1,2\n", {"files": "~nobody/b.csv"}, "~nobody/b.csv is not there"),
     ("a,price\n1,2\n", {"features": "a"}, "data.features=a"),
-    (b"caf\xe9,price\n1,2\n", {}, "its header is not in utf8"),
+    (b"caf\xe9,price\n1,2\n", {}, "Expected one encoding in all files. Try: data.encoding=cp1252"),
+    ("a,price\n1,2\n", {"target": ["price", "price"]}, "Expected each column once"),
     (",".join(f"c{n}" for n in range(10_000)) + ",price\n", {}, "has 10,001 columns"),
 ])  # fmt: skip
 def test_headers_and_settings_that_cannot_be_used(
