@@ -58,7 +58,7 @@ CHUNK = 1024
 CHUNK_BYTES = 2**25
 """Bytes of these images."""
 
-BLOCK = 2**23
+BLOCK = 2**20
 """Rows that are digested at once."""
 
 WORKERS = os.cpu_count() or 1

@@ -1,6 +1,6 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
-import pickle
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from stages.data.columns import evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
+from stages.exporters.reload import COLUMN, TEXTS
 from stages.networks.complexity import scoring_batch
 from stages.results import Dataset, Model
 from stages.tasks.task import Task
@@ -85,10 +86,16 @@ def compare(
     parts = [test.take(np.arange(begin, min(begin + batch, len(test)))) for begin in range(0, len(test), batch)]
     expected = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
     with tempfile.TemporaryDirectory() as folder:
-        given = {True: Path(folder, "features"), False: Path(folder, "inputs")}
+        given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
         for takes_features, columns in ((True, test.features), (False, test.inputs)):
-            plain = {name: np.asarray(column[: len(test)]) for name, column in columns.items()}
-            given[takes_features].write_bytes(pickle.dumps(plain))  # read by a process of this user
+            named = {}  # a column may be named as an argument of `savez` is
+            for name, column in columns.items():
+                values = np.asarray(column[: len(test)])
+                if values.dtype == object:
+                    named[f"{TEXTS}{name}"] = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
+                else:
+                    named[f"{COLUMN}{name}"] = values
+            np.savez(given[takes_features], allow_pickle=False, **named)
         orders = {
             name: {
                 "batch": batch,

@@ -5,7 +5,6 @@ It reads a list of orders, each the arguments of `measure`, in JSON, and ends wi
 
 import json
 import os
-import pickle
 import runpy
 import sys
 import time
@@ -19,6 +18,9 @@ import numpy as np
 Predict = Callable[[Any], np.ndarray]
 """From features, one array [N, ...] or several by name, to probabilities, float32 [N, classes]."""
 
+COLUMN, TEXTS = "column ", "texts "
+"""Starts of the names of arrays in files of features: of values, and of JSON, as arrays of texts have one length."""
+
 _ONNX_DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
@@ -27,12 +29,15 @@ def measure(loader: str, path: str, features: str, answers: str, batch: int, cal
 
     Args:
         loader: the file with the function `load` of the format.
-        features: a pickled dictionary with an array for each. answers: the .npz file to write.
+        features: an .npz file, with an array for each, named after COLUMN or TEXTS. answers: the .npz file to write.
         batch: examples that are answered at once.
         calls: calls with a single example, of which the median time counts.
     """
     predict = runpy.run_path(loader)["load"](path)
-    columns = pickle.loads(Path(features).read_bytes())
+    with np.load(features, allow_pickle=False) as arrays:
+        columns = {name.removeprefix(COLUMN): array for name, array in arrays.items() if not name.startswith(TEXTS)}
+        texts = {name[len(TEXTS) :]: array.tobytes() for name, array in arrays.items() if name.startswith(TEXTS)}
+    columns |= {name: np.array(json.loads(content), object) for name, content in texts.items()}
     count = len(next(iter(columns.values())))
 
     def given(begin: int, end: int) -> Any:

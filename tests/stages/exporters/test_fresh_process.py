@@ -1,7 +1,6 @@
 """The process that reloads exported files: without the project, with an end, whatever happens."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -26,10 +25,9 @@ LOADER = (
 
 def order(folder: Path, line: str = "pass", name: str = "file") -> dict[str, Any]:
     (folder / f"{name}.py").write_text(LOADER.format(line))
-    images = np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1)
-    (folder / "features").write_bytes(pickle.dumps({"images": images}))
+    np.savez(folder / "features.npz", images=np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1))
     return {
-        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "features": str(folder / "features"),
+        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "features": str(folder / "features.npz"),
         "answers": str(folder / f"{name}.npz"), "batch": 3, "calls": 5,
     }  # fmt: skip
 
