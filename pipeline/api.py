@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from pipeline.command_line.arguments import TYPED, read_arguments
+from pipeline.command_line.arguments import COMMAND_LINE, read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.command_line.overrides import as_typed
 from pipeline.config.debug import debugged
@@ -26,7 +26,7 @@ from pipeline.run_folder.runs import Runs, epoch_metrics, read_config, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import current_status
 from pipeline.system import environment
-from pipeline.system.processes import has_used_tensorflow, is_fork_of_used
+from pipeline.system.processes import has_used_tensorflow, was_forked_with_tensorflow
 from pipeline.system.signals import Interrupted
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
@@ -147,7 +147,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     if experiment.dry_run:
         raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
     settings = experiment.of("strategy", StrategySettings)
-    if is_fork_of_used():
+    if was_forked_with_tensorflow():
         raise UserError(
             "TensorFlow was used before this process was forked, and would hang in it",
             "a process that is started",
@@ -157,7 +157,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
         import_module("stages.strategy").refuse_more_devices(settings)
     runs = Runs(experiment.outputs)
     named = runs.find(experiment.resume) if experiment.resume not in ("auto", "never") else None
-    token = TYPED.set(("pipeline", *words))  # which the run records, and its processes take over
+    token = COMMAND_LINE.set(("pipeline", *words))  # which the run records, and its processes take over
     drawn = random.getstate(), np.random.get_state()
     try:
         code = run_job(Job(experiment, composed.overrides), Console())
@@ -166,7 +166,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     finally:  # a run seeds both: the process would draw the same after each of its runs
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
-        TYPED.reset(token)
+        COMMAND_LINE.reset(token)
     if code in STOPPED:  # the signal is the process's as well, which has its own handlers again
         signal.raise_signal(code - 128)
     if code == 128 + signal.SIGINT:  # one that ignores it, as in a shell's background, ends all the same

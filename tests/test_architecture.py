@@ -224,3 +224,9 @@ def test_constraints_pin_everything_and_hold_no_address() -> None:
 
 def test_outputs_stand_in_the_tree_and_are_not_committed() -> None:
     assert (ROOT / "outputs" / ".gitignore").read_text() == "*\n!.gitignore\n"
+
+
+def test_nothing_that_is_read_from_a_file_is_unpickled() -> None:
+    """Pickles run code; `compose` copies a document in memory."""
+    importing = {path.name for path in CODE if re.search(r"^\s*(import|from) pickle\b", path.read_text(), re.MULTILINE)}
+    assert importing == {"compose.py"}

@@ -17,7 +17,7 @@ from stages.errors import UserError
 PROGRAM = "tf-pipeline"
 """The console script; without it the command is `python -m pipeline`."""
 
-TYPED: ContextVar[Sequence[str]] = ContextVar("typed")
+COMMAND_LINE: ContextVar[Sequence[str]] = ContextVar("command_line")
 """The command that a thread runs, in place of the process's `sys.argv`."""
 
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--config-dir", "--shell-completion")
@@ -112,12 +112,12 @@ def read_arguments(words: Sequence[str]) -> Arguments:
 
 def command_name() -> str:
     """Return the command as it was typed: the console script, or `python -m pipeline`."""
-    return PROGRAM if Path(typed()[0]).name == PROGRAM else "python -m pipeline"
+    return PROGRAM if Path(command_line()[0]).name == PROGRAM else "python -m pipeline"
 
 
-def typed() -> Sequence[str]:
+def command_line() -> Sequence[str]:
     """Return the program and the words of the command that this thread runs."""
-    return TYPED.get(sys.argv)
+    return COMMAND_LINE.get(sys.argv)
 
 
 def names_run(arguments: Arguments) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from pipeline.command_line.arguments import typed
+from pipeline.command_line.arguments import command_line
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
@@ -120,7 +120,7 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
         for task in tasks:
             signals.check()
             log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
-            given = job, plan, task, log, typed()
+            given = job, plan, task, log, command_line()
             processes[task.name] = LocalProcess(_member, given, job.experiment.hang_seconds)
         chief = processes[tasks[0].name]
         members = Members(

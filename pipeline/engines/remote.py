@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pipeline.command_line.arguments import typed
+from pipeline.command_line.arguments import command_line
 from pipeline.config.cluster import ClusterSettings
 from pipeline.config.experiment import read
 from pipeline.console import Console
@@ -44,7 +44,7 @@ class Member:
         """Return the member of any process of `job`, which has a folder."""
         own = job.experiment
         bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
-        command = (typed()[0], *redact_overrides(typed()[1:]))
+        command = (command_line()[0], *redact_overrides(command_line()[1:]))
         return cls(bare, own.document, own.choices, own.config_dirs, command)
 
     def enter(self) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline import __version__
-from pipeline.command_line.arguments import command_name, read_arguments, typed
+from pipeline.command_line.arguments import command_line, command_name, read_arguments
 from pipeline.config.names import split_override
 from pipeline.paths import CHECKOUT, OUTPUT_FOLDERS
 from pipeline.redaction import redact, redact_overrides
@@ -73,8 +73,8 @@ def command(overrides: Sequence[str] = ()) -> str:
     Args:
         overrides: those of the run, which replace `resume=<run>`, as that would not repeat it.
     """
-    words = [word for word in typed()[1:] if _resumed(word) in (None, "auto", "never")]
-    if overrides and len(words) < len(typed()) - 1:
+    words = [word for word in command_line()[1:] if _resumed(word) in (None, "auto", "never")]
+    if overrides and len(words) < len(command_line()) - 1:
         own = read_arguments(words).overrides
         words = [*(word for word in words if word not in own), *overrides]
     return _shown(words)
@@ -86,7 +86,7 @@ def resuming_command(run: str | None = None) -> str:
     Args:
         run: what to name instead of an id, which another store may have replaced.
     """
-    words = [word for word in typed()[1:] if _resumed(word) != "never"]
+    words = [word for word in command_line()[1:] if _resumed(word) != "never"]
     return _shown([f"resume={run}" if run and _resumed(word) not in (None, "auto") else word for word in words])
 
 

@@ -45,20 +45,13 @@ def has_used_tensorflow() -> bool:
     return context is not None and bool(context._initialized)
 
 
-_forks_of_used: set[int] = set()
+_used_before_fork: list[bool] = []
+os.register_at_fork(after_in_child=lambda: _used_before_fork.append(has_used_tensorflow()))
 
 
-def _note_fork() -> None:
-    if has_used_tensorflow():
-        _forks_of_used.add(os.getpid())
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
-def is_fork_of_used() -> bool:
+def was_forked_with_tensorflow() -> bool:
     """Returns whether this process was forked from one that had used TensorFlow, whose threads it does not have."""
-    return os.getpid() in _forks_of_used
+    return any(_used_before_fork)
 
 
 def warm_up() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.command_line.arguments import TYPED
+from pipeline.command_line.arguments import COMMAND_LINE
 from pipeline.provenance import code_state
 
 
@@ -106,7 +106,7 @@ def test_the_command_that_resumes_begins_no_new_run(never: str, monkeypatch: pyt
 
 def test_runs_in_two_threads_have_each_its_own_command() -> None:
     def shown(words: tuple[str, ...]) -> str:
-        TYPED.set(("pipeline", *words))
+        COMMAND_LINE.set(("pipeline", *words))
         return code_state.command()
 
     with ThreadPoolExecutor(2) as threads:
