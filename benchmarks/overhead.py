@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
+
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from benchmarks.measuring import Figures, Samples, Way, interleave, timed
 from benchmarks.models import built, device, images, trained_by_adam, training_loop
 from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.machine import free_port
-from pipeline.tracking import system_metrics as sampling
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import SYSTEM, open_tracker
+from pipeline.tracking.tracker import open_tracker
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.state import Progress, State
 from stages.settings.model import CnnSettings
@@ -33,6 +33,10 @@ RECORDS_A_CALL = 5
 
 METRICS = {f"train/metric_{number}": 0.1 * number for number in range(12)}
 """As many as an epoch has."""
+
+
+SAMPLE_SECONDS = 10.0
+"""MLflow's own interval of system metrics, which runs have."""
 
 
 class Training:
@@ -92,28 +96,28 @@ def system_metrics(rounds: int) -> Samples:
 
     `at the default interval`: the time of training with samples for that without.
     """
-    training, often = Training(), sampling.EVERY_SECONDS / 100
-    counter = f"{SYSTEM}cpu_utilization_percentage"
+    training = Training()
     taken: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         spec = RunSpec(TrackingSettings(kind="local"), Path(folder), Path(folder), "benchmark", "a run")
         tracker = open_tracker(spec, print)
+        tracker.flush(seconds=60)
+        uri = f"sqlite:///{folder}/mlflow.db"
 
         def sampled() -> Figures:
-            first = sum(name == counter for name, _ in tracker.steps())
-            with patch.object(sampling, "EVERY_SECONDS", often):
-                finish = sampling.record_use(tracker, sampling.sampler())
-                began = time.perf_counter()
-                training.go()
-                seconds = time.perf_counter() - began
-                finish()
-            taken.append(sum(name == counter for name, _ in tracker.steps()) - first)
+            monitor = SystemMetricsMonitor(tracker.run_id, sampling_interval=SAMPLE_SECONDS / 100, tracking_uri=uri)
+            monitor.start()
+            began = time.perf_counter()
+            training.go()
+            seconds = time.perf_counter() - began
+            monitor.finish()
+            taken.append(monitor._logging_step)
             return {"seconds": seconds}
 
         samples = interleave({"with": sampled, "without": timed(training.go)}, rounds, warm_up=1)
     pairs = zip(samples["with"]["seconds"], samples["without"]["seconds"], taken[1:], strict=True)
     costs = [(a - b) / count for a, b, count in pairs]
-    samples["with"]["at the default interval"] = [1 + cost / sampling.EVERY_SECONDS for cost in costs]
+    samples["with"]["at the default interval"] = [1 + cost / SAMPLE_SECONDS for cost in costs]
     return samples
 
 

@@ -44,7 +44,7 @@ class TrackingSettings:
     tags: dict[str, str] = field(default_factory=dict)
     """Tags of the run, such as `tracking.tags.team=vision`; of a sweep, of all its runs."""
     system_metrics: bool = True
-    """Whether the use of processors, memory, disk, network and GPUs is recorded every ten seconds."""
+    """Whether MLflow measures the use of processors, memory, disk, network and GPUs every ten seconds."""
 
     def __post_init__(self) -> None:
         """Complete a relative path of SQLite, as other commands on the run may be typed in another folder."""

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -41,7 +41,6 @@ from pipeline.system.streams import no_room
 from pipeline.tracking.params import configuration_params, model_name
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec, open_run
-from pipeline.tracking.system_metrics import record_use, sampler
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
@@ -55,17 +54,13 @@ LINGER_SECONDS = 7.0
 
 @dataclass
 class Run:
-    """A job that has begun. code: the state of the repository, if there is one.
-
-    end_sampling: of the use of the machine, where it is recorded.
-    """
+    """A job that has begun. code: the state of the repository, if there is one."""
 
     job: Job
     folder: Path
     summary: Summary
     tracker: Tracker
     code: CodeState | None
-    end_sampling: Callable[[], None] | None = None
 
 
 def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | None = None) -> int:
@@ -205,10 +200,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     if tracker.run_id not in (None, summary.run_id):
         summary.run_id = tracker.run_id
         summary.write(folder)
-    run = Run(job, folder, summary, tracker, state)
-    if experiment.tracking.system_metrics and tracker.is_on:
-        run.end_sampling = record_use(tracker, served.sample if served else sampler())
-    return run
+    return Run(job, folder, summary, tracker, state)
 
 
 def _first_summary(job: Job, folder: Path, code: str) -> Summary:
@@ -260,6 +252,7 @@ def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
         name=_name(job, folder),
         parent=job.sweep.run_id if job.sweep else None,
         tags=tags,
+        is_measured=experiment.tracking.system_metrics,
     )
 
 
@@ -323,8 +316,6 @@ def end(run: Run, code: int, console: Console) -> int:
     """
     summary, tracker, turn = run.summary, run.tracker, run.job.turn
     started = run.job.started + turn.waited
-    if run.end_sampling is not None:
-        run.end_sampling()
     summary.take_time(started)
     if (peak := machine.peak_memory_mib()) is not None:
         summary.metrics["memory/peak_mib"] = peak

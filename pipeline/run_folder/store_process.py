@@ -28,7 +28,6 @@ from pipeline.system.signals import STOPS
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, open_run, reason, unusable
-from pipeline.tracking.system_metrics import Sampler, sampler
 from stages.errors import UserError
 from stages.targets import import_target
 
@@ -66,11 +65,6 @@ class StoreClient(StoredRun):
             return Answer(trouble=reason(error))
         self.notes = answer.notes or self.notes
         return answer
-
-    def sample(self) -> dict[str, float]:
-        """Return the use of the machine; see `sampler`."""
-        values: dict[str, float] = self._ask("sample")
-        return values
 
     def close(self) -> None:
         """End the connection; what has not been sent is sent later."""
@@ -147,8 +141,6 @@ def _answer(connection: Connection) -> None:
 class _Served:
     """Answers to the process that trains, by the names of `StoreClient`."""
 
-    _sampler: Sampler | None = None
-
     def open(self, spec: RunSpec, run_id: str | None) -> tuple[UserError] | tuple[str, str]:
         try:
             self._run = open_run(spec, run_id)
@@ -158,10 +150,6 @@ class _Served:
 
     def deliver(self, entry: Entry) -> Answer:
         return self._run.deliver(entry)
-
-    def sample(self) -> dict[str, float]:
-        self._sampler = self._sampler or sampler()  # half a second that no stage waits for
-        return self._sampler()
 
 
 def main(connection: Connection, lock: int) -> None:

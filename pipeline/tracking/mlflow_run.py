@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 from mlflow.utils import environment
@@ -53,6 +54,7 @@ class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
 
     errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
+    _monitor: SystemMetricsMonitor | None = None
 
     def open(self, run_id: str | None) -> None:
         spec = self.spec
@@ -161,8 +163,14 @@ class MlflowRun(StoredRun):
     def status(self, status: str, time: int) -> None:
         if status == "RUNNING":
             self._client.update_run(self.run_id, status)
-        else:
-            self._client.set_terminated(self.run_id, status, time)
+            if self.spec.is_measured and self._monitor is None:
+                self._monitor = SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=self._store.uri)
+                self._monitor.start()
+            return
+        if self._monitor is not None:
+            self._monitor.finish()
+            self._monitor = None
+        self._client.set_terminated(self.run_id, status, time)
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:

@@ -17,7 +17,7 @@ class RunSpec:
     """The run to be recorded: in which store and experiment, under what name.
 
     folder: of its files, from which relative paths start. parent: the id of the sweep's run, if any.
-    tags: of a run that is begun.
+    tags: of a run that is begun. is_measured: whether the use of the machine is recorded while it runs.
     """
 
     settings: TrackingSettings
@@ -27,6 +27,7 @@ class RunSpec:
     name: str
     parent: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    is_measured: bool = False
 
     @property
     def key(self) -> str:

@@ -120,10 +120,6 @@ class Sender:
         return True
 
 
-SYSTEM = "system/"
-"""Prefix of the metrics of the machine, which MLflow shows on a page of its own, and by time."""
-
-
 def _now() -> int:
     """Return the time in milliseconds since 1970."""
     return int(time.time() * 1000)
@@ -217,10 +213,6 @@ class Tracker:
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
             self._add("metrics", values=new, step=step, time=_now())
-
-    def steps(self) -> set[tuple[str, int]]:
-        """Return the names of the metrics recorded so far, each with every step that it has."""
-        return self._metrics.copy()
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Record a file or directory under `folder`."""

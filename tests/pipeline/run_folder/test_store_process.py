@@ -139,7 +139,7 @@ def test_what_was_learned_to_be_secret_is_masked_there_too(outputs: Path, folder
     assert "swordfish-12" not in " ".join(command)
 
 
-def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> None:
+def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> None:
     """Training goes on without it, and the same command sends what is missing."""
     lines: list[str] = []
     with started(outputs, folder) as process:
@@ -148,7 +148,6 @@ def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, fold
         assert until(lambda: not tracker.unsent, 30)
         assert only_run(outputs).data.metrics == {"loss": 1.0}
         assert "the store refuses metrics 'bad\\nname'" in lines[0]
-        assert process.sample()["system/cpu_utilization_percentage"] >= 0
         os.kill(process._process.pid, signal.SIGKILL)
         tracker.metrics({"loss": 0.5}, 2)
         tracker.status("FINISHED")
@@ -158,6 +157,22 @@ def test_live_metrics_system_metrics_and_a_process_that_dies(outputs: Path, fold
     assert not is_locked(folder)
     assert sync.main([str(folder)]) == 0
     assert [point.value for point in client(outputs).get_metric_history(str(tracker.run_id), "loss")] == [1.0, 0.5]
+
+
+def test_the_machine_is_measured_while_a_run_works_and_never_by_who_sends_later(
+    outputs: Path, folder: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
+    with started(outputs, folder) as process:
+        spec = RunSpec(LOCAL, outputs, folder, "tried", "run", is_measured=True)
+        tracker = open_tracker(spec, print, process.open_run)
+        time.sleep(3)
+        tracker.status("FINISHED")
+        assert tracker.close(30) == 0
+    measured = steps(outputs, "system/cpu_utilization_percentage")
+    assert measured == list(range(len(measured))) != []
+    assert sync.main([str(folder), "--again"]) == 0
+    assert steps(outputs, "system/cpu_utilization_percentage") == measured
 
 
 def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
