@@ -6,5 +6,7 @@ WRONG_CONFIGURATION = 2
 SWEEP_FAILED = 3
 TIMED_OUT = 124
 """After `job_timeout_seconds`, as with timeout(1)."""
+HUNG = 142
+"""Of a process that gave no sign of life for `hang_seconds`: as if SIGALRM had killed it."""
 STOPPED = (129, 130, 141, 143)
 """After a signal: SIGHUP, SIGINT, SIGPIPE (standard output was closed), SIGTERM."""

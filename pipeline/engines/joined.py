@@ -22,8 +22,8 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine, Task, tasks_at
-from pipeline.system.pulse import beat, watching_itself
-from pipeline.system.signals import pause
+from pipeline.system.pulse import beat, watch
+from pipeline.system.signals import owns_process, pause
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 
@@ -61,8 +61,9 @@ class Joined(Engine):
             check_members(task, strategy)
             task = replace(task, meet=partial(wait_for_members, task, self.settings.timeout_seconds))
             os.environ["TF_CONFIG"] = task.tf_config
-        with watching_itself(job.experiment.hang_seconds):
-            return work(job, plan, console, task)
+        if owns_process():
+            watch(job.experiment.hang_seconds)
+        return work(job, plan, console, task)
 
 
 class TfConfig(Joined):

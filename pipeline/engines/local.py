@@ -121,7 +121,7 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
             signals.check()
             log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
             given = job, plan, task, log, command_line()
-            processes[task.name] = LocalProcess(_member, given, job.experiment.hang_seconds)
+            processes[task.name] = LocalProcess(_member, given)
         chief = processes[tasks[0].name]
         members = Members(
             tasks[::-1], lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console
@@ -142,15 +142,13 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
                 process.join()
 
 
-def _member(
-    heartbeats: pulse.Pulse, job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None, words: Sequence[str]
-) -> None:
+def _member(job: Job, plan: Sequence[PlannedStage], task: Task, log: Path | None, words: Sequence[str]) -> None:
     """Run in the process of one member of the cluster. log: see Console; words: of the command, as it was typed."""
     sys.argv[:] = words
     if not task.is_chief:
         streams.append_to(job.run_folder / f"{task.name}.log")
     enter_cluster(task)
     # The chief alone is signalled, as it needs the others to save a checkpoint.
-    enter(job, heartbeats, stop=signal.SIGINT if task.is_chief else None)
+    enter(job, stop=signal.SIGINT if task.is_chief else None)
     console = Console(log)
     leave(lambda: work(job, plan, console, task), console)

@@ -245,7 +245,7 @@ class RayJob(RemoteJob):
             variables["CUDA_VISIBLE_DEVICES"] = "-1"
         log = self.log if task.is_chief else self.log.with_name(f"{task.name}.log")
         order = Order(Member.of(self.job), cluster, log, variables, Path.cwd(), tuple(sys.path))
-        return host.run.remote(order, experiment.hang_seconds)
+        return host.run.remote(order)
 
     def _no_room(self, there: Mapping[str, float]) -> UserError:
         parts = (self._total, there)
@@ -303,8 +303,8 @@ class Host:
         with socket.create_server(("", 0)) as free:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def run(self, order: Order, limit: float | None) -> tuple[int, str]:
-        """Run a member in a process, which is killed where it gives no sign of life for `limit` seconds.
+    def run(self, order: Order) -> tuple[int, str]:
+        """Run a member in a process.
 
         Returns:
             its exit code, and what else has ended it.
@@ -312,7 +312,7 @@ class Host:
         for folder in (order.folder, order.log.parent):
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
-        self._process = process = LocalProcess(_begin, (order,), limit)
+        self._process = process = LocalProcess(_begin, (order,))
         while (ended := process.end()) is None:
             wait([process.sentinel], POLL_SECONDS)
             if self._asked is not None:
@@ -328,7 +328,7 @@ class Host:
             self._process.kill()
 
 
-def _begin(own: pulse.Pulse, order: Order) -> None:
+def _begin(order: Order) -> None:
     """Run in the process of a member."""
     streams.append_to(order.log)
     of_node = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}
@@ -338,6 +338,6 @@ def _begin(own: pulse.Pulse, order: Order) -> None:
     sys.path += [place for place in order.modules if place not in sys.path]
     order.member.enter()
     become_independent(stop=signal.SIGINT if order.log.name == LOG else None)
-    pulse.adopt(own)
+    pulse.watch(order.member.document.hang_seconds)
     console = Console()
     leave(lambda: order.member.run(console, order.cluster), console, refused=WRONG_CONFIGURATION)

@@ -16,7 +16,6 @@ from pipeline.planning.job import Job
 from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, pulse, signals, streams
 from pipeline.system.processes import LocalProcess, become_independent
-from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from stages.errors import UserError
@@ -24,11 +23,10 @@ from stages.errors import UserError
 POLL_SECONDS = 0.2
 
 
-def enter(job: Job, heartbeats: Pulse, stop: int | None = signal.SIGTERM) -> None:
+def enter(job: Job, stop: int | None = signal.SIGTERM) -> None:
     """Prepares this newly started process for `job`.
 
     Args:
-        heartbeats: shared with the process that watches this one.
         stop: the signal that asks this process to end when its parent has ended, if any.
     """
     learn(OmegaConf.to_container(job.experiment.document, resolve=True))
@@ -36,7 +34,7 @@ def enter(job: Job, heartbeats: Pulse, stop: int | None = signal.SIGTERM) -> Non
     become_independent(stop)
     streams.guard()
     guard_output()
-    pulse.adopt(heartbeats)
+    pulse.watch(job.experiment.hang_seconds)
 
 
 def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) -> int:

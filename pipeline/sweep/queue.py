@@ -120,7 +120,7 @@ class JobProcess(LocalProcess):
         store = serve(Store(job.experiment.tracking, job.experiment.outputs))
         own = replace(job, store=store)
         arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), turn)
-        super().__init__(_work, arguments, job.experiment.hang_seconds)
+        super().__init__(_work, arguments)
         for given in filter(None, (turn, store)):
             given.close()  # the process has it
         self.job = job
@@ -162,14 +162,15 @@ class JobProcess(LocalProcess):
 
     def has_left(self) -> bool:
         """Return whether the process has ended; where it has not ended its run, that is done here."""
-        if (code := super().poll()) is None:
+        if (ended := self.end()) is None:
             return False
+        code, how = ended
         request = self._stopped_by
         if request is not None and code != DONE:
             code = request.exit_code
         stopped = request.exit_code if request is not None else FAILED
         with signals.ending(code if request is not None else None):
-            reason = f"it {self.why}" if self.why else LOST
+            reason = f"it {how}" if how else LOST
             end_lost(self.job.run_folder, self.job.experiment, stopped, self._console, reason)
         self.exit_code = code if self.exit_code is None else self.exit_code
         return True
@@ -189,7 +190,7 @@ def _reloads_afresh(job: Job) -> bool:
     return is_first
 
 
-def _work(own: pulse.Pulse, job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
+def _work(job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
         export.reload = "here"
@@ -199,7 +200,7 @@ def _work(own: pulse.Pulse, job: Job, variables: Mapping[str, str], reloads_afre
     own_job = replace(job, started=time.monotonic())
     if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
         own_job = replace(own_job, turn=Turn(turn, job.experiment.job_timeout_seconds))
-    enter(job, own)
+    enter(job)
     console = Console(log=job.run_folder / LOG)
     leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
 

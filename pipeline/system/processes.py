@@ -1,6 +1,5 @@
 """Processes that this one starts and watches."""
 
-import math
 import multiprocessing
 import os
 import signal
@@ -14,7 +13,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from pipeline.system.pulse import Pulse, Watch
+from pipeline.exit_codes import HUNG
 from pipeline.system.signals import STOPS, Request, until
 
 GRACE_SECONDS = 10.0
@@ -101,32 +100,24 @@ def _end_with_parent(stop: int | None) -> None:
 
 
 class LocalProcess:
-    """A process that has been started, and is killed where it gives no sign of life.
+    """A process that has been started.
 
     Attributes:
         sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
-        why: the reason for which it was killed; empty where it was not.
     """
 
-    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], limit: float | None = None) -> None:
-        """Start a process that runs `target` with the Pulse to adopt, and then `arguments`.
+    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Start a process that runs `target` with `arguments`.
 
         It must call `become_independent` first of all. Signals are blocked until it listens.
-
-        Args:
-            limit: seconds without a heartbeat after which it hangs; None: it may.
         """
         warm_up()
-        context = process_context()
-        pulse = Pulse(context)
-        self._process: BaseProcess = context.Process(target=target, args=(pulse, *arguments))  # type: ignore[attr-defined]
+        self._process: BaseProcess = process_context().Process(target=target, args=arguments)  # type: ignore[attr-defined]
         with _masked(*STOPS):
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
-        self.why = ""
-        self._watch = Watch(pulse, self.pid, math.inf if limit is None else limit)
         self._forwarded = 0
 
     @property
@@ -149,21 +140,18 @@ class LocalProcess:
         self._process.join()
 
     def poll(self) -> int | None:
-        """Returns the exit code, 128 + n if signal n killed it, or None while it runs; to be called periodically."""
-        if self.exitcode is not None:
-            self.join()
-            return 128 - self.exitcode if self.exitcode < 0 else self.exitcode
-        if self._watch.hangs():
-            self.why = f"gave no sign of life for {self._watch.silence():.0f} s, and was killed"
-            self.kill()
-        return None
+        """Returns the exit code, see `end`; None while it runs."""
+        ended = self.end()
+        return None if ended is None else ended[0]
 
     def end(self) -> tuple[int, str] | None:
-        """Returns the exit code, and how it ended where not by itself; None while it runs; see `poll`."""
-        code = self.poll()
-        if self.why:
-            return 128 + signal.SIGKILL, self.why
-        return None if code is None else (code, f"was killed by signal {code - 128}" if code > 128 else "")
+        """Returns the exit code, 128 + n if signal n killed it, and how it ended; None while it runs."""
+        if self.exitcode is None:
+            return None
+        self.join()
+        if self.exitcode < 0:
+            return 128 - self.exitcode, f"was killed by signal {-self.exitcode}"
+        return self.exitcode, "gave no sign of life for hang_seconds" if self.exitcode == HUNG else ""
 
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""

@@ -204,11 +204,7 @@ class Listener:
             began = part.began if part.name == "ending" else 0.0
             deadline = min(deadline, max(self._second, began) + part.mode.second)
         if self.owns_process and (now > deadline or (self.count >= 3 and not part.mode.supervises)):
-            if self.on_forced_exit is not None and part.name != "ending":
-                thread = threading.Thread(target=self.on_forced_exit, args=(request,), daemon=True)
-                thread.start()
-                thread.join(FORCED_EXIT_SECONDS)
-            os._exit(request.exit_code if part.exit_code is None else part.exit_code)
+            end_by_force(request)
 
 
 BEFORE_RUN_SECONDS = 0.2
@@ -340,6 +336,16 @@ def on_forced_exit(mark: Callable[[Request], None]) -> Iterator[None]:
         yield
     finally:
         _listener.on_forced_exit = before
+
+
+def end_by_force(request: Request) -> NoReturn:
+    """End the process now, with its run marked."""
+    part = _listener.part
+    if _listener.on_forced_exit is not None and part.name != "ending":
+        thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
+        thread.start()
+        thread.join(FORCED_EXIT_SECONDS)
+    os._exit(request.exit_code if part.exit_code is None else part.exit_code)
 
 
 class Stop(reporter.Stop):

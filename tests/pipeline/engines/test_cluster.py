@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.clusters import run_chief, run_workers
 from pipeline.engines.local import local_tasks
+from pipeline.exit_codes import FAILED, HUNG
 from pipeline.run_folder.summary import Summary
 from stages.load.digits import digits
 from stages.results import Dataset
@@ -193,7 +194,7 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
     waiting = f"data._target_={__name__}.{waits_as_worker_1.__name__}"
     given = ("strategy=multi_worker", "cluster=tf_config", "hang_seconds=10", *SHORT, waiting)
     running = [start(*given, environment=own) for own in by_hand(MultiWorkerSettings(deterministic=False))]
-    assert [one.end() for one in running] == [1, 1], [one.printed for one in running]
+    assert {one.end() for one in running} <= {FAILED, HUNG}, [one.printed for one in running]
     printed = [one.printed for one in running]
     assert any("it gave no sign of life for 1" in text for text in printed), printed
     assert running[0].summary()["status"] == running[0].status_in_mlflow() == "FAILED"

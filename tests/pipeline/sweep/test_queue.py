@@ -17,7 +17,6 @@ from pipeline.console import Console
 from pipeline.planning.job import Job, Turn
 from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
-from pipeline.system.pulse import Pulse
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
@@ -101,7 +100,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert not [process for process in processes if process.is_running()]
 
 
-def notes(own: Pulse, job: Job, variables: object, reloads_afresh: bool, turn: Connection, until: str) -> None:
+def notes(job: Job, variables: object, reloads_afresh: bool, turn: Connection, until: str) -> None:
     """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
     assert job.folder is not None
     job.folder.mkdir(parents=True)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,8 +120,8 @@ def kill_itself(settings: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stop_itself(settings: object) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+def hang(settings: object) -> None:
+    threading.Event().wait()
 
 
 def refuses(settings: object) -> None:
@@ -136,7 +137,7 @@ def asleep() -> Any:
 
 def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: Path) -> None:
     """The last one says what is wrong, and the third saves: the sweep goes on over each."""
-    loads = ("kill_itself", "stop_itself", "stages.load.synthetic.synthetic", "refuses")
+    loads = ("kill_itself", "hang", "stages.load.synthetic.synthetic", "refuses")
     targets = ",".join(name if "." in name else f"{__name__}.{name}" for name in loads)
     limits = ("sweep.n_jobs=3", "hang_seconds=10", "job_timeout_seconds=15")
     callbacks = f"train.callbacks=[{{_target_: {__name__}.asleep}}]"
