@@ -82,9 +82,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         served = StoreClient(job.store) if job.store else store_process.start(store, folder, job.lock)
         if served is not None:
             resources.callback(served.close)
-        resources.enter_context(
-            signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, served is None))
-        )
+        signals.on_forced_exit(lambda request: mark_killed(folder, store, request, console, served is None))
         with console.working("starting TensorFlow and MLflow"), _importing():
             with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                 stages = bind(plan, job.experiment, other_run(job.experiment))
@@ -133,12 +131,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         StageRunner(scratch, job.experiment.outputs / "cache", RunReporter(Tracker(), console, summary)).run(stages)
         return DONE
 
-    with (
-        tempfile.TemporaryDirectory(prefix=task.name) as scratch,
-        signals.listening(),
-        signals.uninterrupted(),
-        signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}")),
-    ):
+    with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
+        signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}"))
         return code_of(lambda: run(Path(scratch)), console)
 
 

@@ -5,7 +5,6 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -183,12 +182,12 @@ class Session(ABC):
     def _run(self, slots: Sequence[Slot]) -> int:
         """Run the jobs, end the session, and return its exit code."""
         code: int | None = None
-        with ExitStack() as held, signals.listening(), signals.uninterrupted():
+        with signals.listening(), signals.uninterrupted():
             try:
                 self.write()
                 self._code = code_state()
                 self._parent = self._open_parent()
-                held.enter_context(signals.on_forced_exit(lambda request: self._mark_killed()))
+                signals.on_forced_exit(lambda request: self._mark_killed())
                 with self.console.live(self._table):
                     overlaps = not self.is_adaptive and may_overlap(slots, self.experiments)
                     given = self._ended, self._poll, self.settings.retries, overlaps

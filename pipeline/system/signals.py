@@ -11,7 +11,6 @@ native code. Where no safe place is reached in time, it
 What a signal may do depends on the mode of the code that runs: see MODES.
 """
 
-import atexit
 import math
 import os
 import select
@@ -20,9 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pipeline.exit_codes import TIMED_OUT
 from stages import reporter
@@ -34,14 +33,15 @@ POKE = signal.SIGURG
 """The signal by which the thread interrupts the main one; by default a process ignores it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mode:
     """Limits of what a signal may do in a part of the program, in seconds.
 
     limit: until the process is ended by force, from the signal or the mode's beginning; second: the same from a second
         signal. A third ends it at once, unless the mode `supervises` other processes, which it has to end.
     grace: until Python code is interrupted; second_grace: the same from a second signal.
-    checks: whether `check` raises.
+    checks: whether `check` raises. is_end: whether the part ends the run, and marks it by itself.
+    exit_code: of the process if it is ended by force there; None: the signal's. began: when it did.
     """
 
     limit: float = 8.0
@@ -50,6 +50,9 @@ class Mode:
     second_grace: float = math.inf
     checks: bool = True
     supervises: bool = False
+    is_end: bool = False
+    exit_code: int | None = None
+    began: float = 0.0
 
 
 MODES = {
@@ -57,7 +60,7 @@ MODES = {
     "stage": Mode(grace=2.0, second_grace=0.0),
     "saving": Mode(limit=300.0, second_grace=2.0, checks=False),  # training writes a checkpoint, which is soon complete
     "supervising": Mode(limit=330.0, second=20.0, checks=False, supervises=True),
-    "ending": Mode(checks=False),  # the run's summary and status
+    "ending": Mode(checks=False, is_end=True),  # the run's summary and status
 }
 
 FORCED_EXIT_SECONDS = 3.0
@@ -90,27 +93,17 @@ def signal_request(number: int) -> Request:
     return Request(signal.Signals(number).name, number, 128 + number)
 
 
-@dataclass(eq=False)
-class Part:
-    """A part of the program that runs. exit_code: of the process if it is ended by force there; None: the signal's."""
-
-    name: str
-    mode: Mode
-    exit_code: int | None = None
-    began: float = field(default_factory=time.monotonic)
-
-
 class Listener:
     """The signals that this process has received, and the thread that enforces them."""
 
     def __init__(self) -> None:
         self.request: Request | None = None
         self.count = 0
-        self.parts = [Part("free", MODES["free"])]
+        self.parts = [MODES["free"]]
         self.pipe: tuple[int, int] | None = None
         self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
         self.owns_process = False
-        self.on_forced_exit: Callable[[Request], None] | None = None
+        self.on_forced_exit: Callable[[Request], object] | None = None
         self.timer: tuple[float, Request] | None = None
         self._first = self._second = 0.0
         self._noted: dict[int, float] = {}
@@ -120,7 +113,7 @@ class Listener:
         self._woken = -1  # a notebook's, by which its event loop hears of signals
 
     @property
-    def part(self) -> Part:
+    def part(self) -> Mode:
         return self.parts[-1]
 
     def start(self, owns_process: bool) -> None:
@@ -178,8 +171,8 @@ class Listener:
             raise Interrupted(self.request)
 
     def _may_interrupt(self) -> bool:
-        mode, now = self.part.mode, time.monotonic()
-        return now - self._first >= mode.grace or bool(self._second and now - self._second >= mode.second_grace)
+        part, now = self.part, time.monotonic()
+        return now - self._first >= part.grace or bool(self._second and now - self._second >= part.second_grace)
 
     def _watch(self, readable: int) -> None:
         while self.pipe is not None:
@@ -199,11 +192,11 @@ class Listener:
         if self._may_interrupt() and now - self._poked >= POKE_SECONDS:
             self._poked = now
             signal.pthread_kill(threading.main_thread().ident or 0, POKE)
-        deadline = max(self._first, part.began) + part.mode.limit
+        deadline = max(self._first, part.began) + part.limit
         if self._second:
-            began = part.began if part.name == "ending" else 0.0
-            deadline = min(deadline, max(self._second, began) + part.mode.second)
-        if self.owns_process and (now > deadline or (self.count >= 3 and not part.mode.supervises)):
+            began = part.began if part.is_end else 0.0
+            deadline = min(deadline, max(self._second, began) + part.second)
+        if self.owns_process and (now > deadline or (self.count >= 3 and not part.supervises)):
             end_by_force(request)
 
 
@@ -229,8 +222,6 @@ def listening(owns_process: bool = False) -> Iterator[None]:
         return
     _listener = listener = Listener()
     listener.start(owns_process)
-    if owns_process:
-        atexit.register(_ignore)
     try:
         yield
     finally:
@@ -262,7 +253,7 @@ def check() -> None:
     if _listener.pipe is None or threading.current_thread() is not threading.main_thread():
         return
     signal.signal(signal.SIGTERM, _listener.handle)  # which TensorFlow replaces when it joins a cluster
-    if _listener.request is not None and _listener.part.mode.checks:
+    if _listener.request is not None and _listener.part.checks:
         raise Interrupted(_listener.request)
 
 
@@ -319,29 +310,23 @@ def ending(exit_code: int | None = None) -> AbstractContextManager[None]:
 
     A process that is then ended by force has `exit_code`; for None the signal's.
     """
-    return _in("ending", exit_code)
+    return _in("ending", exit_code=exit_code)
 
 
 def ended(exit_code: int) -> None:
     """Set the exit code of a process for its last lines."""
-    _listener.parts.append(Part("ending", MODES["ending"], exit_code))
+    _listener.parts.append(_begun("ending", exit_code=exit_code))
 
 
-@contextmanager
-def on_forced_exit(mark: Callable[[Request], None]) -> Iterator[None]:
-    """Call `mark`, which marks the run, in another thread before the process is ended by force in the block."""
-    before = _listener.on_forced_exit
+def on_forced_exit(mark: Callable[[Request], object]) -> None:
+    """Call `mark`, which marks the run, in another thread before the process is ended by force before `ending`."""
     _listener.on_forced_exit = mark
-    try:
-        yield
-    finally:
-        _listener.on_forced_exit = before
 
 
 def end_by_force(request: Request) -> NoReturn:
     """End the process now, with its run marked."""
     part = _listener.part
-    if _listener.on_forced_exit is not None and part.name != "ending":
+    if _listener.on_forced_exit is not None and not part.is_end:
         thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
         thread.start()
         thread.join(FORCED_EXIT_SECONDS)
@@ -370,10 +355,13 @@ def stopping() -> Iterator[Stop]:
     check()
 
 
+def _begun(name: str, **changes: Any) -> Mode:
+    return replace(MODES[name], began=time.monotonic(), **changes)
+
+
 @contextmanager
-def _in(name: str, exit_code: int | None = None, grace: float | None = None) -> Iterator[None]:
-    mode = MODES[name] if grace is None else replace(MODES[name], grace=grace)
-    part, parts = Part(name, mode, exit_code), _listener.parts
+def _in(name: str, **changes: Any) -> Iterator[None]:
+    part, parts = _begun(name, **changes), _listener.parts
     parts.append(part)
     try:
         yield
@@ -381,22 +369,13 @@ def _in(name: str, exit_code: int | None = None, grace: float | None = None) -> 
         parts.remove(part)
 
 
-def _ignore() -> None:
-    """Ignore signals while the interpreter shuts down, which would restore their defaults, which kill."""
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _after_fork() -> None:
     """Drop the parent's thread and pipe, as a child's signals are not the parent's."""
     global _listener
-    pipe, _listener.pipe = _listener.pipe, None  # its handlers are still installed, and hear nothing more
-    if pipe is not None:
+    if _listener.pipe is not None:
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)
-        for end in pipe:
-            with suppress(OSError):
-                os.close(end)
+        _listener.pipe = None  # its handlers are still installed, and hear nothing more
         _listener = Listener()
 
 

@@ -218,7 +218,7 @@ MUTATIONS = (
         "-k", "counts_once",
     ),
     mutation(
-        "pipeline/system/signals.py", "and _listener.part.mode.checks", "", SIGNALS,
+        "pipeline/system/signals.py", "and _listener.part.checks", "", SIGNALS,
         "-k", "only_code_of_stages",
     ),
     mutation(

@@ -36,8 +36,8 @@ import sys, threading, time
 from pipeline.system import pulse, signals
 
 pulse.watch(3.0)
-last_words = signals.on_forced_exit(lambda request: print("by force", request.reason, flush=True))
-with signals.listening(owns_process=True), last_words:
+with signals.listening(owns_process=True):
+    signals.on_forced_exit(lambda request: print("by force", request.reason, flush=True))
     print("begun", flush=True)
     {body}
 """
