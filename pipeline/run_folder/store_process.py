@@ -49,18 +49,18 @@ class StoreClient(StoredRun):
     def open_run(self, spec: RunSpec, run_id: str | None) -> StoredRun:
         """Open the run of `spec`; see `open_run`."""
         try:
-            opened = self._ask("open", spec, run_id, seconds=OPEN_SECONDS)
+            opened = self._ask((spec, run_id), OPEN_SECONDS)
         except ConnectionError as error:
             raise unusable(spec.settings, str(error)) from error
-        if isinstance(opened[0], UserError):
-            raise opened[0]
+        if isinstance(opened, UserError):
+            raise opened
         self.run_id, self.open_with = opened
         return self
 
     def deliver(self, entry: Entry) -> Answer:
         """Send an entry; see `StoredRun`."""
         try:
-            answer: Answer = self._ask("deliver", entry)
+            answer: Answer = self._ask(entry)
         except ConnectionError as error:
             return Answer(trouble=reason(error))
         self.notes = answer.notes or self.notes
@@ -70,7 +70,7 @@ class StoreClient(StoredRun):
         """End the connection; what has not been sent is sent later."""
         self._connection.close()
 
-    def _ask(self, *request: Any, seconds: float | None = None) -> Any:
+    def _ask(self, request: object, seconds: float | None = None) -> Any:
         with self._lock:
             try:
                 self._connection.send(request)
@@ -130,26 +130,17 @@ def _is_served(store: Store) -> bool:
 
 
 def _answer(connection: Connection) -> None:
-    """Answer until the other end is closed."""
-    served = _Served()
+    """Open the run that the `StoreClient` at the other end names, and send its entries, until that end is closed."""
     with connection, suppress(EOFError, OSError):
-        while True:
-            name, *arguments = connection.recv()
-            connection.send(getattr(served, name)(*arguments))
-
-
-class _Served:
-    """Answers to the process that trains, by the names of `StoreClient`."""
-
-    def open(self, spec: RunSpec, run_id: str | None) -> tuple[UserError] | tuple[str, str]:
         try:
-            self._run = open_run(spec, run_id)
+            run = open_run(*connection.recv())
         except UserError as error:
-            return (error,)
-        return self._run.run_id, self._run.open_with
-
-    def deliver(self, entry: Entry) -> Answer:
-        return self._run.deliver(entry)
+            connection.send(error)
+            connection.recv()  # nothing comes before it is closed
+            return
+        connection.send((run.run_id, run.open_with))
+        while True:
+            connection.send(run.deliver(connection.recv()))
 
 
 def main(connection: Connection, lock: int) -> None:

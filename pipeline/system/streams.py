@@ -29,11 +29,9 @@ class _Sink(io.FileIO):
         try:
             return super().write(content)
         except OSError as error:
-            _errors.setdefault(self._number, error)
-            if error.errno in CLOSED:
-                _to_nowhere(self._number)  # for native code, which writes to it, too
-                if self._number == 1:
-                    signals.request(signals.CLOSED_OUTPUT)
+            is_first = _errors.setdefault(self._number, error) is error
+            if is_first and self._number == 1 and error.errno in CLOSED:
+                signals.request(signals.CLOSED_OUTPUT)
             return memoryview(content).nbytes
 
 
@@ -43,11 +41,9 @@ def guard() -> None:
     A descriptor that is closed at the start (`>&-`) is opened to /dev/null: otherwise the next opened file would get
     its number, and receive what is printed.
     """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            _to_nowhere(number)
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
     sys.stdout = _stream(1, sys.stdout)
     sys.stderr = _stream(2, sys.stderr)
 
@@ -83,13 +79,6 @@ def _stream(number: int, before: Any) -> Any:
     errors = "backslashreplace" if number == 2 else "replace"
     buffered = io.BufferedWriter(_Sink(number))  # type: ignore[type-var]
     return io.TextIOWrapper(buffered, encoding, errors, line_buffering=number == 2 or os.isatty(number))
-
-
-def _to_nowhere(number: int) -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    if nowhere != number:
-        os.dup2(nowhere, number)
-        os.close(nowhere)
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

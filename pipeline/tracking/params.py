@@ -1,16 +1,13 @@
 """Parameters, and names, as MLflow can hold them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from pipeline.config.names import flatten
 from pipeline.redaction import redact
-
-MOST_ELEMENTS = 16
-"""Elements of a list that get a parameter each; a longer one is a text."""
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
 
@@ -33,24 +30,12 @@ def configuration_params(document: DictConfig) -> dict[str, Any]:
     return {name: resolved[name] for name, value in flatten(plain) if not _is_pointer(value)}
 
 
-def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, those of a list's elements in its place where there are few."""
-    for name, value in values.items():
-        if isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_ELEMENTS:
-            yield from elements({f"{name}.{index}": part for index, part in enumerate(value)})
-        elif isinstance(value, Mapping) and value:
-            yield from elements(dict(flatten(value, f"{name}.")))
-        else:
-            yield name, value
-
-
 def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters.
 
-    Names keep the characters that MLflow allows, others become `_`. Each element of a list is a parameter, `filters.0`,
-    which MLflow can sort and plot as a number.
+    Names keep the characters that MLflow allows, others become `_`.
     """
-    return {_NOT_ALLOWED.sub("_", name): str(value) for name, value in redact(dict(elements(values))).items()}
+    return {_NOT_ALLOWED.sub("_", name): str(value) for name, value in redact(dict(values)).items()}
 
 
 def model_name(experiment: str, run: str) -> str:

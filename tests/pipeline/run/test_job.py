@@ -106,7 +106,7 @@ def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     client, run = only_run(finished)
     assert run.info.status == "FINISHED"
     assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
-    settings = {"train.epochs": "2", "model.network.filters.0": "8", "model.network.filters.1": "16"}
+    settings = {"train.epochs": "2", "model.network.filters": "[8, 16]"}
     facts = {"data/height": "8", "data/classes": "10", "data/train_examples": "1293", "data/duplicates_train_val": "0"}
     facts |= {**settings, "strategy/replicas": "2", "choice/precision": "mixed"}
     assert facts.items() <= run.data.params.items()
