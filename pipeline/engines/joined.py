@@ -22,7 +22,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine, Task, tasks_at
-from pipeline.system.pulse import beat, watch
+from pipeline.system.pulse import watch
 from pipeline.system.signals import owns_process, pause
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
@@ -148,7 +148,6 @@ def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> No
     with closing(_take_calls(task) if task.is_chief else _call_chief(task)) as waits:
         for missing in waits:
             pause(POLL_SECONDS)
-            beat()
             now = time.monotonic()
             if now - began > limit:
                 problem = f"after {limit:g} s there is no {_described(missing)}"

@@ -22,7 +22,7 @@ from pipeline.run.child import POLL_SECONDS, enter, forward_signals, leave
 from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
 from pipeline.run_folder.pending import end_lost
-from pipeline.system import machine, pulse, signals, streams
+from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
 
 GRACE_SECONDS = 20.0
@@ -128,7 +128,6 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
         )
         while (code := members.poll()) is None:
             wait([processes[task.name].sentinel for task in members.left], timeout=POLL_SECONDS)
-            pulse.beat()
             signals.check()
         return code, members.lost
     except signals.Interrupted as interrupted:

@@ -21,7 +21,7 @@ from pipeline.run.child import POLL_SECONDS
 from pipeline.run.engine import RemoteJob, run_job
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import has_finished
-from pipeline.system import environment, pulse, signals, streams
+from pipeline.system import environment, signals, streams
 from stages.errors import UserError
 
 
@@ -94,7 +94,6 @@ def _wait(started: RemoteJob) -> int:
 
     def poll() -> int | None:
         started.show()
-        pulse.beat()
         signals.pause(POLL_SECONDS)
         return started.poll()
 

@@ -16,7 +16,7 @@ from pipeline.provenance.code_state import CodeState
 from pipeline.run_folder.lock import LOCK, locked, share
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
-from pipeline.system import pulse, signals
+from pipeline.system import signals
 from stages.errors import UserError
 
 
@@ -73,7 +73,6 @@ class Turn:
     def _came(self) -> float:
         """Return when the turn has come, in seconds of `time.monotonic()`; 0 before."""
         assert self.connection is not None
-        pulse.beat()
         with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
             return float(self.connection.recv()) if self.connection.poll() else 0.0
         return 0.0

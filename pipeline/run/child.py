@@ -76,4 +76,4 @@ def forward_signals(process: LocalProcess) -> None:
         while process.poll() is None:
             process.stop(request, max(signals.times_requested(), 1))
             wait([process.sentinel], POLL_SECONDS)
-            pulse.beat()
+            signals.check()

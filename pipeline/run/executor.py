@@ -34,7 +34,7 @@ from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.store_process import StoreClient
 from pipeline.run_folder.summary import FINGERPRINT, NAME, PRUNED, Summary, one_line
-from pipeline.system import machine, pulse, signals
+from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
@@ -86,7 +86,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
         with console.working("starting TensorFlow and MLflow"), _importing():
             with signals.interruptible(signals.BEFORE_RUN_SECONDS):
                 stages = bind(plan, job.experiment, other_run(job.experiment))
-            pulse.beat()
+            signals.beat()
             run = begin(job, console, served)
         try:
             signals.check()  # raised here, where there is a run to end
@@ -123,7 +123,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         with console.working("starting TensorFlow"), _importing(), interruptible:
             stages = [] if task.serves else bind(plan, job.experiment)
             servers = import_module("stages.strategy")
-        pulse.beat()
+        signals.check()
         if task.meet is not None:
             task.meet(console.log)
         if task.serves:
@@ -144,13 +144,8 @@ def _importing() -> AbstractContextManager[None]:
 def _serve(servers: Any, task: Task) -> int:
     """Serve the chief of a parameter-server cluster until it ends or a signal arrives."""
     serving = servers.Serving(task.cluster["chief"][0])
-
-    def is_over() -> bool:
-        pulse.beat()
-        return bool(serving.is_over())
-
     try:
-        signals.until(is_over)
+        signals.until(serving.is_over)
     except Interrupted as interrupted:
         with signals.ending(interrupted.exit_code):
             serving.wait(LINGER_SECONDS)

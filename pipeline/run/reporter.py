@@ -1,6 +1,5 @@
 """The reports of a running stage: to the console, the summary and MLflow."""
 
-import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -11,14 +10,10 @@ from pipeline.planning.job import OnEpoch, Turn
 from pipeline.redaction import redact
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
+from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
 from stages.reporter import Reporter, Stop, safe_place
 from stages.results import as_number
-
-LONGEST_METRIC_NAME = 250
-"""Characters, MLflow's own limit."""
-
-_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 
 @dataclass
@@ -83,12 +78,6 @@ class RunReporter(Reporter):
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return signals.stopping()
-
-
-def metric_name(name: str) -> str:
-    """Return `name` as MLflow takes it: other characters become `_`, and empty and relative parts of a path go."""
-    parts = _NOT_ALLOWED.sub("_", name)[:LONGEST_METRIC_NAME].split("/")
-    return "/".join(part for part in parts if part.strip(".")) or "_"
 
 
 def kind(value: Any) -> str:

@@ -19,14 +19,14 @@ from pipeline.planning.job import PrunedError
 from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import redact, redact_file
 from pipeline.run.facts import model_card
-from pipeline.run.reporter import RunReporter, kind, metric_name
+from pipeline.run.reporter import RunReporter, kind
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import FINGERPRINT, StageOutcome
-from pipeline.system import machine, pulse, signals
+from pipeline.system import machine, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
-from pipeline.tracking.params import CARD, INPUT_EXAMPLE
+from pipeline.tracking.params import CARD, INPUT_EXAMPLE, metric_name
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from stages.exporters import fresh_process
@@ -129,7 +129,7 @@ class StageRunner:
             PrunedError: where `on_epoch` ends the run.
         """
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
-        on_safe_place(_visit_safe_place)
+        on_safe_place(signals.check)
         try:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:
@@ -146,7 +146,7 @@ class StageRunner:
                         self.reporter.turn.has_trained()
         finally:
             fresh_process.end()  # of a notebook's run that has failed before its export
-        _visit_safe_place()
+        signals.check()
         for leave in self._on_exit:
             with signals.interruptible():
                 leave()
@@ -160,7 +160,7 @@ class StageRunner:
         outcome = "failed"
         self.console.doing(f"stage {name}")
         try:
-            _visit_safe_place()
+            signals.check()
             with signals.interruptible():
                 result = _result(stage, self._results, provided)
             own_record(name, result)
@@ -200,8 +200,9 @@ class StageRunner:
         self.reporter.metrics(record.metrics, step=0)
         if record.weights is not None:
             self.reporter.weights(record.weights)
-        params = {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
-        self.tracker.params({metric_name(name): value for name, value in params.items()})
+        self.tracker.params(
+            {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
+        )
         for place, paths in record.files.items():
             for path in [paths] if isinstance(paths, Path) else paths:
                 self._add_file(place, path)
@@ -249,11 +250,6 @@ def _reloads(later: Sequence[BoundStage]) -> bool:
     """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
     exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
     return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
-
-
-def _visit_safe_place() -> None:
-    pulse.beat()
-    signals.check()
 
 
 def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> Any:

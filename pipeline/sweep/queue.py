@@ -23,7 +23,7 @@ from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of, run_job
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.run_folder.store_process import serve
-from pipeline.system import machine, pulse, signals, streams
+from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess
 from pipeline.tracking.store import Store, server_answers
@@ -305,7 +305,6 @@ class Scheduler:
         own = [process for process in self._running if isinstance(process, JobProcess)]
         ends: list[Any] = [end for process in own for end in (process.sentinel, process.turn)]
         wait([*ends, *(process.sentinel for process in self._sending)], POLL_SECONDS)
-        pulse.beat()
         self._sending = [process for process in self._sending if not process.has_left()]
         for process in list(self._running):
             code = process.poll()

@@ -1,4 +1,4 @@
-"""Heartbeats: a process's main thread sends one at each safe place, and a thread ends the process where it hangs."""
+"""Hangs: a thread ends the process whose main thread reaches no safe place for long and does not compute."""
 
 import signal
 import threading
@@ -14,15 +14,6 @@ IDLE_SHARE = 0.005
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
 """A tick that takes longer was one of a process that did not run: it was stopped, or its machine slept."""
-
-_last_beat = 0.0
-"""Time of the last heartbeat, by the monotonic clock."""
-
-
-def beat() -> None:
-    """Send a heartbeat."""
-    global _last_beat  # one per process
-    _last_beat = time.monotonic()
 
 
 def watch(limit: float | None) -> None:
@@ -47,7 +38,7 @@ def _watch(limit: float) -> None:
         silent, was_suspended = now - alive, now - looked > LONGEST_TICK_SECONDS
         looked = now
         has_computed = silent > limit and used - computed > IDLE_SHARE * silent
-        if _last_beat > alive or was_suspended or has_computed:
+        if signals.last_beat > alive or was_suspended or has_computed:
             alive, computed = now, used
         elif silent > limit:
             reason = f"itself: it gave no sign of life for {silent:.0f} s (hang_seconds)"

@@ -245,12 +245,25 @@ def times_requested() -> int:
     return _listener.count
 
 
+last_beat = 0.0
+"""Time of the main thread's last safe place, by the monotonic clock."""
+
+
+def beat() -> None:
+    """Show that this process does not hang, where `check` may not raise."""
+    global last_beat  # one per process
+    last_beat = time.monotonic()
+
+
 def check() -> None:
     """Raise Interrupted if the run should end: a safe place.
 
-    No-op in other threads, while training saves a checkpoint, and while the run is being ended.
+    No-op in other threads. Raises nothing while training saves a checkpoint, and while the run is being ended.
     """
-    if _listener.pipe is None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
+        return
+    beat()
+    if _listener.pipe is None:
         return
     signal.signal(signal.SIGTERM, _listener.handle)  # which TensorFlow replaces when it joins a cluster
     if _listener.request is not None and _listener.part.checks:

@@ -9,7 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from pipeline.config.names import flatten
 from pipeline.redaction import redact
 
-_NOT_ALLOWED = re.compile(r"[^\w\-. :/]")
+LONGEST_NAME = 250
+"""Characters of the name of a metric or parameter, MLflow's own limit."""
+
+_NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 CARD = "model_card.md"
 INPUT_EXAMPLE = "input_example.json"
@@ -30,12 +33,15 @@ def configuration_params(document: DictConfig) -> dict[str, Any]:
     return {name: resolved[name] for name, value in flatten(plain) if not _is_pointer(value)}
 
 
-def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters.
+def metric_name(name: str) -> str:
+    """Return `name` as MLflow takes it: other characters become `_`, and empty and relative parts of a path go."""
+    parts = _NOT_ALLOWED.sub("_", name)[:LONGEST_NAME].split("/")
+    return "/".join(part for part in parts if part.strip(".")) or "_"
 
-    Names keep the characters that MLflow allows, others become `_`.
-    """
-    return {_NOT_ALLOWED.sub("_", name): str(value) for name, value in redact(dict(values)).items()}
+
+def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters."""
+    return {metric_name(name): str(value) for name, value in redact(dict(values)).items()}
 
 
 def model_name(experiment: str, run: str) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.system.pulse import beat
-from pipeline.system.signals import requested
+from pipeline.system.signals import beat, requested
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.params import param_texts
 from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason

@@ -19,9 +19,10 @@ from mlflow.utils.validation import _validate_metric_name
 from pipeline.console import Console
 from pipeline.planning.job import Turn
 from pipeline.planning.plan import PlannedStage
-from pipeline.run.reporter import RunReporter, metric_name
+from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
+from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.exporters import fresh_process

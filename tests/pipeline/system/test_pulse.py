@@ -42,7 +42,7 @@ with signals.listening(owns_process=True):
     {body}
 """
 STEPS = """for _ in range(3):
-        pulse.beat(); signals.check()
+        signals.check()
         for _ in range(5): time.sleep(0.5)"""
 PYTHON = "with signals.interruptible(): time.sleep(600)"
 NATIVE = "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire()"
