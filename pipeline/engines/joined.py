@@ -22,7 +22,7 @@ from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.engine import Engine, Task, tasks_at
-from pipeline.system.pulse import watch
+from pipeline.system.processes import watch
 from pipeline.system.signals import owns_process, pause
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings

@@ -25,9 +25,9 @@ from pipeline.run.child import POLL_SECONDS, leave
 from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
 from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.run_folder.summary import one_line
-from pipeline.system import machine, pulse, signals, streams
+from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
-from pipeline.system.processes import LocalProcess, become_independent, warm_up
+from pipeline.system.processes import LocalProcess, become_independent, warm_up, watch
 from pipeline.targets import check_installed
 from stages.errors import UserError
 
@@ -338,6 +338,6 @@ def _begin(order: Order) -> None:
     sys.path += [place for place in order.modules if place not in sys.path]
     order.member.enter()
     become_independent(stop=signal.SIGINT if order.log.name == LOG else None)
-    pulse.watch(order.member.document.hang_seconds)
+    watch(order.member.document.hang_seconds)
     console = Console()
     leave(lambda: order.member.run(console, order.cluster), console, refused=WRONG_CONFIGURATION)

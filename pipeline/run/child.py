@@ -14,8 +14,8 @@ from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
 from pipeline.redaction import guard_output, learn
-from pipeline.system import environment, pulse, signals, streams
-from pipeline.system.processes import LocalProcess, become_independent
+from pipeline.system import environment, signals, streams
+from pipeline.system.processes import LocalProcess, become_independent, watch
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from stages.errors import UserError
@@ -34,7 +34,7 @@ def enter(job: Job, stop: int | None = signal.SIGTERM) -> None:
     become_independent(stop)
     streams.guard()
     guard_output()
-    pulse.watch(job.experiment.hang_seconds)
+    watch(job.experiment.hang_seconds)
 
 
 def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) -> int:

@@ -33,9 +33,10 @@ def test_a_job_ends_with_the_exit_code_of_its_run(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, threading, time
-from pipeline.system import pulse, signals
+from pipeline.system import signals
+from pipeline.system.processes import watch
 
-pulse.watch(3.0)
+watch(3.0)
 with signals.listening(owns_process=True):
     signals.on_forced_exit(lambda request: print("by force", request.reason, flush=True))
     print("begun", flush=True)
