@@ -62,7 +62,7 @@ _visit: Callable[[], None] | None = None
 
 
 def safe_place() -> None:
-    """Ends the stage here if the run should end, and shows the process's supervisor that it is alive.
+    """Ends the stage here if the run should end, and shows that the process does not hang.
 
     Call it between steps, files or requests, wherever nothing is half done, at least every few seconds. A signal then
     ends the run here; a stage that reaches no safe place is interrupted anywhere in its Python code, and a cluster

@@ -1,1 +1,1 @@
-"""The machine and the process: environment, signals, streams, heartbeats."""
+"""The machine and the process: environment, signals, streams, processes."""
