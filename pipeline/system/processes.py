@@ -177,11 +177,6 @@ class LocalProcess:
         """Waits for its end."""
         self._process.join()
 
-    def poll(self) -> int | None:
-        """Returns the exit code, see `end`; None while it runs."""
-        ended = self.end()
-        return None if ended is None else ended[0]
-
     def end(self) -> tuple[int, str] | None:
         """Returns the exit code, 128 + n if signal n killed it, and how it ended; None while it runs."""
         if self.exitcode is None:

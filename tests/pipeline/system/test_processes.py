@@ -28,7 +28,7 @@ def ended(log: Path) -> None:
 def test_a_job_ends_with_the_exit_code_of_its_run(tmp_path: Path) -> None:
     process = LocalProcess(ended, (tmp_path / "pipeline.log",))
     process.join()
-    assert process.poll() == TIMED_OUT
+    assert process.end() == (TIMED_OUT, "")
 
 
 SCRIPT = """
