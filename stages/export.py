@@ -2,17 +2,15 @@
 
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
-from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, compare, table
 from stages.exporters.exporter import Exporter
-from stages.exporters.reload import measure
+from stages.exporters.fresh_process import prestart
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
@@ -38,7 +36,7 @@ def export(
     place = folder / "export"
     place.mkdir(exist_ok=True)
     if settings.reload == "process":
-        fresh_process.prestart()
+        prestart()
     model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
     paths: dict[str, Path] = {}
     for name, exporter in exporters.items():
@@ -47,15 +45,8 @@ def export(
         atomic_write(path, partial(exporter.write, model, dataset))
         safe_place()
 
-    def reload(orders: Sequence[Mapping[str, Any]]) -> None:
-        if settings.reload == "process":
-            fresh_process.reload_files(orders, settings.reload_seconds * len(orders))
-        for order in orders if settings.reload == "here" else ():
-            measure(**order)
-            safe_place()
-
     reloadable = {name: (paths[name], exporter) for name, exporter in exporters.items() if exporter.loader is not None}
-    rows = compare(trained.model, dataset, reloadable, settings.compared_examples, reload) if reloadable else []
+    rows = compare(trained.model, dataset, reloadable, settings) if reloadable else []
     if len(rows) > 1:
         for line in aligned(table(rows)):
             reporter.log(f"export      {line}")

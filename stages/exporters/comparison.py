@@ -1,8 +1,7 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
-import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stages.data.columns import evenly_spread
+from stages.data.columns import Column, evenly_spread
 from stages.data.examples import first_inputs
 from stages.errors import UserError
 from stages.exporters.exporter import Exporter
-from stages.exporters.reload import COLUMN, TEXTS
+from stages.exporters.fresh_process import reload_files
+from stages.exporters.reload import measure
 from stages.networks.complexity import scoring_batch
+from stages.reporter import safe_place
 from stages.results import Dataset, Model
+from stages.settings.results import ExportSettings
 from stages.tasks.task import Task
-
-CALLS = 30
-"""Calls of which the median time is the latency of one example."""
 
 
 @dataclass(frozen=True)
@@ -67,52 +66,50 @@ class Compared:
 
 
 def compare(
-    model: Model,
-    dataset: Dataset,
-    files: Mapping[str, tuple[Path, Exporter]],
-    examples: int,
-    reload: Callable[[Sequence[Mapping[str, Any]]], object],
+    model: Model, dataset: Dataset, files: Mapping[str, tuple[Path, Exporter]], settings: ExportSettings
 ) -> list[Compared]:
-    """Compare the answers of files, reloaded, with those of the model they are of.
+    """Reload files, and compare their answers with those of the model they are of.
 
-    Args:
-        examples: of the test split at most, evenly spread: it may be in the order of its classes.
-        reload: carries out orders of `stages.exporters.reload`.
+    The test examples are evenly spread over the split, which may be in the order of its classes.
     """
-    test = dataset.test.take(evenly_spread(len(dataset.test), examples))
+    test = dataset.test.take(evenly_spread(len(dataset.test), settings.compared_examples))
     batch = min(scoring_batch(model.network), 64)
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
     predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
     parts = [test.take(np.arange(begin, min(begin + batch, len(test)))) for begin in range(0, len(test), batch)]
     expected = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
     with tempfile.TemporaryDirectory() as folder:
-        given = {True: Path(folder, "features.npz"), False: Path(folder, "inputs.npz")}
-        for takes_features, columns in ((True, test.features), (False, test.inputs)):
-            named = {}  # a column may be named as an argument of `savez` is
-            for name, column in columns.items():
-                values = np.asarray(column[: len(test)])
-                if values.dtype == object:
-                    named[f"{TEXTS}{name}"] = np.frombuffer(json.dumps(values.tolist()).encode(), np.uint8)
-                else:
-                    named[f"{COLUMN}{name}"] = values
-            np.savez(given[takes_features], allow_pickle=False, **named)
-        orders = {
+        given = {True: _written(test.features, Path(folder, "features.npz"))}
+        given[False] = _written(test.inputs, Path(folder, "inputs.npz"))
+        orders: dict[str, dict[str, Any]] = {
             name: {
                 "batch": batch,
-                "calls": CALLS,
-                "features": str(given[exporter.takes_features]),
+                "features": given[exporter.takes_features],
                 "loader": str(exporter.loader),
                 "path": str(path),
                 "answers": str(Path(folder, f"{name}.npz")),
             }
             for name, (path, exporter) in files.items()
         }
-        reload([*orders.values()])
+        if settings.reload == "process":
+            reload_files([*orders.values()], settings.reload_seconds * len(orders))
+        for order in orders.values() if settings.reload == "here" else ():
+            measure(**order)
+            safe_place()
         rows = []
         for name, (path, exporter) in files.items():
             limit = exporter.limit(model.policy)
-            rows.append(_compared(model.task, expected, name, path, limit, np.load(str(orders[name]["answers"]))))
+            rows.append(_compared(model.task, expected, name, path, limit, np.load(orders[name]["answers"])))
         return rows
+
+
+def _written(columns: Mapping[str, Column], path: Path) -> dict[str, Any]:
+    """Write columns to `path`; return where an order finds them: texts in itself, as no file has them unpickled."""
+    values = {name: np.asarray(column[:]) for name, column in columns.items()}
+    texts = {name: array.tolist() for name, array in values.items() if array.dtype == object}
+    arrays = {name: array for name, array in values.items() if name not in texts}
+    np.savez(path, *arrays.values(), allow_pickle=False)
+    return {"path": str(path), "names": list(arrays), "texts": texts}
 
 
 def _compared(

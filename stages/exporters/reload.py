@@ -18,26 +18,25 @@ import numpy as np
 Predict = Callable[[Any], np.ndarray]
 """From features, one array [N, ...] or several by name, to probabilities, float32 [N, classes]."""
 
-COLUMN, TEXTS = "column ", "texts "
-"""Starts of the names of arrays in files of features: of values, and of JSON, as arrays of texts have one length."""
+CALLS = 30
+"""Calls of which the median time is the latency of one example."""
 
 _ONNX_DTYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
-def measure(loader: str, path: str, features: str, answers: str, batch: int, calls: int) -> None:
+def measure(loader: str, path: str, features: Mapping[str, Any], answers: str, batch: int) -> None:
     """Reload the file `path`, and write its answers for the features and the milliseconds that one takes.
 
     Args:
         loader: the file with the function `load` of the format.
-        features: an .npz file, with an array for each, named after COLUMN or TEXTS. answers: the .npz file to write.
+        features: `path` of an .npz file, `names` of its arrays in their order, and `texts` by name, which it lacks.
+        answers: the .npz file to write.
         batch: examples that are answered at once.
-        calls: calls with a single example, of which the median time counts.
     """
     predict = runpy.run_path(loader)["load"](path)
-    with np.load(features, allow_pickle=False) as arrays:
-        columns = {name.removeprefix(COLUMN): array for name, array in arrays.items() if not name.startswith(TEXTS)}
-        texts = {name[len(TEXTS) :]: array.tobytes() for name, array in arrays.items() if name.startswith(TEXTS)}
-    columns |= {name: np.array(json.loads(content), object) for name, content in texts.items()}
+    with np.load(features["path"], allow_pickle=False) as arrays:
+        columns = dict(zip(features["names"], arrays.values(), strict=True))
+    columns |= {name: np.array(texts, object) for name, texts in features["texts"].items()}
     count = len(next(iter(columns.values())))
 
     def given(begin: int, end: int) -> Any:
@@ -48,7 +47,7 @@ def measure(loader: str, path: str, features: str, answers: str, batch: int, cal
     rows = np.concatenate([np.asarray(part, np.float32) for part in parts])
     predict(given(0, 1))
     times = []
-    for call in range(calls):
+    for call in range(CALLS):
         one = given(call % count, call % count + 1)
         began = time.perf_counter()
         predict(one)

@@ -25,10 +25,11 @@ LOADER = (
 
 def order(folder: Path, line: str = "pass", name: str = "file") -> dict[str, Any]:
     (folder / f"{name}.py").write_text(LOADER.format(line))
-    np.savez(folder / "features.npz", images=np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1))
+    np.savez(folder / "features.npz", np.arange(48, dtype=np.uint8).reshape(4, 3, 4, 1))
+    features = {"path": str(folder / "features.npz"), "names": ["images"], "texts": {}}
     return {
-        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "features": str(folder / "features.npz"),
-        "answers": str(folder / f"{name}.npz"), "batch": 3, "calls": 5,
+        "loader": str(folder / f"{name}.py"), "path": str(folder / name), "features": features,
+        "answers": str(folder / f"{name}.npz"), "batch": 3,
     }  # fmt: skip
 
 
