@@ -1,7 +1,6 @@
 """The `model` stage: builds the network in the strategy's scope, in the configured precision."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -72,7 +71,7 @@ def model(
     scaling = _scaling(function, arguments, dataset, reporter or Reporter())
 
     def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
-        with _policy(policy):
+        with keras_floats(policy):
             if patterns:
                 reset_names()  # a network that is built again has the same
             network = _build(function, arguments, dataset, task.outputs)
@@ -178,17 +177,6 @@ def _scaling(
         name = arguments.get("name", getattr(function, "__name__", "the network"))
         reporter.log(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
     return chosen
-
-
-@contextmanager
-def _policy(name: str) -> Iterator[None]:
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        with keras_floats(name):  # for the network's own metrics
-            yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def resolve_policy(policy: str, strategy: Strategy) -> str:

@@ -26,7 +26,7 @@ from pipeline.paths import outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError
 from stages.settings import model, train
-from stages.settings.ranges import borrows, check
+from stages.settings.ranges import check
 from stages.settings.strategy import StrategySettings
 
 _BASES: Mapping[str, type] = {
@@ -117,7 +117,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         cluster = _read_group(document, "cluster", ClusterSettings)
         debug = _read_group(document, "debug", DebugSettings)
     check(top, "")
-    for stage, part in sorted(settings.items(), key=lambda entry: borrows(entry[1])):
+    for stage, part in reversed(settings.items()):  # the last first: `inspect` takes a number of `train`
         check(part, _group(values, stage))
     with suppress(OmegaConfBaseException):  # a missing interpolation is reported where it is used
         learn(OmegaConf.to_container(document, resolve=True))

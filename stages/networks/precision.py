@@ -20,13 +20,15 @@ def last_dtype() -> str:
 
 @contextmanager
 def keras_floats(policy: str) -> Iterator[None]:
-    """Has Keras compute its losses, metrics and rates in float64 under the policy float64; its default is float32."""
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64" if policy == "float64" else before)
+    """Has Keras make layers under `policy`, and compute losses, metrics and rates in float64 under float64 alone."""
+    floats, before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("float64" if policy == "float64" else floats)
+    keras.config.set_dtype_policy(policy)
     try:
         yield
     finally:
-        keras.config.set_floatx(before)
+        keras.config.set_floatx(floats)
+        keras.config.set_dtype_policy(before)
 
 
 def cast_exactly() -> None:

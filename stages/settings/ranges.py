@@ -75,12 +75,6 @@ LARGEST_WHOLE, LARGEST = 2**31 - 1, 3.4e38
 """Largest numbers of a setting without a bound of its own: those of int32 and float32."""
 
 
-def borrows(settings: Any) -> bool:
-    """Returns whether settings take a number from others by default, which are then checked first."""
-    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
-    return any(field.metadata.get("bounds") and isinstance(field.default, str) for field in fields)
-
-
 _HOLDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
 
 
