@@ -252,19 +252,15 @@ class TrainSettings:
         """Epochs of both phases, unless training stops early."""
         return self.epochs + self.fine_tune_epochs
 
-    @property
-    def longest_phase(self) -> int:
-        """Epochs in the longer of the two phases, each of which has the schedule to itself."""
-        return max(self.epochs, self.fine_tune_epochs)
-
     def check(self, path: str) -> None:
+        longest = max(self.epochs, self.fine_tune_epochs)  # each phase has the schedule to itself
         falls = self.schedule.decay_epochs if isinstance(self.schedule, StepSettings) else [0.0]
-        if min(falls, default=math.inf) >= self.longest_phase:
+        if min(falls, default=math.inf) >= longest:
             shown = ",".join(f"{epoch:g}" for epoch in falls)
             raise UserError(
-                f"schedule=step never falls: schedule.decay_epochs=[{shown}], and {path}.epochs={self.longest_phase}",
-                f"one of them below {self.longest_phase}, or schedule=constant",
-                f"schedule.decay_epochs=[{self.longest_phase / 2:g}]",
+                f"schedule=step never falls: schedule.decay_epochs=[{shown}], and {path}.epochs={longest}",
+                f"one of them below {longest}, or schedule=constant",
+                f"schedule.decay_epochs=[{longest / 2:g}]",
             )
         for name, epochs in (("epochs", self.epochs), ("fine_tune_epochs", self.fine_tune_epochs)):
             if 0 < epochs <= self.schedule.warmup_epochs:

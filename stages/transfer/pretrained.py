@@ -30,12 +30,8 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
     if settings.weights == "imagenet":
         count, part = _from_applications(network, settings.network)
     else:
-        path = Path(settings.weights).expanduser()
         try:
-            if (exported := _saved_model(path)) is not None:
-                count, part = _from_list(network, exported)
-            else:
-                count, part = _from_file(network, path)
+            count, part = _from_path(network, Path(settings.weights).expanduser())
         except (OSError, tf.errors.OpError) as error:
             raise _refused(settings.weights, f"cannot be read ({one_line(error)})") from error
     return {"weights_loaded": count, "weights_of": part}
@@ -78,18 +74,16 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     return len(backbone.weights), BACKBONE
 
 
-def _targets(network: keras.Model) -> dict[str, keras.Model]:
-    backbone = backbone_of(network)
-    return {"network": network} | ({BACKBONE: backbone} if backbone is not None else {})
-
-
-def _from_file(network: keras.Model, path: Path) -> tuple[int, str]:
-    """Loads a Keras file of the network, of its backbone, or of a network with the same backbone."""
-    targets = _targets(network)
-    in_backbone = {id(weight) for weight in (targets[BACKBONE].weights if BACKBONE in targets else ())}
+def _from_path(network: keras.Model, path: Path) -> tuple[int, str]:
+    """Loads a file or a SavedModel of the network, of its backbone, or of a network with the same backbone."""
+    exported, backbone = _saved_model(path), backbone_of(network)
+    targets = {"network": network}
+    if backbone is not None and exported is None:  # a file may be that of the backbone alone
+        targets[BACKBONE] = backbone
+    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
     before, reason = network.get_weights(), ""
     for name, target in targets.items():
-        missing, why = _filled(target, path)
+        missing, why = _filled(target, path) if exported is None else _assigned(target, exported)
         if not missing:
             return len(target.weights), name
         if in_backbone and not any(id(weight) in in_backbone for weight in missing):  # another head
@@ -135,20 +129,16 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
     return [reader.get_tensor(key) for key in keys if key in names]
 
 
-def _from_list(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
-    """Loads all of `arrays` where they fit the network, else those of its backbone, which are at the same places."""
-    places = {id(weight): index for index, weight in enumerate(network.weights)}
-    reason = f"are {len(arrays)} arrays"
-    for name, target in _targets(network).items():
-        found = {places[id(weight)]: weight for weight in target.weights}
-        differing = [w for index, w in found.items() if index >= len(arrays) or arrays[index].shape != tuple(w.shape)]
-        if not differing and (target is not network or len(arrays) == len(found)):
-            for index, weight in found.items():
-                weight.assign(arrays[index])
-            return len(found), name
-        if differing:
-            reason = f"have no {differing[0].path} {list(differing[0].shape)}"
-    raise _refused("the SavedModel", f"are of another network: they {reason}")
+def _assigned(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[list[keras.Variable], str]:
+    """Assigns the arrays that fit, in their order; returns the weights that got none, and of what they are none."""
+    missing = []
+    for place, weight in enumerate(network.weights):
+        if place < len(arrays) and arrays[place].shape == tuple(weight.shape):
+            weight.assign(arrays[place])
+        else:
+            missing.append(weight)
+    has_another_head = len(arrays) > len(network.weights)
+    return missing or (network.weights[-1:] if has_another_head else []), f"among {len(arrays)} arrays"
 
 
 def _refused(source: str, why: str) -> UserError:
