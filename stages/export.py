@@ -11,6 +11,7 @@ import tensorflow as tf
 from stages.exporters.comparison import Compared, compare, table
 from stages.exporters.exporter import Exporter
 from stages.exporters.fresh_process import prestart
+from stages.exporters.saved_model import SavedModel
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
@@ -69,14 +70,12 @@ def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> N
     Raises:
         UserError: where one cannot.
     """
-    found = sorted(_exporters(settings).values(), key=lambda exporter: getattr(exporter, "weights", "") == "float16")
-    exporters = {type(exporter): exporter for exporter in found}  # of LiteRT's, float16 refuses most
-    asked = [exporter for kind, exporter in exporters.items() if kind.check is not Exporter.check]
-    if not asked:
+    asked = {type(exporter): exporter for exporter in _exporters(settings).values()}
+    if asked.keys() == {SavedModel}:  # which holds any network
         return  # without a copy of the model
     state = random.getstate()
     on_one_device = dataclasses.replace(model.on_one_device())  # a float32 copy would keep today's weights
-    for exporter in asked:
+    for exporter in asked.values():
         exporter.check(on_one_device, dataset)
         safe_place()
     random.setstate(state)

@@ -17,7 +17,6 @@ from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import (
     all_layers,
-    inputs_of,
     is_built,
     keep_names,
     one_line,
@@ -66,7 +65,6 @@ def model(
     policies: dict[str, str] = {}
     chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
     task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
-    _log_task(task, chosen, reporter or Reporter())
     function, arguments = _function(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Reporter())
 
@@ -120,14 +118,6 @@ def model(
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
     return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on)
-
-
-def _log_task(task: Task, settings: TaskSettings, reporter: Reporter) -> None:
-    """Prints what the configuration has chosen of the task."""
-    loss = f"; loss {task.own_loss.name}" if task.own_loss is not None else ""
-    metrics = [f"{own.name} ({'higher' if own.is_higher_better else 'lower'} is better)" for own in task.own_metrics]
-    if loss or metrics or settings._target_ is not None:
-        reporter.log(f"task: {type(task).__name__}{loss}; metrics {', '.join([*task.metrics, *metrics])}")
 
 
 def _listed(policies: Mapping[str, str]) -> str:
@@ -238,7 +228,7 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
     specs = spec_of(dataset).inputs
     named = ", ".join(specs)
     fix = f"keras.Input({', '.join(str(tuple(spec.shape[1:])) for spec in specs.values())})"
-    whole = [str(value.dtype) for value in inputs_of(network) if "float" not in str(value.dtype)]
+    whole = [str(value.dtype) for value in getattr(network, "inputs", None) or () if "float" not in str(value.dtype)]
     if whole and scaling is not None:
         raise UserError(f"the network takes {whole[0]}, which scaled pixels are not", "an input of float32", fix)
     inputs = {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}

@@ -33,20 +33,30 @@ class Exporter:
     largest_difference: float | None = None
     least_agreement: float = 0.995
 
-    def check(self, model: Model, dataset: Dataset) -> None:
-        """Raises UserError where the format cannot hold `model`, as far as that is known before it is trained.
-
-        Args: those of `write`.
-        """
-
-    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """Writes the file or folder `path`.
+    def converted(self, model: Model, dataset: Dataset) -> Any:
+        """Returns the content of the file, of one that holds bytes.
 
         Args:
             model: on one device. Its network takes unscaled pixels, float32 [N, H, W, C].
             dataset: for class names, the shape of images and representative examples.
+
+        Raises:
+            UserError: where the format cannot hold `model`.
         """
-        raise NotImplementedError
+
+    def check(self, model: Model, dataset: Dataset) -> None:
+        """Raises UserError where the format cannot hold `model`, as far as that is known before it is trained.
+
+        Args: those of `converted`.
+        """
+        self.converted(model, dataset)
+
+    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
+        """Writes the file or folder `path`.
+
+        Args: those of `converted`.
+        """
+        path.write_bytes(self.converted(model, dataset))
 
     def limit(self, policy: str) -> float:
         """Returns the largest difference that is allowed for a network of the Keras policy `policy`.

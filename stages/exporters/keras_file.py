@@ -23,39 +23,31 @@ class KerasFile(Exporter):
     suffix = ".keras"
     loader = LOADER
 
-    def check(self, model: Model, dataset: Dataset) -> None:
-        """See `Exporter`.
+    def converted(self, model: Model, dataset: Dataset) -> keras.Model:
+        """Returns a functional model of layers of Keras or KerasHub, from unscaled pixels, or raw columns, to
+        probabilities.
 
         Raises:
-            UserError: where layers, or functions of layers, are neither of Keras nor of KerasHub.
+            UserError: where layers, objects or functions of layers are not of these, so that Keras does not find them.
         """
-        _of_keras_alone(model, dataset)
+        network = model.network
+        network.core.compiled = False  # a file would hold the task's loss
+        answers = model.task.with_answers(network.outputs[0])
+        classifier = keras.Model(network.input, answers, name=network.name)
+        if dataset.encoder is not None:
+            encoded = network_input(dataset.encoder(dataset.encoder.input))
+            classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
+        if unknown := _unknown_to_keras(classifier):
+            raise UserError(
+                f"a .keras file cannot hold {unknown}, which plain Keras does not know",
+                "networks of Keras' own layers, with functions of Keras' own",
+                "export=saved_model",
+            )
+        return classifier
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
         """See `Exporter`."""
-        _of_keras_alone(model, dataset).save(path)
-
-
-def _of_keras_alone(model: Model, dataset: Dataset) -> keras.Model:
-    """Return a functional model of layers of Keras or KerasHub, from unscaled pixels, or raw columns, to probabilities.
-
-    Raises:
-        UserError: where it has layers, objects or functions that Keras does not find by itself.
-    """
-    network = model.network
-    network.core.compiled = False  # a file would hold the task's loss
-    answers = model.task.with_answers(network.outputs[0])
-    classifier = keras.Model(network.input, answers, name=network.name)
-    if dataset.encoder is not None:
-        encoded = network_input(dataset.encoder(dataset.encoder.input))
-        classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
-    if unknown := _unknown_to_keras(classifier):
-        raise UserError(
-            f"a .keras file cannot hold {unknown}, which plain Keras does not know",
-            "networks of Keras' own layers, with functions of Keras' own",
-            "export=saved_model",
-        )
-    return classifier
+        self.converted(model, dataset).save(path)
 
 
 def _unknown_to_keras(model: keras.Model) -> str:

@@ -4,7 +4,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -34,18 +33,10 @@ class LiteRT(Exporter):
 
     def check(self, model: Model, dataset: Dataset) -> None:
         """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
-        learnt = np.abs([0.0, *model.task.learnt.get("mean", ()), *model.task.learnt.get("std", ())]).max()
-        if self.weights == "float16" and learnt > np.finfo(np.float16).max:
-            problem = f"LiteRT's float16 cannot hold the mean or the std of a target, {learnt:.6g}"
-            raise UserError(problem, "other weights, or targets in larger units", "export=saved_model")
-        LiteRT()._converted(model, dataset)
+        LiteRT().converted(model, dataset)
 
-    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """See `Exporter`."""
-        path.write_bytes(self._converted(model, dataset))
-
-    def _converted(self, model: Model, dataset: Dataset) -> bytes:
-        """Returns the content of the file.
+    def converted(self, model: Model, dataset: Dataset) -> bytes:
+        """See `Exporter`.
 
         Raises:
             UserError: where LiteRT lacks an operation of the network, such as those of a recurrent layer.

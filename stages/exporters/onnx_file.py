@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,20 +24,8 @@ class OnnxFile(Exporter):
 
     opset: int = 18
 
-    def check(self, model: Model, dataset: Dataset) -> None:
-        """See `Exporter`."""
-        self._converted(model, dataset)
-
-    def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """See `Exporter`."""
-        converted = self._converted(model, dataset)
-        entry = converted.metadata_props.add()
-        entry.key = "class_names"
-        entry.value = json.dumps(dataset.task.names, ensure_ascii=False)
-        path.write_bytes(converted.SerializeToString())
-
-    def _converted(self, model: Model, dataset: Dataset) -> Any:
-        """Returns the network as an `onnx.ModelProto`.
+    def converted(self, model: Model, dataset: Dataset) -> bytes:
+        """See `Exporter`.
 
         Raises:
             UserError: where ONNX lacks an operation of the network, which tf2onnx then takes over under TensorFlow's
@@ -63,7 +50,10 @@ class OnnxFile(Exporter):
                 "a format that can hold this network",
                 "export=saved_model",
             ) from error
-        return converted
+        entry = converted.metadata_props.add()
+        entry.key = "class_names"
+        entry.value = json.dumps(dataset.task.names, ensure_ascii=False)
+        return bytes(converted.SerializeToString())
 
 
 def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:

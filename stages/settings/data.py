@@ -15,6 +15,14 @@ from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import choice, number, option, text
 
 
+def refuse_missing(setting: str, names: Iterable[str], known: Sequence[str], of: object, fix: str = "") -> None:
+    """Raises UserError for the first of `names` that is none of `known`, the columns of a file."""
+    for name in names:
+        if name not in known:
+            shown = ", ".join(known[:12]) + (" …" if len(known) > 12 else "")
+            raise UserError(f"{setting}={name}: {of} has no such column", f"one of {shown}", fix or f"{setting}=<it>")
+
+
 @dataclass(kw_only=True)
 class DataSettings:
     """Settings of every source: fractions of the held-out splits, and their seed."""
@@ -249,14 +257,15 @@ class ArraysSettings(DataSettings):
         known = list(names)
         if self.target is not None:
             targets = [self.target] if isinstance(self.target, str) else list(self.target)
-            self._refuse_missing(known, [("target", target) for target in targets] + [("weight", self.weight)])
+            for setting, names in {"target": targets, "weight": [self.weight] if self.weight else []}.items():
+                refuse_missing(f"data.{setting}", names, known, self.files)
             return {"train": ([name for name in known if name not in (*targets, self.weight)], targets, self.weight)}
         ends = {f"_{name}": split for name, split in SPLITS.items()} if "x_train" in known else {"": "train"}
         found: dict[str, tuple[list[str], list[str], str | None]] = {}
         for end, split in ends.items():
             if f"x{end}" in known and f"y{end}" in known and split not in found:
                 weight = f"{(self.weight or 'w').removesuffix('_train')}{end}" if end else self.weight or "w"
-                self._refuse_missing(known, [("weight", weight)] if self.weight else [])
+                refuse_missing("data.weight", [weight] if self.weight else [], known, self.files)
                 found[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
         if "train" not in found:
             raise UserError(
@@ -265,12 +274,6 @@ class ArraysSettings(DataSettings):
                 "data.target=<one of them>",
             )
         return found
-
-    def _refuse_missing(self, known: list[str], named: Sequence[tuple[str, str | None]]) -> None:
-        for setting, name in named:
-            if name is not None and name not in known:
-                shown = ", ".join(known[:12])
-                raise UserError(f"data.{setting}={name}: {self.files} has no such array", f"one of {shown}")
 
     def check(self, path: str) -> None:
         if self._target_ != ArraysSettings._target_:

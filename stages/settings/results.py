@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -129,8 +128,6 @@ class ExportSettings:
     def check(self, path: str) -> None:
         for name, settings in self.formats.items():
             place = f"{path}.formats.{name}"
-            if not re.fullmatch(r"\w[\w.-]{0,99}", str(name)):
-                raise UserError(f"{place} cannot name a file", "letters, digits and _ . -", f"~{place}")
             target = target_of(settings)
             if not isinstance(target, str):
                 raise UserError(

@@ -17,7 +17,7 @@ from typing import IO, Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.data import ImagesSettings
+from stages.settings.data import ImagesSettings, refuse_missing
 from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option
 
@@ -143,9 +143,9 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
         header = Header.of(files_of(self.files), self.delimiter, self.encoding)
         named = {"target": self.targets, "features": list(self.features or ())}
+        fix = "another data.delimiter" if len(header.columns) == 1 else ""
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
-            for column in columns:
-                header.refuse_missing(column, f"{path}.{setting}")
+            refuse_missing(f"{path}.{setting}", columns, header.columns, header.files[0], fix)
 
     def _check_splits(self, path: str) -> None:
         if not isinstance(self.files, Mapping):
@@ -173,9 +173,6 @@ class TableSettings(ImagesSettings):
                 "an image alone, or other columns",
                 f"'{path}.features={{{images[0]}: image}}'",
             )
-        if self.root is not None and not images:
-            fix = f"'{path}.features={{<column>: image}}'"
-            raise UserError(f"{path}.root={self.root} without a column of images", "one", fix)
         if self.root is not None and not is_folder(self.root):
             raise UserError(f"{path}.root={self.root} is not a directory", "the one that paths of images begin in")
 
@@ -281,14 +278,6 @@ class Header:
     def name(self) -> str:
         """Name of the table, for people."""
         return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
-
-    def refuse_missing(self, column: str, setting: str) -> None:
-        """Raises UserError where there is no such column."""
-        if column in self.columns:
-            return
-        shown = ", ".join(self.columns[:12]) + (" …" if len(self.columns) > 12 else "")
-        hint = "another data.delimiter" if len(self.columns) == 1 else f"{setting}=<a column>"
-        raise UserError(f"{setting}={column}: {self.files[0]} has no such column", f"one of {shown}", hint)
 
 
 def text_of(path: Path, encoding: str) -> IO[str]:
