@@ -33,7 +33,7 @@ from stages.seeds import derive
 from stages.settings.model import KerasHubSettings, ModelSettings, PrecisionSettings
 from stages.settings.places import content_digest
 from stages.settings.train import TaskSettings
-from stages.targets import import_target
+from stages.targets import arguments_of, import_target, target_of
 from stages.tasks.chosen import chosen_task
 from stages.tasks.task import Task
 from stages.transfer.pretrained import freeze, load_weights
@@ -65,7 +65,8 @@ def model(
     policies: dict[str, str] = {}
     chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
     task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
-    function, arguments = _function(settings.network)
+    function = import_target(str(target_of(settings.network)))
+    arguments = arguments_of(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Reporter())
 
     def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
@@ -181,12 +182,6 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     fast = details and all(detail.get("compute_capability", (0, 0)) >= (7, 0) for detail in details)
     return "mixed_float16" if fast else "mixed_bfloat16"
-
-
-def _function(network: Any) -> tuple[Callable[..., keras.Model], dict[str, Any]]:
-    """Returns the function that `_target_` names, and its settings."""
-    arguments = dict(network if isinstance(network, Mapping) else vars(network))
-    return import_target(str(arguments.pop("_target_"))), arguments
 
 
 def _build(

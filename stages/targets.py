@@ -71,7 +71,12 @@ def made(kind: type, target: str, place: str, expected: str, fix: str, /, *posit
     return result
 
 
+def arguments_of(settings: Any) -> dict[str, Any]:
+    """Returns settings, a mapping or a dataclass, but `_target_`."""
+    named = settings if isinstance(settings, Mapping) else vars(settings)
+    return {name: value for name, value in named.items() if name != "_target_"}
+
+
 def made_of(settings: Any) -> Any:
     """Returns what the `_target_` of settings, a mapping or a dataclass, makes of all others."""
-    arguments = dict(settings if isinstance(settings, Mapping) else vars(settings))
-    return import_target(str(arguments.pop("_target_")))(**arguments)
+    return import_target(str(target_of(settings)))(**arguments_of(settings))

@@ -1,7 +1,6 @@
 """The network that suits what a data set has: convolutions for images and for a text, else dense layers."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
@@ -10,6 +9,7 @@ from stages.networks.joined import Shapes
 from stages.networks.mlp import mlp
 from stages.networks.texts import text_cnn
 from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings
+from stages.targets import arguments_of
 
 
 def auto(
@@ -17,11 +17,7 @@ def auto(
 ) -> keras.Model:
     """Returns `mlp`, or `cnn` for images, or `text_cnn` for one text, with the settings that these have by default."""
     if not isinstance(input_shape, Mapping) and len(input_shape) == 3:
-        return cnn(input_shape, outputs, **_defaults(CnnSettings()))
+        return cnn(input_shape, outputs, **arguments_of(CnnSettings()))
     if isinstance(input_shape, Mapping) and categories and len(input_shape) == 1:
-        return text_cnn(input_shape, outputs, **_defaults(TextCnnSettings()), categories=categories)
-    return mlp(input_shape, outputs, **_defaults(MlpSettings()), categories=categories)
-
-
-def _defaults(settings: object) -> dict[str, Any]:
-    return {name: value for name, value in vars(settings).items() if name != "_target_"}
+        return text_cnn(input_shape, outputs, **arguments_of(TextCnnSettings()), categories=categories)
+    return mlp(input_shape, outputs, **arguments_of(MlpSettings()), categories=categories)

@@ -110,15 +110,10 @@ def _around(numbers: tf.Tensor, mean: Any = 0.0, stddev: Any = 1.0) -> tf.Tensor
 def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     @wraps(original)
     def dropout(inputs: tf.Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> tf.Tensor:
-        rows = _current()
-        if rate in (0.0, 1.0) or (rows is None and inputs.dtype == tf.float32):
+        if rate in (0.0, 1.0):
             return original(inputs, rate, noise_shape, seed)
-        if rows is None:
-            is_kept = original(tf.ones_like(inputs, tf.float32), rate, noise_shape, seed) > 0
-        else:
-            sample = tf.raw_ops.StatelessRandomUniformV2
-            is_kept = _sampled(sample, noise_dimensions(inputs, noise_shape), seed, rows) >= rate
-        return tf.where(is_kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
+        numbers = keras.random.uniform(noise_dimensions(inputs, noise_shape), dtype="float32", seed=seed)
+        return tf.where(numbers >= rate, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 
     return dropout
 

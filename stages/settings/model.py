@@ -184,11 +184,6 @@ class ModelSettings:
         """Whether the weights are in MLflow."""
         return self.weights.startswith(("runs:/", "models:/"))
 
-    @property
-    def lacks_weights(self) -> bool:
-        """Whether the weights are those of a file that is not there."""
-        return self.weights not in ("none", "imagenet") and not self.is_tracked and not is_file_or_folder(self.weights)
-
     def check(self, path: str) -> None:
         if not isinstance(self.network, Mapping) and not is_dataclass(self.network):
             raise UserError(
@@ -196,7 +191,8 @@ class ModelSettings:
                 "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
                 f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
             )
-        if self.lacks_weights:
+        is_file = self.weights not in ("none", "imagenet") and not self.is_tracked
+        if is_file and not is_file_or_folder(self.weights):
             raise UserError(
                 f"{path}.weights={self.weights} is no file",
                 "none, imagenet, a file (.h5, .weights.h5), a SavedModel, runs:/<run id>, models:/<name>/<version>",

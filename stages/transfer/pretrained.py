@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, one_line, set_untracked
 from stages.settings.model import ModelSettings
+from stages.targets import arguments_of
 
 
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
 def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     """Has keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
     backbone = backbone_of(network)
-    chosen: Mapping[str, Any] = settings if isinstance(settings, Mapping) else vars(settings)
+    chosen = arguments_of(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
         raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
