@@ -130,7 +130,7 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             if getattr(error, "errno", None) == errno.ENOSPC:  # of the cache, which says so
                 raise
             if isinstance(error, UnicodeError) or "UTF8" in str(error):
-                raise not_in_encoding(path, settings.encoding, str(path)) from error
+                raise not_in_encoding(path, settings.encoding) from error
             expected, fix = "a whole table, with a value for each column in each row", "data.on_error=skip"
             raise UserError(f"{path} cannot be read ({error})", expected, fix) from error
         tables.append(table.select(list(header.columns)))

@@ -131,6 +131,6 @@ def read_text(path: Path, encoding: str) -> str:
     try:
         return path.read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
     except UnicodeDecodeError as error:
-        raise not_in_encoding(path, encoding, str(path)) from error
+        raise not_in_encoding(path, encoding) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from omegaconf import II
 
@@ -280,13 +280,6 @@ class Header:
         return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
 
 
-def text_of(path: Path, encoding: str) -> IO[str]:
-    """Opens a text file, compressed or not."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding=encoding, newline="")
-    return path.open(encoding=encoding, newline="")
-
-
 def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None, int]:
     try:
         if format_of(path) != "csv":
@@ -296,19 +289,17 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
             if format_of(path) == "parquet":
                 return pyarrow.parquet.read_schema(path).names, None, 0  # a data set refuses names that are there twice
             return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None, 0
-        is_wide = encoding.lower().startswith(("utf16", "utf-16", "utf_16"))  # whose lines end with two bytes
-        with text_of(path, encoding if is_wide else "latin1") as file:  # the rest may be in another encoding
-            codec = "utf-8-sig" if _is_utf8(encoding) else encoding
-            texts = (line if is_wide else line.encode("latin1").decode(codec) for line in file)
-            first = next(texts, "")
+        opened: Any = gzip.open if path.suffix == ".gz" else Path.open
+        with opened(path, "rt", encoding="utf-8-sig" if _is_utf8(encoding) else encoding, newline="") as file:
+            first = file.readline()
             chosen = delimiter or max(DELIMITERS, key=first.count)
-            reader = csv.reader(chain([first], texts), delimiter=chosen)
+            reader = csv.reader(chain([first], file), delimiter=chosen)
             found = next(reader, [])
             named = enumerate(found if any(map(str.strip, found)) else [])
             columns = [re.sub(r"\r?\n|\r", " ", one) if one.strip() else f"{UNNAMED[0]}{place}" for place, one in named]
             return columns, chosen, reader.line_num
     except UnicodeError as error:
-        raise not_in_encoding(path, encoding, f"{path}: its header") from error
+        raise not_in_encoding(path, encoding) from error
     except LookupError as error:
         raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
     except (OSError, EOFError, ValueError, TypeError, csv.Error, zlib.error) as error:  # pyarrow's are among them
@@ -319,12 +310,12 @@ def _is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == "utf-8"
 
 
-def not_in_encoding(path: Path, encoding: str, where: str) -> UserError:
+def not_in_encoding(path: Path, encoding: str) -> UserError:
     """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
     with path.open("rb") as file:
         is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     other = "utf16" if is_wide else "cp1252" if _is_utf8(encoding) else "utf8"
-    return UserError(f"{where} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
+    return UserError(f"{path} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:
