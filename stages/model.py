@@ -62,7 +62,6 @@ def model(
     patterns = {name: resolve_policy(policy, strategy) for name, policy in settings.precision.layers.items()}
     policy = PrecisionSettings(policy=own, layers=patterns).lowest  # with float16 in any layer the loss is scaled
     layers = strategy.layers
-    policies: dict[str, str] = {}
     chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
     task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
     function = import_target(str(target_of(settings.network)))
@@ -74,7 +73,7 @@ def model(
             if patterns:
                 reset_names()  # a network that is built again has the same
             network = _build(function, arguments, dataset, task.outputs)
-            policies.update(set_layer_policies(network, patterns))
+            set_layer_policies(network, patterns)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
             return _scaled(scaling, dataset, network, policy)
@@ -105,7 +104,6 @@ def model(
         **{f"task_{name}": str(value) for name, value in task.described.items() if name != "primary"},
         "outputs": settings.outputs,
         "policy": own,
-        **({"layer_policies": _listed(policies)} if policies else {}),
         **({"preset": content_digest(arguments["preset"])} if isinstance(settings.network, KerasHubSettings) else {}),
         **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
     }
@@ -119,12 +117,6 @@ def model(
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
     return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on)
-
-
-def _listed(policies: Mapping[str, str]) -> str:
-    """Returns the layers of each policy, such as `mixed_bfloat16: conv2d, conv2d_1`."""
-    by_policy = {policy: [name for name in policies if policies[name] == policy] for policy in policies.values()}
-    return "; ".join(f"{policy}: {', '.join(names)}" for policy, names in by_policy.items())
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None, facts: Mapping[str, int]) -> Record:

@@ -50,29 +50,24 @@ def cast_exactly() -> None:
     wrap_backend("core", "cast", exact)
 
 
-def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> dict[str, str]:
+def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> None:
     """Give layers of `network` the policy of the first pattern that matches their names.
 
     A layer that its network gives a dtype of its own, such as a last layer in float32, keeps it unless a pattern is its
     whole name. Call it under the policy that the network was made under, before the network is part of another.
 
-    Returns:
-        The policy of each layer that a pattern has matched, by its name.
-
     Raises:
         UserError: for a pattern that has matched no layer.
     """
     computing = [each for each in all_layers(network) if not isinstance(each, (keras.Model, keras.layers.InputLayer))]
-    policies: dict[str, str] = {}
     used: set[str] = set()
     for layer in computing:
         pattern = next((pattern for pattern in patterns if fnmatchcase(layer.name, pattern)), None)
         if pattern is not None:
             used.add(pattern)
             if pattern == layer.name or layer.dtype_policy is keras.config.dtype_policy():  # not one of its own
-                layer.dtype_policy = policies[layer.name] = patterns[pattern]
+                layer.dtype_policy = patterns[pattern]
     if unused := [pattern for pattern in patterns if pattern not in used]:
         problem = f"precision.layers: {unused[0]} matches no layer, or comes after patterns that match its layers"
         names = list(dict.fromkeys(layer.name for layer in computing))
         raise UserError(problem, names, "'precision.layers={conv2d*: mixed_bfloat16}'")
-    return policies
