@@ -17,6 +17,7 @@ from stages.features.encoder import sizes
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import (
     all_layers,
+    inputs_of,
     is_built,
     keep_names,
     one_line,
@@ -215,7 +216,7 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
     specs = spec_of(dataset).inputs
     named = ", ".join(specs)
     fix = f"keras.Input({', '.join(str(tuple(spec.shape[1:])) for spec in specs.values())})"
-    whole = [str(value.dtype) for value in getattr(network, "inputs", None) or () if "float" not in str(value.dtype)]
+    whole = [str(value.dtype) for value in inputs_of(network) if "float" not in str(value.dtype)]
     if whole and scaling is not None:
         raise UserError(f"the network takes {whole[0]}, which scaled pixels are not", "an input of float32", fix)
     inputs = {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}

@@ -52,6 +52,15 @@ def nodes_of(graph: Functional) -> list[Any]:
     return [node for depth in graph._nodes_by_depth.values() for node in depth]
 
 
+def inputs_of(network: keras.Model) -> list[Any]:
+    """Returns the inputs that `network` declares, each with a `dtype`; none where it has no graph.
+
+    Keras 3.15: `Functional.inputs`, whose order is that of the flattened structure.
+    """
+    graph = graph_of(network)
+    return [] if graph is None else list(graph.inputs)
+
+
 def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
     """Sets an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
 

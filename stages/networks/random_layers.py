@@ -73,12 +73,9 @@ def prepare_random_layers() -> None:
 
 def _current() -> _Rows | None:
     """Returns the rows to draw for. In a replica outside `drawing_for_rows`, as in Keras' fit, one of equal parts."""
-    rows = _rows.get()
-    if rows is not None or not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+    rows, replica = _rows.get(), tf.distribute.get_replica_context()
+    if rows is not None or replica is None or replica.num_replicas_in_sync == 1:
         return rows
-    replica = tf.distribute.get_replica_context()
-    if replica.num_replicas_in_sync == 1:
-        return None
     return _Rows(tf.cast(replica.replica_id_in_sync_group, tf.int64), tf.constant(1, tf.int64))
 
 
