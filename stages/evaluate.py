@@ -109,17 +109,14 @@ def _beside(
 ) -> tuple[Baseline | None, list[Section]]:
     """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
     baseline, sections = None, []
-    has_baseline = settings.baseline and dataset.images is None
-    if has_baseline or settings.slices:
-        task, test, predicted = model.task, dataset.test, columns
-        if not is_told_by_columns(task):
-            test = test.take(evenly_spread(len(test), ROWS))
-            predicted = scoring(model, dataset, test)(columns_of(test))
-        tested = replace(dataset, task=task, test=test)
-    if has_baseline:
-        baseline = baseline_of(predicted, tested, settings.confidence, settings.calibration_bins)
+    tested, is_told = replace(dataset, task=model.task), is_told_by_columns(model.task)
+    if settings.baseline and is_told and dataset.images is None:
+        baseline = baseline_of(columns, tested, settings.confidence, settings.calibration_bins)
     if settings.slices:
-        sections.append(slices_of(predicted, tested, settings))
+        if not is_told:
+            test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
+            columns, tested = scoring(model, dataset, test)(columns_of(test)), replace(tested, test=test)
+        sections.append(slices_of(columns, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
     if is_wanted and dataset.encoder is not None:
         sections.append(importance_of(model, dataset, settings.confidence))

@@ -1,7 +1,6 @@
 """A baseline beside the result of a table or of texts: a standard model of scikit-learn on the same split and columns.
 
-Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others. Of a task of the
-user's whose answers scikit-learn does not know, a linear model of the encoded numbers, by the task's own loss.
+Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
 """
 
 import math
@@ -12,18 +11,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.evaluation.by_task import values_of
-from stages.evaluation.estimates import Columns
+from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.paired_tests import Interval, metric_difference
-from stages.evaluation.scored import EXAMPLES, by_example, sums_of_each
 from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset
-from stages.tasks.task import Task
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -39,12 +35,6 @@ MOST_CATEGORIES = 254
 
 WORD = r"\w+|[^\w\s]+"
 """Words of texts, and what stands between them, so that no text but a blank one is without any."""
-
-DECAY = 1e-4
-"""Factor of the squares of a linear model's weights in the loss of a task of the user's."""
-
-MOST_STEPS = 200
-"""Of its fit."""
 
 LEAST = 30
 """Test examples of which it is told which is better, at least."""
@@ -100,7 +90,7 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     The first metric of the task is compared as that of two models is: in pairs, example by example.
 
     Args:
-        predicted: of all test examples; see `stages.evaluation.scored`. bins: of the calibration error.
+        predicted: columns of a file of predictions, of all test examples. bins: of the calibration error.
     """
     train, test = dataset.train.take(evenly_spread(len(dataset.train), MOST_ROWS)), dataset.test
     columns = {
@@ -111,49 +101,15 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
     task = dataset.task
-    if EXAMPLES in predicted:
-        name = "a linear model of the encoded numbers, by the loss of the task"
-        theirs = sums_of_each(task, test, _by_own_loss(task, train, test))
-    else:
-        texts = [name for name, feature in columns.items() if feature.kind == "text"]
-        fit = (_linear if texts else _boosting)(train, test, columns)
-        known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
-        name, theirs = fit.name, {**known, **task.standard(fit, train.targets)}
-    first, second = (by_example(task, each)[np.newaxis] for each in (theirs, predicted))
+    texts = [name for name, feature in columns.items() if feature.kind == "text"]
+    fit = (_linear if texts else _boosting)(train, test, columns)
+    known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
+    theirs = {**known, **task.standard(fit, train.targets)}
+    first, second = (by_example(task.primary, each)[np.newaxis] for each in (theirs, predicted))
     difference = metric_difference(first, second, True, level=confidence)
     values = values_of(task, theirs, confidence, bins)
     higher = task.is_higher_better(task.primary)
-    return Baseline(name, values, task.primary, difference, higher, len(train), len(test), confidence)
-
-
-def _by_own_loss(task: Task, train: Split, test: Split) -> np.ndarray:
-    """Returns outputs for the test examples, linear in the encoded numbers, that the task's own loss has made."""
-    from scipy import optimize
-
-    given, asked = _with_ones(train), _with_ones(test)
-    weights = tf.ones(len(train)) if train.weights is None else tf.constant(train.weights, tf.float32)
-    shape = given.shape[1], task.outputs
-
-    @tf.function(autograph=False)
-    def loss(flat: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        matrix = tf.reshape(flat, shape)
-        losses = task.loss_of_each(tf.constant(train.targets), tf.matmul(given, matrix)) * weights
-        total = tf.reduce_sum(losses) / tf.reduce_sum(weights) + DECAY * tf.reduce_sum(tf.square(matrix))
-        return total, tf.gradients(total, flat)[0]
-
-    def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        safe_place()
-        total, gradient = loss(tf.constant(flat, tf.float32))
-        return float(total), gradient.numpy().astype(np.float64)
-
-    found = optimize.minimize(value_and_gradient, np.zeros(math.prod(shape)), jac=True, options={"maxiter": MOST_STEPS})
-    return asked @ found.x.reshape(shape).astype(np.float32)
-
-
-def _with_ones(split: Split) -> np.ndarray:
-    """Returns the encoded numbers of a split, float32 [n, d], and a column of 1."""
-    found = [column[:] for column in split.inputs.values() if column.dtype == np.float32 and len(column.shape) == 2]
-    return np.concatenate([*found, np.ones((len(split), 1), np.float32)], axis=1)
+    return Baseline(fit.name, values, task.primary, difference, higher, len(train), len(test), confidence)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Predictions as slices, importance and baselines take them: of any task, by example.
+"""Predictions as slices and importance take them: of any task, by example.
 
 Of a task whose columns in `predictions.parquet` tell its first metric, they are these columns. Of any other they are
 what each example adds to the sums of its metrics, [n, ...] by their names, and `examples`, its weight.
