@@ -67,16 +67,24 @@ def evaluate(
         write_predictions(path, test, task, scores.predictions)
         columns = read_columns(path) if has_known_columns(task) else {}  # any other measures itself
         against = None if other is None else compare_predictions(path, other, settings.confidence)
-    report = Measured(values={}, intervals={}, notes=[f"{len(test):,} test examples."])
-    if columns:
-        report = report_of(task, columns, settings.confidence, settings.calibration_bins)
+    report = report_of(task, columns, settings.confidence, settings.calibration_bins) if columns else Measured()
     baseline, sections = _beside(columns, model, dataset, settings)
     beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
-    values = {"test/loss": scores.loss, **{f"test/{name}": scores.metrics[name] for name in task.measured}}
-    notes = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
-    report = replace(report, values={**values, **report.values}, notes=notes, sections=sections)
+    values = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
+    about = (
+        f"{len(test):,} test examples. low, high: {100 * settings.confidence:g} % interval over the test examples; it "
+        "does not show how results vary with the seed."
+    )
+    said = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
+    report = replace(
+        report,
+        values={f"test/{name}": value for name, value in values.items()},
+        intervals={f"test/{name}": ends for name, ends in report.intervals.items()},
+        notes=[about, *said],
+        sections=sections,
+    )
     if folder is not None:
         files["report"] = report.write(folder)
         files["plots"] = _draw(columns, task, dataset, settings, folder)

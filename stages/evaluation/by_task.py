@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
-from stages.evaluation.estimates import ESTIMATES, Columns, Ends, interval, mean_of, number_estimates, parts_of
-from stages.evaluation.report import Measured, blank_where_nan
+from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, intervals_by, mean_of, number_estimates, parts_of
+from stages.evaluation.report import Measured, blank_where_nan, some
 from stages.evaluation.scored import EXAMPLES
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
@@ -38,8 +38,7 @@ def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dic
         return task.all_scores({name: part.sum(axis=0) for name, part in columns.items()})
     if isinstance(task, Classification):
         return metrics_of(Predicted.of(columns), bins)[0]
-    values = report_of(task, columns, confidence, bins).values
-    return {name.removeprefix("test/"): value for name, value in values.items()}
+    return {**report_of(task, columns, confidence, bins).values}
 
 
 def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
@@ -67,39 +66,22 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
     of_labels = {"f1": np.array([joint(sk.f1_score, predicted, [place], zero_division=0) for place in every])}
     parts = parts_of(len(targets), weights)
     estimates = {name: ESTIMATES[name](columns, parts) for name in ("macro_f1", "exact_match")}
-    values = {f"test/{name}": value for name, (value, _) in estimates.items()}
-    values["test/micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
+    values = {name: value for name, (value, _) in estimates.items()}
+    values["micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
     scores = (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score))
-    for name, score in scores if np.isfinite(probabilities).all() and len(ranked) else ():
+    for name, score in scores if len(ranked) else ():
         of_labels[name] = np.full(len(names), math.nan)
         for place in ranked:
             of_labels[name][place] = joint(score, probabilities, [place])
-        values[f"test/macro_{name}"] = float(of_labels[name][ranked].mean())
-        values[f"test/micro_{name}"] = joint(score, probabilities, ranked)
-    intervals = {
-        f"test/{name}": ends
-        for name, estimate in estimates.items()
-        if len(targets) >= Task.least and (ends := interval(*estimate, confidence)) is not None
-    }
-    exact = "exact_match: those of which every label is predicted."
-    notes = [f"{len(targets):,} test examples. {exact} {_told(confidence)}"]
+        values[f"macro_{name}"] = float(of_labels[name][ranked].mean())
+        values[f"micro_{name}"] = joint(score, probabilities, ranked)
+    intervals = intervals_by(estimates, confidence) if len(targets) >= Task.least else {}
     left_out = [name for place, name in enumerate(names) if place not in ranked]
-    if left_out:
-        notes.append(
-            f"all test examples are alike in {', '.join(left_out[:5])}{' …' if left_out[5:] else ''}: ROC-AUC and "
-            "average precision leave them out"
-        )
+    notes = [f"all test examples are alike in {some(left_out)}: ROC-AUC and average precision leave them out"]
     counts = (map(int, part.sum(axis=0)) for part in (targets, predicted))
     rows = zip(names, *map(blank_where_nan, of_labels.values()), *counts, strict=True)
     table = [("label", *of_labels, "examples", "predicted"), *rows]
-    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_label": table})
-
-
-def _told(confidence: float) -> str:
-    return (
-        f"low, high: {100 * confidence:g} % interval over the test examples, of {Task.least} or more; it does not show "
-        "how results vary with the seed."
-    )
+    return Measured(values=values, intervals=intervals, notes=notes if left_out else [], tables={"by_label": table})
 
 
 def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
@@ -114,22 +96,16 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
     weights = columns.get("weight")
     parts = parts_of(len(targets), weights)
     by_target = [number_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
-    values: dict[str, float] = {}
-    intervals: dict[str, Ends] = {}
+    estimates: dict[str, Estimate] = {}
     several = len(names) > 1
-    for metric, highest in (("rmse", math.inf), ("mae", math.inf), ("r2", 1.0)):
-        found = {f"test/{metric}": mean_of([part[metric] for part in by_target])}
+    for metric in ("rmse", "mae", "r2"):
+        estimates[metric] = mean_of([part[metric] for part in by_target])
         if several:
-            found |= {f"test/{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
-        for name, (value, influences) in found.items():
-            values[name] = value
-            ends = interval(value, influences, confidence, highest) if len(targets) >= Task.least else None
-            if ends is not None:
-                intervals[name] = ends
-    if np.isfinite(answers).all() and (weights is None or weights.any()):
+            estimates |= {f"{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
+    values = {name: value for name, (value, _) in estimates.items()}
+    intervals = intervals_by(estimates, confidence) if len(targets) >= Task.least else {}
+    if weights is None or weights.any():
         medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):
-            values["test/median_error" + f"/{name}" * several] = float(error)
-    units = f"rmse, mae, median_error: in the units of {', '.join(names)}."
-    notes = [f"{len(targets):,} test examples. {units} {_told(confidence)}"]
-    return Measured(values=values, intervals=intervals, notes=notes)
+            values["median_error" + f"/{name}" * several] = float(error)
+    return Measured(values=values, intervals=intervals)

@@ -8,7 +8,6 @@ The expected calibration error has none: it is biased upward by about its own sp
 `python -m benchmarks.coverage` measures how often each interval holds the truth.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +21,11 @@ from stages.evaluation.estimates import (
     Ends,
     Estimate,
     fraction_interval,
-    interval,
+    intervals_by,
     mean_estimate,
     parts_of,
 )
-from stages.evaluation.report import Measured, blank_where_nan
+from stages.evaluation.report import Measured, blank_where_nan, some
 from stages.plots.charts import drawable, plot_confusion, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.reporter import safe_place
@@ -77,9 +76,15 @@ class Predicted:
         return np.bincount(places, self.weights, self.num_classes**2).reshape(self.num_classes, -1)
 
     @cached_property
-    def ranked(self) -> np.ndarray:
+    def is_ranked(self) -> np.ndarray:
         """Whether a class can be ranked against the rest, bool [classes]: some examples have it, others not."""
         return (self.support > 0) & (self.support < self.support.sum())
+
+    @property
+    def averaged(self) -> np.ndarray:
+        """Classes that a one-vs-rest mean is of: the ranked ones; of two the second, as scikit-learn has it."""
+        classes = np.flatnonzero(self.is_ranked)
+        return classes[classes == 1] if self.num_classes == 2 else classes
 
     @cached_property
     def parts(self) -> np.ndarray:
@@ -104,11 +109,6 @@ class Predicted:
             before += (values > self.of_label) | ((values == self.of_label) & (number > self.labels))
         return before < TOP
 
-    @cached_property
-    def is_finite(self) -> bool:
-        """Whether all probabilities are numbers; where they are not, only the classes can be scored."""
-        return all(np.isfinite(row).all() for row in self.probabilities)
-
     @property
     def correct(self) -> np.ndarray:
         return self.labels == self.predicted
@@ -122,30 +122,15 @@ def report_classes(columns: Columns, names: Sequence[str], confidence: float, bi
     """
     predicted = Predicted.of(columns)
     metrics, by_class = metrics_of(predicted, bins)
-    notes = [
-        f"{len(predicted):,} test examples. low, high: {100 * confidence:g} % interval over the test examples; it "
-        "does not show how results vary with the seed. Without one: log loss of fewer than "
-        f"{LEAST_FOR_LOSS} examples, means over classes of which one has fewer than {LEAST_OF_CLASS}, and what no "
-        "example changes, such as a perfect ranking. test/ece: expected calibration error of the predicted class, "
-        f"{bins} bins of equal width; few examples overstate it, so it has none either."
-    ]
     absent = [name for name, examples in zip(names, predicted.support, strict=True) if not examples]
-    if absent:
-        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        notes.append(
-            f"the test split has no example of {len(absent)} of {len(names)} classes ({', '.join(absent[:5])}{more}): "
-            "ROC-AUC and average precision leave them out"
-        )
-    if not predicted.is_finite:
-        notes.append(
-            "the model's probabilities are not all numbers: no log loss, calibration, top-5 accuracy, ROC-AUC or "
-            "average precision"
-        )
-    values = {f"test/{name}": value for name, value in metrics.items()}
-    intervals = {f"test/{name}": ends for name, ends in intervals_of(predicted, confidence).items()}
+    notes = [
+        f"the test split has no example of {len(absent)} of {len(names)} classes ({some(absent)}): ROC-AUC and average "
+        "precision leave them out"
+    ]
     rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
     table = [("class", *by_class, "examples"), *rows]
-    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_class": table})
+    intervals = intervals_of(predicted, confidence)
+    return Measured(values=metrics, intervals=intervals, notes=notes if absent else [], tables={"by_class": table})
 
 
 def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
@@ -161,45 +146,37 @@ def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[
     from sklearn import metrics as sk  # some tenths of a second, which no other stage need wait for
 
     labels, classes, weights = predicted.labels, predicted.predicted, predicted.weights
-    of_classes = sk.precision_recall_fscore_support(
+    scores = sk.precision_recall_fscore_support(
         labels, classes, labels=range(predicted.num_classes), zero_division=0, sample_weight=weights
     )
-    of_all = sk.precision_recall_fscore_support(
-        labels, classes, average="macro", zero_division=0, sample_weight=weights
-    )
-    kinds = ("precision", "recall", "f1")
-    values = {"accuracy": float(sk.accuracy_score(labels, classes, sample_weight=weights))}
-    values |= {f"macro_{name}": float(value) for name, value in zip(kinds, of_all[:3], strict=True)}
-    by_class = dict(zip(kinds, of_classes[:3], strict=True))
-    if predicted.is_finite:
-        # The log loss depends on the label's probability alone, so the label is one of two classes here: all classes'
-        # would have to be in memory, several times.
-        ones = np.ones(len(predicted), np.int32)
-        values["log_loss"] = float(sk.log_loss(ones, predicted.of_label, labels=[0, 1], sample_weight=weights))
-        values["ece"] = calibration_error(predicted, bins)
-        if predicted.num_classes > TOP:
-            values["top5_accuracy"] = float(np.average(predicted.is_in_top, weights=weights))
-        for name, score in (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
-            by_class[name] = _one_vs_rest(score, predicted)
-            chosen = _averaged(by_class[name])
-            if not np.isnan(chosen).all():
-                values[name] = float(np.mean(chosen[~np.isnan(chosen)]))
+    by_class = dict(zip(("precision", "recall", "f1"), scores, strict=False))
+    is_there = np.union1d(labels, classes)
+    # The log loss depends on the label's probability alone, so the label is one of two classes here: all classes' would
+    # have to be in memory, several times.
+    ones = np.ones(len(predicted), np.int32)
+    values = {
+        "accuracy": float(sk.accuracy_score(labels, classes, sample_weight=weights)),
+        **{f"macro_{name}": float(part[is_there].mean()) for name, part in by_class.items()},
+        "log_loss": float(sk.log_loss(ones, predicted.of_label, labels=[0, 1], sample_weight=weights)),
+        "ece": calibration_error(predicted, bins),
+    }
+    if predicted.num_classes > TOP:
+        values["top5_accuracy"] = float(np.average(predicted.is_in_top, weights=weights))
+    for name, score in (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
+        by_class[name] = _one_vs_rest(score, predicted)
+        if len(predicted.averaged):
+            values[name] = float(np.mean(by_class[name][predicted.averaged]))
     return values, by_class
 
 
 def _one_vs_rest(score: Callable[..., float], predicted: Predicted) -> np.ndarray:
     """Returns the score of each class against the rest, float64 [classes]; nan where it is not defined."""
     by_class = np.full(predicted.num_classes, np.nan)
-    for number in np.flatnonzero(predicted.ranked):
+    for number in np.flatnonzero(predicted.is_ranked):
         is_class, probabilities = predicted.labels == number, predicted.probabilities[number]
         by_class[number] = score(is_class, probabilities, sample_weight=predicted.weights)
         safe_place()
     return by_class
-
-
-def _averaged(by_class: np.ndarray) -> np.ndarray:
-    """Returns the classes that a one-vs-rest mean is of, of [classes, …]: of two the second, as scikit-learn has it."""
-    return by_class[1:] if len(by_class) == 2 else by_class
 
 
 def calibration_error(predicted: Predicted, bins: int) -> float:
@@ -220,27 +197,23 @@ def bins_of(predicted: Predicted, bins: int) -> np.ndarray:
 def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
     """Return the lower and upper end of the interval of each metric that the predictions allow one for."""
     fractions = {"accuracy": predicted.correct}
-    if predicted.is_finite and predicted.num_classes > TOP:
+    if predicted.num_classes > TOP:
         fractions["top5_accuracy"] = predicted.is_in_top
-    found: dict[str, Ends | None] = {
-        name: fraction_interval(int(is_hit.sum()), len(predicted), confidence)
-        if predicted.weights is None
-        else interval(*mean_estimate(is_hit, predicted.parts), confidence)
-        for name, is_hit in fractions.items()
+    if predicted.weights is not None:
+        means = {name: mean_estimate(is_hit, predicted.parts) for name, is_hit in fractions.items()}
+        return intervals_by(means | estimates_of(predicted), confidence)
+    exact = {
+        name: fraction_interval(int(is_hit.sum()), len(predicted), confidence) for name, is_hit in fractions.items()
     }
-    for name, estimate in estimates_of(predicted).items():
-        found[name] = interval(*estimate, confidence, math.inf if name == "log_loss" else 1.0)
-    return {name: ends for name, ends in found.items() if ends is not None}
+    return exact | intervals_by(estimates_of(predicted), confidence)
 
 
 def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
     """Return the metrics that have an interval by influences; not those that have too few examples for one."""
-    found = _of_classes(predicted)
-    if predicted.is_finite:
-        found |= _of_rankings(predicted)
-        if len(predicted) >= LEAST_FOR_LOSS:
-            losses = -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
-            found["log_loss"] = mean_estimate(losses, predicted.parts)
+    found = _of_classes(predicted) | _of_rankings(predicted)
+    if len(predicted) >= LEAST_FOR_LOSS:
+        losses = -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
+        found["log_loss"] = mean_estimate(losses, predicted.parts)
     return found
 
 
@@ -270,7 +243,7 @@ def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
 
 def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
     """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
-    chosen = np.flatnonzero(_averaged(predicted.ranked)) + (1 if predicted.num_classes == 2 else 0)
+    chosen = predicted.averaged
     fewest = np.minimum(predicted.support, predicted.support.sum() - predicted.support)[chosen]
     if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
         return {}
@@ -321,9 +294,10 @@ def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSetti
         folder: the run's; a plot of earlier mistakes is removed.
     """
     place = folder / "plots"
-    drawn = [plot_confusion(predicted.confusion, dataset.task.names, place / "confusion.png")]
-    if predicted.is_finite:
-        drawn.append(_draw_reliability(predicted, settings.calibration_bins, place / "reliability.png"))
+    drawn = [
+        plot_confusion(predicted.confusion, dataset.task.names, place / "confusion.png"),
+        _draw_reliability(predicted, settings.calibration_bins, place / "reliability.png"),
+    ]
     path = place / "mistakes.png"
     path.unlink(missing_ok=True)
     images = dataset.images

@@ -15,6 +15,9 @@ Estimate = tuple[float, np.ndarray]
 Columns = Mapping[str, np.ndarray]
 """Columns of a file of predictions, by name; `weight` where examples have weights."""
 
+UNBOUNDED = ("log_loss", "rmse", "mae")
+"""Metrics, also of single targets, that have no largest value."""
+
 LEAST_OF_CLASS = 5
 """Examples of each class, or label, for an interval of a mean over them: of fewer one seems to have no variance."""
 
@@ -101,6 +104,15 @@ def by_example(metric: str, columns: Columns) -> np.ndarray:
     count = len(next(iter(columns.values())))
     value, influences = ESTIMATES[metric](columns, parts_of(count, weights))
     return np.nan_to_num(value + influences - influences.mean())
+
+
+def intervals_by(estimates: Mapping[str, Estimate], confidence: float) -> dict[str, Ends]:
+    """Returns the interval of each metric that has one."""
+    found = {
+        name: interval(*estimate, confidence, math.inf if name.startswith(UNBOUNDED) else 1.0)
+        for name, estimate in estimates.items()
+    }
+    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def fraction_interval(hits: int, examples: int, confidence: float) -> Ends:

@@ -36,14 +36,14 @@ class Section:
 class Measured:
     """Metrics of the test split, with their intervals.
 
-    values: by their full names; intervals: their lower and upper ends, as far as there are intervals.
-    notes: sentences on what the numbers are, and on what is missing. sections: tables beside the metrics.
+    values: by their names; intervals: their lower and upper ends, as far as there are intervals.
+    notes: sentences on what is missing. sections: tables beside the metrics.
     tables: further files, by name; rows of each, its header first.
     """
 
-    values: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    notes: Sequence[str]
+    values: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     sections: Sequence[Section] = ()
     tables: Mapping[str, Sequence[Sequence[object]]] = field(default_factory=dict)
 
@@ -66,3 +66,8 @@ class Measured:
 def blank_where_nan(values: np.ndarray) -> list[object]:
     """Returns numbers for a table, nothing where one is not defined."""
     return ["" if math.isnan(value) else float(value) for value in values]
+
+
+def some(names: Sequence[str]) -> str:
+    """Returns the first five names, and how many more there are."""
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"

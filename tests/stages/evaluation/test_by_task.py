@@ -29,18 +29,18 @@ def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) ->
     given = {"sample_weight": weights}
     ranked = targets[:, :2], probabilities[:, :2]  # the third label has no positive
     expected = {
-        "test/macro_f1": sk.f1_score(targets, predicted, average="macro", zero_division=0, **given),
-        "test/micro_f1": sk.f1_score(targets, predicted, average="micro", **given),
-        "test/exact_match": sk.accuracy_score(targets, predicted, **given),
-        "test/macro_roc_auc": sk.roc_auc_score(*ranked, **given),
-        "test/micro_roc_auc": sk.roc_auc_score(*ranked, average="micro", **given),
-        "test/macro_average_precision": sk.average_precision_score(*ranked, **given),
-        "test/micro_average_precision": sk.average_precision_score(*ranked, average="micro", **given),
+        "macro_f1": sk.f1_score(targets, predicted, average="macro", zero_division=0, **given),
+        "micro_f1": sk.f1_score(targets, predicted, average="micro", **given),
+        "exact_match": sk.accuracy_score(targets, predicted, **given),
+        "macro_roc_auc": sk.roc_auc_score(*ranked, **given),
+        "micro_roc_auc": sk.roc_auc_score(*ranked, average="micro", **given),
+        "macro_average_precision": sk.average_precision_score(*ranked, **given),
+        "micro_average_precision": sk.average_precision_score(*ranked, average="micro", **given),
     }
     assert dict(report.values) == pytest.approx(expected, rel=1e-12)
-    low, high = report.intervals["test/exact_match"]
-    assert low < report.values["test/exact_match"] < high
-    assert "never: ROC-AUC" in report.notes[1]
+    low, high = report.intervals["exact_match"]
+    assert low < report.values["exact_match"] < high
+    assert "never: ROC-AUC" in report.notes[0]
     report.write(tmp_path)
     lines = (tmp_path / "test_by_label.csv").read_text().splitlines()
     assert lines[0] == "label,f1,roc_auc,average_precision,examples,predicted"
@@ -53,7 +53,7 @@ def test_a_rare_label_allows_neither_interval_nor_verdict(positives: int, weight
     weights = np.where(np.arange(400) == 0, weight, 1.0)
     columns = {"target": targets, "probabilities": targets.astype(np.float32), "weight": weights}
     first, second = ({**columns, "predicted": np.roll(targets, shift, axis=0)} for shift in (3, 40))
-    assert ("test/macro_f1" in report_labels(first, NAMES[:2], 0.95).intervals) == is_told
+    assert ("macro_f1" in report_labels(first, NAMES[:2], 0.95).intervals) == is_told
     values = [by_example("macro_f1", one)[np.newaxis] for one in (first, second)]
     found = metric_difference(values[0], values[1], True)
     assert found.excludes_zero == is_told
@@ -66,11 +66,11 @@ def test_a_single_label_is_a_label_and_one_without_weighed_positives_is_not_rank
     columns = {"target": targets[:, :2], "predicted": predicted[:, :2], "probabilities": probabilities[:, :2]}
     values = report_labels({**columns, "weight": weights}, NAMES[:2], 0.95).values
     one = targets[:, 0], probabilities[:, 0]
-    assert values["test/macro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one, sample_weight=weights))
+    assert values["macro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one, sample_weight=weights))
     values = report_labels({name: part[:, :1] for name, part in columns.items()}, NAMES[:1], 0.95).values
     f1 = sk.f1_score(targets[:, 0], predicted[:, 0])
-    assert [values[f"test/{kind}_f1"] for kind in ("macro", "micro")] == pytest.approx([f1, f1])
-    assert values["test/micro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one))
+    assert [values[f"{kind}_f1"] for kind in ("macro", "micro")] == pytest.approx([f1, f1])
+    assert values["micro_roc_auc"] == pytest.approx(sk.roc_auc_score(*one))
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -83,13 +83,13 @@ def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
     scores = {"rmse": sk.root_mean_squared_error, "mae": sk.mean_absolute_error, "r2": sk.r2_score}
     for name, score in (scores | {"median_error": sk.median_absolute_error}).items():
         each = score(*pair, multioutput="raw_values", sample_weight=weights)
-        assert [report.values[f"test/{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
+        assert [report.values[f"{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
 
 
 def test_examples_without_a_weight_have_no_median_error() -> None:
     columns = {name: RANDOM.normal(size=(20, 1)) for name in ("target", "prediction")}
     values = report_numbers({**columns, "weight": np.zeros(20)}, ("a",), 0.95).values
-    assert "test/median_error" not in values
+    assert "median_error" not in values
 
 
 def test_influences_are_derivatives_by_the_weight() -> None:

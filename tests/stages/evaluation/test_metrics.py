@@ -89,16 +89,6 @@ def test_a_single_class_has_no_ranking(classes: int, tmp_path: Path) -> None:
         assert all(np.isfinite(value).all() for value in values.values())
 
 
-def test_probabilities_that_are_no_numbers_leave_the_classes(tmp_path: Path) -> None:
-    labels = np.arange(30) % 3
-    values = made.probabilities(labels, 3)
-    values[7, 1] = np.nan
-    whole = made.read(tmp_path, labels, values)
-    names = {"accuracy", "macro_precision", "macro_recall", "macro_f1"}
-    found = metrics_of(whole, BINS)[0]
-    assert found.keys() == intervals_of(whole, 0.95).keys() == names
-
-
 def test_bins_and_their_gaps_are_those_of_scikit_learn(tmp_path: Path) -> None:
     labels = np.random.default_rng(1).integers(4, size=400)
     whole = made.read(tmp_path, labels, made.probabilities(labels, 4))
