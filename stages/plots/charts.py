@@ -96,22 +96,18 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     """Draws a confusion matrix, sums of weights [classes, classes], rows true and columns predicted; returns `path`."""
     size = len(class_names)
     names = drawable(class_names) if size <= 40 else []
-    longest = max((font(10).getlength(name) / 72 for name in names), default=0.3)  # inches of ten points
-    slanted = any(len(name) > 2 for name in names)
-    inside = 1.6 + 0.4 * min(size, 40)
-    left = 0.5 + longest
-    below = 0.55 + (0.75 * longest if slanted else 0.2)
-    rest = 0.15
-    width, height = left + inside + rest, below + inside + rest
-    figure = _figure(width, height)
-    axes = figure.add_axes((left / width, below / height, inside / width, inside / height))
+    longest = max(map(len, names), default=2)
+    margin, rest = 0.5 + 0.09 * longest, 0.15  # inches
+    side = margin + 1.6 + 0.4 * min(size, 40) + rest
+    figure = _figure(side, side)
+    figure.subplots_adjust(left=margin / side, bottom=margin / side, right=1 - rest / side, top=1 - rest / side)
+    axes = figure.subplots()
     of_class = confusion.sum(axis=1, keepdims=True)
     fractions = confusion / np.where(of_class > 0, of_class, 1)
     axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if names:
-        side = "right" if slanted else "center"
-        axes.set_xticks(range(size), names, rotation=45 if slanted else 0, ha=side, parse_math=False)
+        axes.set_xticks(range(size), names, rotation=90 if longest > 2 else 0, parse_math=False)
         axes.set_yticks(range(size), names, parse_math=False)
         for row, column in np.argwhere(confusion):
             color = "white" if fractions[row, column] > 0.5 else "black"
