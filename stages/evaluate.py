@@ -6,16 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.collectives import is_chief
-from stages.data.columns import evenly_spread
 from stages.evaluation.baseline import Baseline, baseline_of
-from stages.evaluation.by_column import importance_of, is_quick, slices_of
-from stages.evaluation.by_task import report_of
+from stages.evaluation.by_column import check_task, importance_of, is_quick, slices_of
+from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.evaluation.predictions import NAME, check_comparable, compare_predictions, read_columns, write_predictions
 from stages.evaluation.report import Measured, Section
-from stages.evaluation.scored import ROWS, columns_of, has_known_columns, is_told_by_columns, scoring
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
 from stages.plots.charts import plot_differences, plot_numbers
@@ -52,6 +50,7 @@ def evaluate(
     """
     model, reporter = trained.model, reporter or Reporter()
     task, test = model.task, dataset.test
+    check_task(task, settings)
     scorer = Scorer(strategy, model)
     batch_size = settings.batch_size or min(BATCH, scorer.most)
     scores = scorer.score(test, batch_size, predicts=True)
@@ -116,14 +115,13 @@ def _beside(
     columns: Columns, model: Model, dataset: Dataset, settings: EvaluateSettings
 ) -> tuple[Baseline | None, list[Section]]:
     """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
-    baseline, sections = None, []
-    tested, is_told = replace(dataset, task=model.task), is_told_by_columns(model.task)
-    if settings.baseline and is_told and dataset.images is None:
+    if not columns:
+        return None, []
+    baseline, tested = None, replace(dataset, task=model.task)
+    sections: list[Section] = []
+    if settings.baseline and dataset.images is None:
         baseline = baseline_of(columns, tested, settings.confidence, settings.calibration_bins)
     if settings.slices:
-        if not is_told:
-            test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-            columns, tested = scoring(model, dataset, test)(columns_of(test)), replace(tested, test=test)
         sections.append(slices_of(columns, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
     if is_wanted and dataset.encoder is not None:

@@ -299,10 +299,14 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
 
                 check_slices(result, settings.slices)
         if isinstance(result, Model) and dataset is not None:
-            if isinstance(settings, EvaluateSettings) and settings.against is not None:
-                from stages.evaluation.predictions import check_comparable
+            if isinstance(settings, EvaluateSettings):
+                from stages.evaluation.by_column import check_task
 
-                check_comparable(settings.against, dataset.test, result.task)
+                check_task(result.task, settings)
+                if settings.against is not None:
+                    from stages.evaluation.predictions import check_comparable
+
+                    check_comparable(settings.against, dataset.test, result.task)
             if isinstance(settings, ExportSettings):
                 from stages.export import check_formats
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
-from stages.evaluation.by_task import values_of
-from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.by_task import metric_of, values_of
+from stages.evaluation.estimates import ERRORS, Columns, by_example
 from stages.evaluation.paired_tests import Interval, metric_difference
 from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
@@ -87,7 +87,7 @@ class Baseline:
 def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
     """Returns the baseline, compared with a network's predictions; None where no column is one it can take.
 
-    The first metric of the task is compared as that of two models is: in pairs, example by example.
+    The metric is compared as that of two models is: in pairs, example by example.
 
     Args:
         predicted: columns of a file of predictions, of all test examples. bins: of the calibration error.
@@ -100,16 +100,15 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
-    task = dataset.task
+    task, metric = dataset.task, metric_of(dataset.task)
     texts = [name for name, feature in columns.items() if feature.kind == "text"]
     fit = (_linear if texts else _boosting)(train, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
-    first, second = (by_example(task.primary, each)[np.newaxis] for each in (theirs, predicted))
+    first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, predicted))
     difference = metric_difference(first, second, True, level=confidence)
     values = values_of(task, theirs, confidence, bins)
-    higher = task.is_higher_better(task.primary)
-    return Baseline(fit.name, values, task.primary, difference, higher, len(train), len(test), confidence)
+    return Baseline(fit.name, values, metric, difference, metric not in ERRORS, len(train), len(test), confidence)
 
 
 @dataclass(frozen=True)

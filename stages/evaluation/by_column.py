@@ -1,21 +1,24 @@
 """A test by its columns: the metrics of each of their values (slices), and how much the network needs them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from stages.data.columns import evenly_spread
+from stages.data.examples import network_dtype, network_input
+from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.by_task import values_of
-from stages.evaluation.estimates import Columns, Ends, fraction_interval, interval
+from stages.evaluation.by_task import has_known_columns, metric_of, values_of
+from stages.evaluation.estimates import ERRORS, Columns, Ends, by_example, fraction_interval, interval
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.report import Section
-from stages.evaluation.scored import by_example, columns_of, scoring
 from stages.features.kinds import texts_of
+from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
 from stages.settings.results import EvaluateSettings
+from stages.tasks.task import Task
 
 BINS = 5
 """Quantiles of a number, at most."""
@@ -39,6 +42,14 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     return {column: names[column] for column in columns}
 
 
+def check_task(task: Task, settings: EvaluateSettings) -> None:
+    """Raises UserError for slices or importance of columns with a task whose answers nobody knows."""
+    if (settings.slices or settings.importance) and not has_known_columns(task):
+        problem = f"evaluate.slices or evaluate.importance with {type(task).__name__}, whose answers are its own"
+        expected = "a task that answers as classification, multi_label or regression"
+        raise UserError(problem, expected, "evaluate.slices=[] evaluate.importance=false")
+
+
 def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:
     """Returns a row for each slice of the test split: its examples, its metrics, and whether it differs from the rest.
 
@@ -46,23 +57,23 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     (Bonferroni). Slices of too few examples come last.
 
     Args:
-        predicted: of all test examples; see `stages.evaluation.scored`.
+        predicted: known columns of a file of predictions.
     """
-    task = dataset.task
+    task, metric = dataset.task, metric_of(dataset.task)
     least = task.least
-    sign = 1 if task.is_higher_better(task.primary) else -1
+    sign = -1 if metric in ERRORS else 1
     found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
     for column, name in check_slices(dataset, settings.slices).items():
         groups = list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name].kind))
         level = 1 - (1 - settings.confidence) / len(groups)
         for value, rows in groups:
             of_slice = {key: values[rows] for key, values in predicted.items()}
-            compared = _with_labels_of(predicted, rows) if task.primary == "macro_f1" else predicted
-            own = by_example(task, {key: values[rows] for key, values in compared.items()})
+            compared = _with_labels_of(predicted, rows) if metric == "macro_f1" else predicted
+            own = by_example(metric, {key: values[rows] for key, values in compared.items()})
             is_told = min(rows.sum(), len(rows) - rows.sum()) >= least
             verdict = "cannot tell"
             if is_told:
-                rest = by_example(task, {key: values[~rows] for key, values in compared.items()})
+                rest = by_example(metric, {key: values[~rows] for key, values in compared.items()})
                 difference = mean_difference(rest, own, False, None, level)
                 if difference is not None and difference.excludes_zero:
                     verdict = "better" if sign * difference.difference > 0 else "worse"
@@ -72,22 +83,20 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
             found.append(((not is_told, sign * float(own.mean())), row, metrics))
             safe_place()
     found.sort(key=lambda part: part[0])
-    names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != task.primary)
+    names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != metric)
     rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
     note = (
-        f"low, high: {100 * settings.confidence:g} % interval of {task.primary}. than the rest: "
-        f"whether {task.primary} differs from that of all other test examples, by an interval that allows for the "
+        f"low, high: {100 * settings.confidence:g} % interval of {metric}. than the rest: "
+        f"whether {metric} differs from that of all other test examples, by an interval that allows for the "
         f"number of slices; of fewer than {least} examples nothing is told."
     )
-    header = ["slice", "examples", task.primary, "low", "high", "than the rest", *names]
+    header = ["slice", "examples", metric, "low", "high", "than the rest", *names]
     return Section("slices", "Slices, the worst first", note, [header, *rows_of])
 
 
 def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
     """Returns `predicted` without the labels that no example of `rows` has or is said to have: they have no F1."""
-    known = {name: predicted[name] for name in ("target", "predicted") if name in predicted}
-    if len(known) < 2:  # of a task of one's own
-        return predicted
+    known = {name: predicted[name] for name in ("target", "predicted")}
     is_there = np.logical_or(*(values[rows] for values in known.values())).any(axis=0)
     if not is_there.any():
         return predicted
@@ -145,20 +154,20 @@ def is_quick(dataset: Dataset) -> bool:
 
 
 def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
-    """Returns a row for each column: by how much `task.primary` is worse with it permuted, with the interval.
+    """Returns a row for each column: by how much `metric_of` is worse with it permuted, with the interval.
 
     Source: Breiman, Random Forests, Machine Learning 45, 2001; the permutations are always the same.
     """
-    task, test = model.task, dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    columns = columns_of(test)
-    score = scoring(model, dataset, test)
+    metric, test = metric_of(model.task), dataset.test.take(evenly_spread(len(dataset.test), ROWS))
+    columns = {name: tf.constant(column[:]) for name, column in test.features.items()}
+    score = _scoring(model, dataset, test)
 
     def of_examples(permuted: dict[str, tf.Tensor]) -> np.ndarray:
-        values = by_example(task, score({**columns, **permuted}))
+        values = by_example(metric, score({**columns, **permuted}))
         safe_place()
         return values.astype(np.float64)
 
-    base, sign = of_examples({}), -1 if task.is_higher_better(task.primary) else 1
+    base, sign = of_examples({}), 1 if metric in ERRORS else -1
     random = np.random.default_rng(0)
     orders = [random.permutation(len(test)) for _ in range(REPEATS)]
     found: list[tuple[str, Interval]] = []
@@ -169,10 +178,33 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
     found.sort(key=lambda part: -part[1].difference)
     note = (
-        f"by how much {task.primary} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
+        f"by how much {metric} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
         f"test examples. low, high: {100 * confidence:g} % interval. Columns that say the same share their importance."
     )
-    change = "loss" if task.is_higher_better(task.primary) else "rise"
-    header = ("column", f"{change} of {task.primary}", "low", "high")
+    change = "rise" if metric in ERRORS else "loss"
+    header = ("column", f"{change} of {metric}", "low", "high")
     table = [(name, part.difference, part.low, part.high) for name, part in found]
     return Section("importance", "Importance of columns", note, [header, *table])
+
+
+def _scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
+    """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
+    task, network, encoder = model.task, model.on_one_device().network, dataset.encoder
+    known = {task.target: np.asarray(split.targets)}
+    known |= {"weight": split.weights} if split.weights is not None else {}
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
+        inputs = columns if encoder is None else encoder(columns, training=False)
+        given = {name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()}
+        return task.predict(network(network_input(given), training=False))
+
+    def scored(columns: Mapping[str, tf.Tensor]) -> Columns:
+        batch = scoring_batch(network)
+        parts = [
+            predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
+            for start in range(0, len(split), batch)
+        ]
+        return {**known, **task.columns(np.concatenate(parts))}
+
+    return scored

@@ -1,7 +1,7 @@
 """Metrics of predictions by what is predicted: classes, labels (by scikit-learn, macro and micro), numbers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,30 @@ import numpy as np
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
 from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, intervals_by, mean_of, number_estimates, parts_of
 from stages.evaluation.report import Measured, blank_where_nan, some
-from stages.evaluation.scored import EXAMPLES
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
 from stages.tasks.task import Task
+
+STANDARD: Mapping[str, type[Task]] = {task.kind: task for task in (Classification, MultiLabel, Regression)}
+"""The project's tasks by their kinds."""
+
+
+def has_known_columns(task: Task) -> bool:
+    """Returns whether predictions have the columns of the project's task that `task` extends."""
+    if task.kind not in STANDARD:
+        return False
+    expected, found = (
+        {name: column.shape for name, column in one.columns(np.zeros((1, one.width), np.float32)).items()}
+        for one in (STANDARD[task.kind](task.names), task)
+    )
+    return expected.items() <= found.items() and task.target == STANDARD[task.kind].target
+
+
+def metric_of(task: Task) -> str:
+    """Returns the metric that known columns tell of any examples: the first one of the task, or of its kind."""
+    known = STANDARD[task.kind].metrics
+    return task.primary if task.primary in known else known[0]
 
 
 def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:
@@ -29,13 +49,7 @@ def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Mea
 
 
 def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dict[str, float]:
-    """Returns the metrics of predictions by name, without intervals of classes, which take longest.
-
-    Args:
-        columns: of a file, or sums; see `stages.evaluation.scored`.
-    """
-    if EXAMPLES in columns:
-        return task.all_scores({name: part.sum(axis=0) for name, part in columns.items()})
+    """Returns the metrics of predictions by name, without intervals of classes, which take longest."""
     if isinstance(task, Classification):
         return metrics_of(Predicted.of(columns), bins)[0]
     return {**report_of(task, columns, confidence, bins).values}
@@ -90,11 +104,8 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
     Args:
         columns: `target` and `prediction`, float32 [n, k] each, and `weight`, if any.
     """
-    from sklearn.metrics import median_absolute_error  # some tenths of a second
-
     targets, answers = (np.asarray(columns[name], np.float64) for name in ("target", "prediction"))
-    weights = columns.get("weight")
-    parts = parts_of(len(targets), weights)
+    parts = parts_of(len(targets), columns.get("weight"))
     by_target = [number_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
     estimates: dict[str, Estimate] = {}
     several = len(names) > 1
@@ -104,8 +115,4 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
             estimates |= {f"{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
     values = {name: value for name, (value, _) in estimates.items()}
     intervals = intervals_by(estimates, confidence) if len(targets) >= Task.least else {}
-    if weights is None or weights.any():
-        medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
-        for name, error in zip(names, medians, strict=True):
-            values["median_error" + f"/{name}" * several] = float(error)
     return Measured(values=values, intervals=intervals)

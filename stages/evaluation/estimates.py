@@ -15,8 +15,8 @@ Estimate = tuple[float, np.ndarray]
 Columns = Mapping[str, np.ndarray]
 """Columns of a file of predictions, by name; `weight` where examples have weights."""
 
-UNBOUNDED = ("log_loss", "rmse", "mae")
-"""Metrics, also of single targets, that have no largest value."""
+ERRORS = ("log_loss", "rmse", "mae")
+"""Metrics, also of single targets, of which less is better; they have no largest value."""
 
 LEAST_OF_CLASS = 5
 """Examples of each class, or label, for an interval of a mean over them: of fewer one seems to have no variance."""
@@ -84,14 +84,6 @@ ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
 }
 """The metrics by which two models are compared in pairs, from the columns of their predictions."""
 
-_OF_LABELS, _OF_NUMBERS = ("target", "predicted", "probabilities"), ("target", "prediction")
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(ESTIMATES, _OF_NUMBERS),
-    **dict.fromkeys(("macro_f1", "exact_match"), _OF_LABELS),
-    "accuracy": ("label", "predicted", "probabilities"),
-}
-"""Those that a comparison by each metric reads; predictions of a task of the user's may have other columns."""
-
 
 def by_example(metric: str, columns: Columns) -> np.ndarray:
     """Returns a value of each example, [n], whose mean is the metric; the metric alone, [1], where nobody can tell.
@@ -109,7 +101,7 @@ def by_example(metric: str, columns: Columns) -> np.ndarray:
 def intervals_by(estimates: Mapping[str, Estimate], confidence: float) -> dict[str, Ends]:
     """Returns the interval of each metric that has one."""
     found = {
-        name: interval(*estimate, confidence, math.inf if name.startswith(UNBOUNDED) else 1.0)
+        name: interval(*estimate, confidence, math.inf if name.startswith(ERRORS) else 1.0)
         for name, estimate in estimates.items()
     }
     return {name: ends for name, ends in found.items() if ends is not None}

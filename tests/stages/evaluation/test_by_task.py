@@ -81,15 +81,9 @@ def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
     columns = dict(zip(("target", "prediction"), pair, strict=True)) | ({} if weights is None else {"weight": weights})
     report = report_numbers(columns, ("a", "b"), 0.95)
     scores = {"rmse": sk.root_mean_squared_error, "mae": sk.mean_absolute_error, "r2": sk.r2_score}
-    for name, score in (scores | {"median_error": sk.median_absolute_error}).items():
+    for name, score in scores.items():
         each = score(*pair, multioutput="raw_values", sample_weight=weights)
         assert [report.values[f"{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
-
-
-def test_examples_without_a_weight_have_no_median_error() -> None:
-    columns = {name: RANDOM.normal(size=(20, 1)) for name in ("target", "prediction")}
-    values = report_numbers({**columns, "weight": np.zeros(20)}, ("a",), 0.95).values
-    assert "median_error" not in values
 
 
 def test_influences_are_derivatives_by_the_weight() -> None:

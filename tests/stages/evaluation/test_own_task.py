@@ -1,4 +1,4 @@
-"""A task of the user's alone: slices and importance follow from the sums of its metrics."""
+"""A task of the user's: by its own metrics, and beside them by those of the project's task that it extends."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from stages.errors import UserError
 from stages.evaluate import evaluate
-from stages.evaluation import estimates
-from stages.evaluation.scored import by_example, sums_of_each
 from stages.export import export
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
@@ -21,8 +20,7 @@ from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.train import AutoTaskSettings, RegressionSettings
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
-from stages.train import train
-from tests.stages.experiments import adam, built_of, one_device, settings, table_of
+from tests.stages.experiments import built_of, one_device, table_of
 
 ROWS = 900
 
@@ -75,51 +73,57 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return normalize(data, NormalizeSettings())
 
 
-def test_slices_and_importance_follow_from_the_protocol(data: Dataset, tmp_path: Path) -> None:
-    task = AutoTaskSettings(_target_=f"{__name__}.Counts")
-    where = one_device()
-    built = built_of(MlpSettings(hidden=[16]), data, where, task=task)
-    trained = train(built, data, where, settings(epochs=25, optimizer=adam(learning_rate=0.02)))
-    found = evaluate(trained, data, where, EvaluateSettings(slices=["town"], importance=True), tmp_path)
+class Near(Regression):
+    """Numbers, compared by how many are near the target."""
+
+    primary: ClassVar[str] = "near"
+    metrics: ClassVar[tuple[str, ...]] = ("near",)
+    higher: ClassVar[tuple[str, ...]] = metrics
+
+    @property
+    def sums(self) -> Mapping[str, tuple[int, ...]]:
+        return {"near": ()}
+
+    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+        error = tf.abs(outputs - self.standardized(targets, outputs.dtype))[:, 0]
+        return {"near": tf.reduce_sum(tf.cast(error < 0.5, weights.dtype) * weights)}
+
+    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
+        return {"near": float(sums["near"] / sums["examples"])}
+
+
+def trained_of(name: str, data: Dataset) -> Trained:
+    task = AutoTaskSettings(_target_=f"{__name__}.{name}")
+    return Trained(built_of(MlpSettings(hidden=[4]), data, one_device(), task=task), (), 1, 0)
+
+
+def test_a_task_of_answers_of_its_own_is_measured_by_its_metrics_alone(data: Dataset, tmp_path: Path) -> None:
+    trained, where = trained_of("Counts", data), one_device()
+    found = evaluate(trained, data, where, EvaluateSettings(), tmp_path)
+    assert found.record.metrics.keys() == {"test/loss", "test/deviance"}
+    assert not (tmp_path / "test_importance.csv").exists()
+    for settings in (EvaluateSettings(slices=["town"]), EvaluateSettings(importance=True)):
+        with pytest.raises(UserError, match=r"with Counts, whose answers are its own.*evaluate\.slices=\[\]"):
+            evaluate(trained, data, where, settings, tmp_path)
+
+
+def test_a_task_with_a_metric_of_its_own_is_compared_by_that_of_its_kind(data: Dataset, tmp_path: Path) -> None:
+    found = evaluate(trained_of("Near", data), data, one_device(), EvaluateSettings(slices=["town"]), tmp_path)
     metrics = found.record.metrics
-    assert metrics["test/deviance"] == pytest.approx(found.metrics["deviance"])
-    assert not any(name.startswith("baseline/") for name in metrics)
-    importance = pd.read_csv(tmp_path / "test_importance.csv")
-    assert importance.column[0] == "speed"
-    assert importance.low[0] > 0
+    assert metrics["test/near"] == found.metrics["near"]
+    assert metrics["baseline/rmse"] + metrics["baseline/rmse_difference"] == pytest.approx(metrics["test/rmse"])
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
     assert (slices.index[0], slices.loc["town: wild", "than the rest"]) == ("town: wild", "worse")
-    whole = np.average(slices.deviance, weights=slices.examples)
-    assert whole == pytest.approx(found.metrics["deviance"], rel=1e-5)
+    assert np.average(slices.rmse**2, weights=slices.examples) == pytest.approx(metrics["test/rmse"] ** 2)
+    assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "rise of rmse"
 
 
 def test_a_task_with_another_answer_than_the_one_that_it_extends_measures_itself(data: Dataset, tmp_path: Path) -> None:
-    task = AutoTaskSettings(_target_=f"{__name__}.Rates")
-    where = one_device()
-    trained = Trained(built_of(MlpSettings(hidden=[4]), data, where, task=task), (), 1, 0)
-    found = evaluate(trained, data, where, EvaluateSettings(baseline=False), tmp_path)
+    trained = trained_of("Rates", data)
+    found = evaluate(trained, data, one_device(), EvaluateSettings(baseline=False), tmp_path)
     assert found.record.metrics.keys() >= {"test/deviance"}
     assert "test/rmse" not in found.record.metrics
     formats = {"saved_model": {"_target_": "stages.exporters.saved_model.SavedModel"}}
     exported = export(trained, data, ExportSettings(formats=formats, reload="here"), tmp_path)
     assert [*exported.answers] == ["rate"]
     assert exported.max_abs_diff < 1e-5
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_values_by_sums_are_those_by_columns(data: Dataset, weighted: bool) -> None:
-    """The jackknife leaves examples out, estimates differentiate: they differ by the order of 1/n."""
-    test, task = data.test, data.task
-    assert isinstance(task, Regression)
-    random = np.random.default_rng(3)
-    weights = random.uniform(0.5, 2, len(test)) if weighted else None
-    split = type(test)(test.features, test.targets, weights=weights)
-    answers = (test.targets + random.normal(size=test.targets.shape)).astype(np.float32)
-    outputs = task.standardized(tf.constant(answers), tf.float32).numpy()
-    sums = sums_of_each(task, split, outputs)
-    columns = {"target": test.targets, "prediction": answers} | ({} if weights is None else {"weight": weights})
-    expected = estimates.by_example("rmse", columns)
-    values = by_example(task, sums)
-    summed = {name: part.sum(axis=0) for name, part in sums.items()}
-    assert task.all_scores(summed)["rmse"] == pytest.approx(expected.mean(), rel=1e-4)
-    np.testing.assert_allclose(values, expected, atol=0.02 * np.ptp(expected))
