@@ -1,8 +1,7 @@
 """The `evaluate` stage: the trained model on the test split."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.collectives import is_chief
@@ -12,7 +11,7 @@ from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.evaluation.predictions import NAME, check_comparable, compare_predictions, read_columns, write_predictions
+from stages.evaluation.predictions import NAME, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
@@ -42,7 +41,7 @@ def evaluate(
 ) -> Evaluation:
     """Returns the metrics of the test split, every example counted once.
 
-    All but the loss are computed from the file of predictions. Of several workers only the chief does it: the others
+    All but the loss are computed from the predictions. Of several workers only the chief does it: the others
     have no predictions, and record nothing.
 
     Args:
@@ -57,18 +56,13 @@ def evaluate(
     assert scores.predictions is not None
     if not is_chief(strategy):  # has computed its part of them
         return Evaluation(scores.loss, scores.metrics)
-    other = None if settings.against is None else check_comparable(settings.against, test, task)
     files: dict[str, Any] = {}
-    with TemporaryDirectory() as scratch:
-        path = Path(scratch) / NAME
-        if folder is not None and settings.predictions:
-            files[""] = path = folder / NAME
-        write_predictions(path, test, task, scores.predictions)
-        columns = read_columns(path) if has_known_columns(task) else {}  # any other measures itself
-        against = None if other is None else compare_predictions(path, other, settings.confidence)
+    if folder is not None and settings.predictions:
+        files[""] = folder / NAME
+        write_predictions(folder / NAME, test, task, scores.predictions)
+    columns = columns_of(test, task, scores.predictions) if has_known_columns(task) else {}  # any other measures itself
     report = report_of(task, columns, settings.confidence, settings.calibration_bins) if columns else Measured()
     baseline, sections = _beside(columns, model, dataset, settings)
-    beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
     values = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
@@ -76,7 +70,7 @@ def evaluate(
         f"{len(test):,} test examples. low, high: {100 * settings.confidence:g} % interval over the test examples; it "
         "does not show how results vary with the seed."
     )
-    said = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
+    said = [*report.notes, *([baseline.sentence] if baseline else []), *drift.sentences("the test examples")]
     report = replace(
         report,
         values={f"test/{name}": value for name, value in values.items()},
@@ -100,13 +94,10 @@ def evaluate(
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
         summary["confidence"] = settings.confidence
-    for part in beside:
-        metrics |= part.metrics
+    if baseline is not None:
+        metrics |= baseline.metrics
     if moved := drift.moved():
         summary["drift"] = moved
-    if against is not None:
-        facts = asdict(against)
-        summary["against"] = {**facts, against.metric: facts.pop("difference")}
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.metrics, record)
 

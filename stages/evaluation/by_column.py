@@ -12,6 +12,7 @@ from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns, metric_of, values_of
 from stages.evaluation.estimates import ERRORS, Columns, Ends, by_example, fraction_interval, interval
 from stages.evaluation.paired_tests import Interval, mean_difference
+from stages.evaluation.predictions import columns_of
 from stages.evaluation.report import Section
 from stages.features.kinds import texts_of
 from stages.networks.complexity import scoring_batch
@@ -190,8 +191,6 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
 def _scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
     """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
     task, network, encoder = model.task, model.on_one_device().network, dataset.encoder
-    known = {task.target: np.asarray(split.targets)}
-    known |= {"weight": split.weights} if split.weights is not None else {}
 
     @tf.function(reduce_retracing=True, autograph=False)
     def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -205,6 +204,6 @@ def _scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[
             predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
             for start in range(0, len(split), batch)
         ]
-        return {**known, **task.columns(np.concatenate(parts))}
+        return columns_of(split, task, np.concatenate(parts))
 
     return scored

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.data.split import Split
-from stages.errors import UserError
-from stages.evaluation.estimates import COLUMNS, ESTIMATES, by_example
+from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
-from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, is_same_test_set, numbers_of
+from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import LOWER_IS_BETTER, Task
 
 NAME = "predictions.parquet"
-
-SETTING = "evaluate.against"
 
 CLASSES = "class_names"
 
@@ -51,12 +48,18 @@ def read_by_example(path: Path) -> tuple[str, np.ndarray]:
     Raises:
         KeyError: where nothing is known of each example for that metric.
     """
-    metric = _metric_of(path)
+    metric = (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
     return metric, by_example(metric, read_columns(path, ("example", "file", "probabilities")))
 
 
-def _metric_of(path: Path) -> str:
-    return (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
+def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the columns of predictions of `split`, as `read_columns` does of their file.
+
+    Args:
+        values: what `Task.predict` returns for each example, float32 [n, width].
+    """
+    weights = {} if split.weights is None else {"weight": split.weights}
+    return {**weights, task.target: np.asarray(split.targets), **task.columns(values)}
 
 
 def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) -> None:
@@ -68,14 +71,12 @@ def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) 
     first metric and the facts of `facts_of` are in the metadata of the file's schema.
 
     Args:
-        values: what `Task.predict` returns for each example, float32 [n, width].
+        values: see `columns_of`.
     """
     columns = {"example": numbers_of(split)}
     if split.files is not None:
         columns["file"] = np.array(split.files, object)
-    if split.weights is not None:
-        columns["weight"] = split.weights
-    columns |= {task.target: split.targets, **task.columns(values)}
+    columns |= columns_of(split, task, values)
     facts = {CLASSES: json.dumps(list(task.names)), METRIC: task.primary, **facts_of(split)}
     table = pa.table({name: _arrow(column) for name, column in columns.items()}, metadata=facts)
     atomic_write(path, partial(pq.write_table, table))
@@ -89,19 +90,12 @@ def _arrow(column: np.ndarray) -> pa.Array:
 
 @dataclass(frozen=True)
 class Against:
-    """A model compared with another one, in the folder `other`.
+    """A model compared with another one, by the first metric of their task.
 
-    metric: the first one of the task; difference: this model's minus the other's.
-    agreement: fraction of the examples of which both predict the same class, or the same labels; None of numbers.
-    largest_difference, mean_difference: of an example's answer, by the class or the target that differs most: the
-    largest of all examples, and their mean.
+    difference: this model's minus the other's.
     """
 
-    other: str
     metric: str
-    agreement: float | None
-    largest_difference: float
-    mean_difference: float
     difference: MetricDifference
     confidence: float
 
@@ -112,19 +106,6 @@ class Against:
         return change < 0 if self.metric.endswith(LOWER_IS_BETTER) else change > 0
 
     @property
-    def sentence(self) -> str:
-        found = self.difference
-        doubt = "" if found.excludes_zero else ", not distinguishable from zero by these examples"
-        p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
-        agree, answers = "", "predictions"
-        if self.agreement is not None:
-            agree, answers = f"; {100 * self.agreement:.1f} % of {found.examples:,} predictions agree", "probabilities"
-        return (
-            f"against {self.other}: {self.metric} {self.change}{doubt}{p}{agree}; an example's {answers} differ by "
-            f"{self.mean_difference:.2g} on average, {self.largest_difference:.2g} at most"
-        )
-
-    @property
     def change(self) -> str:
         """The difference in the metric, with its interval."""
         found = self.difference
@@ -133,85 +114,21 @@ class Against:
         ends = f"{100 * self.confidence:g} %: {low} to {high}" if not math.isnan(found.low) else "no interval"
         return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics to record, by their full names."""
-        values = {
-            "agreement": self.agreement,
-            "largest_difference": self.largest_difference,
-            "mean_difference": self.mean_difference,
-            **self.difference.metrics(self.metric),
-            "mcnemar_p": self.difference.p,
-        }
-        told = {name: value for name, value in values.items() if value is not None and not math.isnan(value)}
-        return {f"against/{name}": value for name, value in told.items()}
 
-
-def compare_predictions(path: Path, folder: Path, confidence: float) -> Against:
-    """Compares the predictions at `path` with those in `folder`, of the same examples in the same order.
+def compare_predictions(path: Path, other: Path, confidence: float) -> Against:
+    """Compares the predictions at `path` with those at `other`, of the same examples in the same order.
 
     Raises:
         KeyError: where they are not compared by the same metric, or by one that says nothing of single examples.
     """
-    metric, other = _metric_of(path), _metric_of(folder / NAME)
-    if other != metric:
-        raise KeyError(f"{metric} of one, {other} of the other")
-    columns, others = read_columns(path), read_columns(folder / NAME)
-    theirs, ours = (by_example(metric, each)[np.newaxis] for each in (others, columns))
-    found = metric_difference(theirs, ours, True, level=confidence)
-    answer = COLUMNS[metric][-1]
-    largest = np.abs(columns[answer] - others[answer]).max(axis=1)
-    found = replace(found, examples=len(largest))
-    agreement = None
-    if "predicted" in columns:
-        is_same = columns["predicted"] == others["predicted"]
-        agreement = float(np.mean(is_same if is_same.ndim == 1 else is_same.all(axis=1)))
-    return Against(folder.name, metric, agreement, float(largest.max()), float(largest.mean()), found, confidence)
-
-
-def check_other(folder: Path, text: str) -> dict[str, str]:
-    """Returns the metadata of the predictions in `folder`.
-
-    Args:
-        text: how the user names the run.
-
-    Raises:
-        UserError: where it has no predictions, or their file is damaged.
-    """
-    try:
-        return metadata_of(folder)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
-        fix = f"{SETTING}=<run>"
-        raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
+    (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
+    if of_other != metric:
+        raise KeyError(f"{metric} of one, {of_other} of the other")
+    found = metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence)
+    return Against(metric, found, confidence)
 
 
 def metadata_of(folder: Path) -> dict[str, str]:
     """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
     metadata = pq.read_schema(folder / NAME).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
-
-
-def check_comparable(text: str, split: Split, task: Task) -> Path:
-    """Returns the folder `text`, whose predictions can be compared with those of a model of `task` on `split`.
-
-    Raises:
-        UserError: where they are compared by another metric, or are of other classes or examples.
-    """
-    folder, metric = Path(text), task.primary
-    other = check_other(folder, text)
-    theirs = _metric_of(folder / NAME)
-    columns = {*pq.read_schema(folder / NAME).names} & {*task.column_names}
-    if theirs != metric or metric not in COLUMNS or not columns.issuperset(COLUMNS[metric]):
-        raise UserError(
-            f"{SETTING}={text} is compared by {theirs}, and this model by {metric}",
-            f"one of {', '.join(ESTIMATES)} for both, and predictions that it is computed from",
-            f"{SETTING}=null",
-        )
-    names = json.loads(other[CLASSES])
-    if names != [*task.names]:
-        problem = f"{SETTING}={text} has other classes: {', '.join(names[:5])}, not {', '.join(task.names[:5])}"
-        raise UserError(problem, "a run with the same classes")
-    if not is_same_test_set(other, facts_of(split)):
-        raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
-    return folder
