@@ -120,7 +120,7 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     """Return what a row changes; empty where nothing is known."""
     parts = []
     if difference := comparison.differences.get(row):
-        parts.append(_changes(comparison.primary, difference))
+        parts.append(_changes(difference))
     if (speed := comparison.speeds.get(row)) is not None:
         interval = " in one run each, with no interval"
         if speed.low is not None:
@@ -132,7 +132,8 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
 
 
-def _changes(metric: str, difference: MetricDifference) -> str:
+def _changes(difference: MetricDifference) -> str:
+    metric = difference.metric
     count = f"n = {_plural(difference.seeds, 'seed')}"
     if not difference.of_settings:
         count += ": two trained models, not two settings"

@@ -179,8 +179,8 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
         )
     if base is None or len(rows) < 2:
         return {}, warnings
-    values, tested_metric = _by_example(rows, base), f"test/{primary_of([base])}"
-    alike = [row for row in rows if tested_metric in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
+    values, metric = _by_example(rows, base), primary_of([base])
+    alike = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
     known = [row for row in alike if row.by_seed(values)]
     if missing := [row.label for row in alike if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
@@ -190,7 +190,7 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
     pairs = {row: pair(base, row, values) for row in known if row is not base}
     differences = {
-        row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled)
+        row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled, metric=metric)
         for row, both in pairs.items()
     }
     return differences, warnings

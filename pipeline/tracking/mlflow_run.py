@@ -334,5 +334,5 @@ class Registry:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
                 return False, "the store no longer has its run, so that the two cannot be compared"
-        is_better = against.is_better and (promote_if == "higher" or against.difference.excludes_zero)
+        is_better = against.is_better and (promote_if == "higher" or against.excludes_zero)
         return is_better, f"{against.metric} {against.change}"

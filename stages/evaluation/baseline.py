@@ -15,8 +15,8 @@ import numpy as np
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.evaluation.by_task import metric_of, values_of
-from stages.evaluation.estimates import ERRORS, Columns, by_example
-from stages.evaluation.paired_tests import Interval, metric_difference
+from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset
@@ -45,42 +45,36 @@ MOST_ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class Baseline:
-    """model: in words. values: the baseline's metrics by name; metric: by which both are compared.
+    """model: in words. values: the baseline's metrics by name. rows: that it was fitted to.
 
-    difference: the network's minus the baseline's. higher: whether more is better. rows: that it was fitted to.
+    difference: the network's metric, by which both are compared, minus the baseline's.
     """
 
     model: str
     values: Mapping[str, float]
-    metric: str
-    difference: Interval
-    higher: bool
+    difference: MetricDifference
     rows: int
-    examples: int
-    confidence: float
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics to record, by their full names."""
-        values = {**self.values, **self.difference.metrics(self.metric)}
+        values = {**self.values, **self.difference.metrics(self.difference.metric)}
         return {f"baseline/{name}": value for name, value in values.items()}
 
     @property
     def verdict(self) -> str:
         """Answer of the test examples: whether the network is better."""
-        if not self.difference.excludes_zero or self.examples < LEAST:
+        if not self.difference.excludes_zero or self.difference.examples < LEAST:
             return "not distinguishable from"
-        return "better than" if (self.difference.difference > 0) == self.higher else "worse than"
+        return "better than" if self.difference.is_better else "worse than"
 
     @property
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
         part = self.difference
-        ends = f"{100 * self.confidence:g} %: {part.low:+.4g} to {part.high:+.4g}"
-        ends = "no interval" if math.isnan(part.low) else ends
         return (
-            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {self.metric} "
-            f"{self.values[self.metric]:.4g}): {part.difference:+.4g} ({ends}, {self.examples:,} test examples)"
+            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {part.metric} "
+            f"{self.values[part.metric]:.4g}): {part.change}, {part.examples:,} test examples"
         )
 
 
@@ -106,9 +100,9 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
     first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, predicted))
-    difference = metric_difference(first, second, True, level=confidence)
+    difference = metric_difference(first, second, True, level=confidence, metric=metric)
     values = values_of(task, theirs, confidence, bins)
-    return Baseline(fit.name, values, metric, difference, metric not in ERRORS, len(train), len(test), confidence)
+    return Baseline(fit.name, values, difference, len(train))
 
 
 @dataclass(frozen=True)

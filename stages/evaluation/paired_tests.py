@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stages.evaluation.estimates import ERRORS
+
 MINUS = "\N{MINUS SIGN}"
 
 LEVEL = 0.95
@@ -44,7 +46,7 @@ class MetricDifference(Interval):
 
     p: McNemar's, of the accuracy; None of other metrics. seeds: how many of each setting, the smaller number.
     of_settings: whether the interval knows how seeds vary; False: it is about the trained models alone.
-    is_same: whether runs of the same seeds do equally well on every single example.
+    is_same: whether runs of the same seeds do equally well on every single example. level: of the interval.
     """
 
     p: float | None
@@ -52,6 +54,21 @@ class MetricDifference(Interval):
     examples: int
     of_settings: bool
     is_same: bool
+    metric: str
+    level: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the second setting is better, by however little."""
+        return self.difference < 0 if self.metric in ERRORS else self.difference > 0
+
+    @property
+    def change(self) -> str:
+        """The difference, with its interval."""
+        value, low, high = (changed(self.metric, part) for part in (self.difference, self.low, self.high))
+        ends = "no interval" if math.isnan(self.low) else f"{100 * self.level:g} %: {low} to {high}"
+        better = "; lower is better" if self.metric in ERRORS else ""
+        return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
 
 def changed(metric: str, value: float) -> str:
@@ -69,7 +86,12 @@ def unit_of(metric: str) -> str:
 
 
 def metric_difference(
-    first: np.ndarray, second: np.ndarray, paired: bool, pooled: Sequence[Part] | None = None, level: float = LEVEL
+    first: np.ndarray,
+    second: np.ndarray,
+    paired: bool,
+    pooled: Sequence[Part] | None = None,
+    level: float = LEVEL,
+    metric: str = "accuracy",
 ) -> MetricDifference:
     """Compare two settings on the same test examples.
 
@@ -89,7 +111,7 @@ def metric_difference(
             settings falls away.
         pooled: what `pooled_between_seeds` returns for the settings that have several runs; a setting with a single
             run takes it.
-        level: of the interval.
+        level: of the interval. metric: its name.
     """
     by_example = second.mean(axis=0) - first.mean(axis=0)
     freedom = max(len(by_example) - 1, 1)
@@ -117,6 +139,8 @@ def metric_difference(
         len(by_example),
         of_settings=not singles or pooled is not None,
         is_same=paired and bool(np.array_equal(first, second)),
+        metric=metric,
+        level=level,
     )
 
 

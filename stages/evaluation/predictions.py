@@ -1,9 +1,7 @@
 """`predictions.parquet`: what a model predicts for each test example, written, read, and compared with another's."""
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +11,10 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.evaluation.estimates import by_example
-from stages.evaluation.paired_tests import MetricDifference, changed, metric_difference, unit_of
+from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
 from stages.storage.atomic import atomic_write
-from stages.tasks.task import LOWER_IS_BETTER, Task
+from stages.tasks.task import Task
 
 NAME = "predictions.parquet"
 
@@ -88,34 +86,7 @@ def _arrow(column: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(column).ravel()), column.shape[1])
 
 
-@dataclass(frozen=True)
-class Against:
-    """A model compared with another one, by the first metric of their task.
-
-    difference: this model's minus the other's.
-    """
-
-    metric: str
-    difference: MetricDifference
-    confidence: float
-
-    @property
-    def is_better(self) -> bool:
-        """Whether this model is better, by however little."""
-        change = self.difference.difference
-        return change < 0 if self.metric.endswith(LOWER_IS_BETTER) else change > 0
-
-    @property
-    def change(self) -> str:
-        """The difference in the metric, with its interval."""
-        found = self.difference
-        value, low, high = (changed(self.metric, part) for part in (found.difference, found.low, found.high))
-        better = "; lower is better" if self.metric.endswith(LOWER_IS_BETTER) else ""
-        ends = f"{100 * self.confidence:g} %: {low} to {high}" if not math.isnan(found.low) else "no interval"
-        return f"{value}{unit_of(self.metric)} ({ends}{better})"
-
-
-def compare_predictions(path: Path, other: Path, confidence: float) -> Against:
+def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDifference:
     """Compares the predictions at `path` with those at `other`, of the same examples in the same order.
 
     Raises:
@@ -124,8 +95,7 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> Against:
     (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
     if of_other != metric:
         raise KeyError(f"{metric} of one, {of_other} of the other")
-    found = metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence)
-    return Against(metric, found, confidence)
+    return metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence, metric=metric)
 
 
 def metadata_of(folder: Path) -> dict[str, str]:
