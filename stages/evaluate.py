@@ -15,7 +15,7 @@ from stages.evaluation.predictions import NAME, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
-from stages.plots.charts import plot_differences, plot_numbers
+from stages.plots.charts import plot_numbers
 from stages.reporter import Reporter
 from stages.results import Dataset, Evaluation, Model, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
@@ -27,8 +27,8 @@ from stages.tasks.task import Task
 TOLD_ROWS, TOLD_COLUMNS = 10, 6
 """Of a table beside the metrics: what the console shows."""
 
-DRAWN, DRAWN_TARGETS = 30, 4
-"""Columns whose importance is drawn, and targets whose predictions are, at most."""
+DRAWN = 4
+"""Targets whose predictions are drawn, at most."""
 
 
 def evaluate(
@@ -81,11 +81,6 @@ def evaluate(
     if folder is not None:
         files["report"] = report.write(folder)
         files["plots"] = _draw(columns, task, dataset, settings, folder)
-        files["plots"] += [
-            plot_differences(section.rows[1 : DRAWN + 1], str(section.rows[0][1]), folder / "plots" / "importance.png")
-            for section in sections
-            if section.name == "importance"
-        ]
     _tell(report, reporter)
     first = f"test/{task.primary}"  # the intervals of all others would flood MLflow's charts
     ends = zip((f"{first}_low", f"{first}_high"), report.intervals.get(first, ()), strict=False)
@@ -124,7 +119,7 @@ def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSett
     if columns and isinstance(task, Classification):
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
     if columns and isinstance(task, Regression):
-        parts = zip(task.names[:DRAWN_TARGETS], columns[task.target].T, columns[task.answer].T, strict=False)
+        parts = zip(task.names[:DRAWN], columns[task.target].T, columns[task.answer].T, strict=False)
         return [plot_numbers(list(parts), folder / "plots" / "predicted.png")]
     return []
 

@@ -77,21 +77,6 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
     return save(figure, path)
 
 
-def plot_differences(rows: Sequence[Sequence[Any]], label: str, path: Path) -> Path:
-    """Draws a bar for each row, the first on top: its name, a value and the ends of its interval; returns `path`."""
-    names, values, lows, highs = zip(*rows, strict=True)
-    figure = _figure(7, 1 + 0.25 * len(rows))
-    axes = figure.subplots()
-    center, places = np.array(values), np.arange(len(rows))
-    axes.barh(places, center, xerr=np.abs([center - lows, highs - center]), color="tab:blue", alpha=0.6)
-    axes.set_yticks(places, drawable(names), parse_math=False)
-    axes.invert_yaxis()
-    axes.set(xlabel=label)
-    axes.grid(axis="x", alpha=0.3)
-    figure.tight_layout()
-    return save(figure, path)
-
-
 def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> Path:
     """Draws a confusion matrix, sums of weights [classes, classes], rows true and columns predicted; returns `path`."""
     size = len(class_names)

@@ -64,7 +64,6 @@ def test_what_is_not_used_is_worth_nothing_and_what_is_used_what_it_explains(dat
         assert 0 < row.low < row["rise of rmse"] < row.high
     assert any("a b" in line for line in reporter.lines)
     assert "## Importance of columns" in (tmp_path / "test_metrics.md").read_text()
-    assert (tmp_path / "plots" / "importance.png") in result.record.files["plots"]
     assert importance_of(fitted(data).model, data, 0.95).rows == importance_of(fitted(data).model, data, 0.95).rows
 
 
