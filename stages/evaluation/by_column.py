@@ -1,19 +1,19 @@
 """A test by its columns: the metrics of each of their values (slices), and how much the network needs them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from stages.data.columns import evenly_spread
-from stages.data.examples import network_dtype, network_input
-from stages.data.split import Split
+from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns, metric_of, values_of
 from stages.evaluation.estimates import ERRORS, Columns, Ends, by_example, fraction_interval, interval
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
 from stages.evaluation.report import Section
+from stages.features.encoder import encoding
 from stages.features.kinds import texts_of
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
@@ -159,12 +159,20 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
 
     Source: Breiman, Random Forests, Machine Learning 45, 2001; the permutations are always the same.
     """
-    metric, test = metric_of(model.task), dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    columns = {name: tf.constant(column[:]) for name, column in test.features.items()}
-    score = _scoring(model, dataset, test)
+    assert dataset.encoder is not None
+    task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
+    test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
+    metric, batch = metric_of(task), scoring_batch(network)
+    columns = {name: column[:] for name, column in test.features.items()}
 
-    def of_examples(permuted: dict[str, tf.Tensor]) -> np.ndarray:
-        values = by_example(metric, score({**columns, **permuted}))
+    @tf.function(reduce_retracing=True, autograph=False)
+    def predict(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        return task.predict(network(network_input(inputs), training=False))
+
+    def of_examples(permuted: dict[str, np.ndarray]) -> np.ndarray:
+        given = {**columns, **permuted}
+        parts = [predict(encode(given, slice(start, start + batch))) for start in range(0, len(test), batch)]
+        values = by_example(metric, columns_of(test, task, np.concatenate(parts)))
         safe_place()
         return values.astype(np.float64)
 
@@ -173,7 +181,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     orders = [random.permutation(len(test)) for _ in range(REPEATS)]
     found: list[tuple[str, Interval]] = []
     for name, feature in dataset.features.items():
-        permuted = np.mean([of_examples({name: tf.gather(columns[name], order)}) for order in orders], axis=0)
+        permuted = np.mean([of_examples({name: columns[name][order]}) for order in orders], axis=0)
         worse = mean_difference(sign * base, sign * permuted, True, None, confidence)
         rise = sign * float(np.mean(permuted) - np.mean(base))
         found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
@@ -186,24 +194,3 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     header = ("column", f"{change} of {metric}", "low", "high")
     table = [(name, part.difference, part.low, part.high) for name, part in found]
     return Section("importance", "Importance of columns", note, [header, *table])
-
-
-def _scoring(model: Model, dataset: Dataset, split: Split) -> Callable[[Mapping[str, tf.Tensor]], Columns]:
-    """Returns a function from columns, maybe permuted, of all examples of `split` to their predictions."""
-    task, network, encoder = model.task, model.on_one_device().network, dataset.encoder
-
-    @tf.function(reduce_retracing=True, autograph=False)
-    def predict(columns: dict[str, tf.Tensor]) -> tf.Tensor:
-        inputs = columns if encoder is None else encoder(columns, training=False)
-        given = {name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()}
-        return task.predict(network(network_input(given), training=False))
-
-    def scored(columns: Mapping[str, tf.Tensor]) -> Columns:
-        batch = scoring_batch(network)
-        parts = [
-            predict({name: column[start : start + batch] for name, column in columns.items()}).numpy()
-            for start in range(0, len(split), batch)
-        ]
-        return columns_of(split, task, np.concatenate(parts))
-
-    return scored
