@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.collectives import is_chief
 from stages.evaluation.baseline import Baseline, baseline_of
-from stages.evaluation.by_column import check_task, importance_of, is_quick, slices_of
+from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
 from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
@@ -49,7 +49,7 @@ def evaluate(
     """
     model, reporter = trained.model, reporter or Reporter()
     task, test = model.task, dataset.test
-    check_task(task, settings)
+    check_settings(task, dataset, settings)
     scorer = Scorer(strategy, model)
     batch_size = settings.batch_size or min(BATCH, scorer.most)
     scores = scorer.score(test, batch_size, predicts=True)

@@ -287,27 +287,15 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
 
 
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Refuse what a later stage cannot use: other columns, another run's examples or metric, a network."""
-    dataset = next((value for value in reversed(list(results.values())) if isinstance(value, Dataset)), None)
-    for stage in later:
+    """Refuse what a later stage cannot use: other columns, a network."""
+    datasets = [value for value in (*results.values(), result) if isinstance(value, Dataset)]
+    for stage in later if datasets else ():
         settings = stage.settings
-        if isinstance(result, Dataset) and isinstance(settings, EvaluateSettings):
-            if settings.importance and result.images is not None:
-                raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
-            if settings.slices:
-                from stages.evaluation.by_column import check_slices
+        if isinstance(result, (Dataset, Model)) and isinstance(settings, EvaluateSettings):
+            from stages.evaluation.by_column import check_settings
 
-                check_slices(result, settings.slices)
-        if isinstance(result, Model) and dataset is not None:
-            if isinstance(settings, EvaluateSettings):
-                from stages.evaluation.by_column import check_task
+            check_settings(result.task, datasets[-1], settings)
+        if isinstance(result, Model) and isinstance(settings, ExportSettings):
+            from stages.export import check_formats
 
-                check_task(result.task, settings)
-                if settings.against is not None:
-                    from stages.evaluation.predictions import check_comparable
-
-                    check_comparable(settings.against, dataset.test, result.task)
-            if isinstance(settings, ExportSettings):
-                from stages.export import check_formats
-
-                check_formats(result, dataset, settings)
+            check_formats(result, datasets[-1], settings)

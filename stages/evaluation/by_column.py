@@ -43,12 +43,15 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     return {column: names[column] for column in columns}
 
 
-def check_task(task: Task, settings: EvaluateSettings) -> None:
-    """Raises UserError for slices or importance of columns with a task whose answers nobody knows."""
+def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> None:
+    """Raises UserError for slices and importance that the task or the columns do not allow."""
     if (settings.slices or settings.importance) and not has_known_columns(task):
         problem = f"evaluate.slices or evaluate.importance with {type(task).__name__}, whose answers are its own"
         expected = "a task that answers as classification, multi_label or regression"
         raise UserError(problem, expected, "evaluate.slices=[] evaluate.importance=false")
+    if settings.importance and dataset.images is not None:
+        raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
+    check_slices(dataset, settings.slices)
 
 
 def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:

@@ -317,9 +317,6 @@ def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSetti
 
 def _draw_reliability(predicted: Predicted, bins: int, path: Path) -> Path:
     places = bins_of(predicted, bins)
-    counts = np.bincount(places, minlength=bins)
-    parts = predicted.parts
-    sums = [np.bincount(places, parts * values, bins) for values in (predicted.correct, predicted.of_predicted)]
-    total = np.bincount(places, parts, bins)
-    accuracy, confidence = (part / np.where(total > 0, total, 1) for part in sums)
-    return plot_reliability(counts, accuracy, confidence, calibration_error(predicted, bins), path)
+    values = (np.ones(len(predicted)), predicted.correct, predicted.of_predicted)
+    counts, correct, sure = (np.bincount(places, predicted.parts * part, bins) for part in values)
+    return plot_reliability(counts, correct, sure, calibration_error(predicted, bins), path)

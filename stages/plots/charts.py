@@ -102,13 +102,12 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     return save(figure, path)
 
 
-def plot_reliability(
-    counts: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray, error: float, path: Path
-) -> Path:
+def plot_reliability(counts: np.ndarray, correct: np.ndarray, sure: np.ndarray, error: float, path: Path) -> Path:
     """Draws the accuracy of the examples of each bin of confidence against their mean confidence; returns `path`.
 
     Args:
-        counts, accuracy, confidence: of bins of equal width from 0 to 1, [bins] each.
+        counts, correct, sure: sums over the examples, the correct ones, and their confidence, by their weights, of bins
+            of equal width from 0 to 1, [bins] each.
         error: expected calibration error.
     """
     figure = _figure(4.5, 5)
@@ -117,9 +116,10 @@ def plot_reliability(
     width = 1 / len(counts)
     centers = (np.arange(len(counts)) + 0.5) * width
     filled = counts > 0
-    axes.bar(centers[filled], accuracy[filled], width, color="tab:blue", alpha=0.4, edgecolor="tab:blue")
+    accuracy, confidence = correct[filled] / counts[filled], sure[filled] / counts[filled]
+    axes.bar(centers[filled], accuracy, width, color="tab:blue", alpha=0.4, edgecolor="tab:blue")
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="calibrated")
-    axes.plot(confidence[filled], accuracy[filled], color="tab:blue", marker=".", label="model")
+    axes.plot(confidence, accuracy, color="tab:blue", marker=".", label="model")
     axes.set(ylabel="accuracy", ylim=(0, 1), title=f"expected calibration error {error:.4f} ({len(counts)} bins)")
     axes.title.set_fontsize(10)
     axes.legend(loc="upper left")
