@@ -138,7 +138,7 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
         )
     if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
         raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
-    return tried(OwnMetric(metric, place), f"{where}: {target}", task, targets)
+    return tried(OwnMetric(metric), f"{where}: {target}", task, targets)
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:

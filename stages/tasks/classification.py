@@ -91,8 +91,8 @@ class Probabilities(Task):
         are_answers = as_logits or self.given == "probabilities"
         return wanted, outputs if are_answers else self.squashed(outputs)
 
-    def refuse_outside(self, outputs: np.ndarray) -> None:
-        """Raises UserError for outputs that cannot be the probabilities that they are said to be."""
+    def check_outputs(self, outputs: np.ndarray) -> None:
+        """See `Task`: for outputs that cannot be the probabilities that they are said to be."""
         if self.given == "probabilities" and not np.all((outputs >= 0) & (outputs <= 1)):
             raise UserError(
                 "model.outputs=probabilities, but the network's output is not all between 0 and 1",
@@ -115,6 +115,7 @@ class Classification(Probabilities):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     higher: ClassVar[tuple[str, ...]] = ("accuracy",)
     target: ClassVar[str] = "label"
+    named: ClassVar[str] = "classes"
     least: ClassVar[int] = 30
 
     def __post_init__(self) -> None:
@@ -123,16 +124,12 @@ class Classification(Probabilities):
     def with_single_logit(self) -> Self:
         """Returns the task of two classes with one output, and with the area under the ROC curve as a metric."""
         one = replace(self, single_logit=True)
-        return replace(one, own_metrics=(OwnMetric(keras.metrics.AUC(name="auc"), "auc"),))
+        return replace(one, own_metrics=(OwnMetric(keras.metrics.AUC(name="auc")),))
 
     @property
     def outputs(self) -> int:
         """See `Task`."""
         return 1 if self.single_logit else len(self.names)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"classes": len(self.names)}
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`; class names are two different texts or more."""
@@ -170,7 +167,7 @@ class Classification(Probabilities):
     def check_outputs(self, outputs: np.ndarray) -> None:
         """See `Task`: logits that are taken for probabilities train to wrong numbers without an error."""
         if self.single_logit:
-            self.refuse_outside(outputs)
+            super().check_outputs(outputs)
             return
         sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
         if sums_to_one != (self.given == "probabilities"):

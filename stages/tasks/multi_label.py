@@ -33,11 +33,7 @@ class MultiLabel(Probabilities):
     primary: ClassVar[str] = "macro_f1"
     metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "exact_match")
     higher: ClassVar[tuple[str, ...]] = metrics
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """See `Task`."""
-        return {"labels": len(self.names)}
+    named: ClassVar[str] = "labels"
 
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`."""
@@ -66,10 +62,6 @@ class MultiLabel(Probabilities):
         """See `Probabilities`."""
         positives = self.support(targets)
         return [float(value) for value in (len(targets) - positives) / np.maximum(positives, 1)]
-
-    def check_outputs(self, outputs: np.ndarray) -> None:
-        """See `Task`."""
-        self.refuse_outside(outputs)
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the cross-entropy of each example, [b]: the mean over its labels."""

@@ -41,13 +41,9 @@ class OwnLoss:
 
 @dataclass(frozen=True, eq=False)
 class OwnMetric:
-    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64.
-
-    place: in `task.metrics`, or another word.
-    """
+    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64."""
 
     metric: keras.metrics.Metric
-    place: int | str
 
     @property
     def name(self) -> str:
@@ -68,7 +64,7 @@ class OwnMetric:
         return {self._sum(index): tuple(one.shape) for index, one in enumerate(self.metric.variables)}
 
     def _sum(self, index: int) -> str:
-        return f"own_{self.place}_{index}"
+        return f"own_{self.name}_{index}"
 
     def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what a batch adds to the state."""
@@ -99,7 +95,7 @@ class Task(ABC):
     primary: the metric by which models are compared. metrics: those that each epoch has. higher: those of which more
         is better; of all others less is.
     answer: name of what an exported model returns first, float32 [N, outputs].
-    target: name of the column of targets in `predictions.parquet`.
+    target: name of the column of targets in `predictions.parquet`. named: what `names` are of.
     least: examples of which a difference is told from none, at least; of fewer, rare large errors may be missing.
     own_loss, own_metrics: those of the configuration, instead of `losses` and beside `metrics`.
     """
@@ -114,6 +110,7 @@ class Task(ABC):
     higher: ClassVar[tuple[str, ...]] = ()
     answer: ClassVar[str]
     target: ClassVar[str] = "target"
+    named: ClassVar[str] = "targets"
     least: ClassVar[int] = 100
 
     @property
@@ -124,7 +121,7 @@ class Task(ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """Facts of the data set to record, such as the number of classes."""
-        return {"targets": len(self.names)}
+        return {self.named: len(self.names)}
 
     @property
     def learnt(self) -> dict[str, tuple[Any, ...]]:
