@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.collectives import is_chief
+from stages.evaluation.against import check_comparable, compare_with
 from stages.evaluation.baseline import Baseline, baseline_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
 from stages.evaluation.by_task import has_known_columns, report_of
@@ -56,6 +57,7 @@ def evaluate(
     assert scores.predictions is not None
     if not is_chief(strategy):  # has computed its part of them
         return Evaluation(scores.loss, scores.metrics)
+    other = None if settings.against is None else check_comparable(settings.against, test, task)
     files: dict[str, Any] = {}
     if folder is not None and settings.predictions:
         files[""] = folder / NAME
@@ -63,6 +65,8 @@ def evaluate(
     columns = columns_of(test, task, scores.predictions) if has_known_columns(task) else {}  # any other measures itself
     report = report_of(task, columns, settings.confidence, settings.calibration_bins) if columns else Measured()
     baseline, sections = _beside(columns, model, dataset, settings)
+    against = None if other is None else compare_with(columns, task, other, settings.confidence)
+    beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
     values = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
@@ -70,7 +74,7 @@ def evaluate(
         f"{len(test):,} test examples. low, high: {100 * settings.confidence:g} % interval over the test examples; it "
         "does not show how results vary with the seed."
     )
-    said = [*report.notes, *([baseline.sentence] if baseline else []), *drift.sentences("the test examples")]
+    said = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
     report = replace(
         report,
         values={f"test/{name}": value for name, value in values.items()},
@@ -89,10 +93,12 @@ def evaluate(
     if report.intervals:
         summary["intervals"] = {name: list(ends) for name, ends in report.intervals.items()}
         summary["confidence"] = settings.confidence
-    if baseline is not None:
-        metrics |= baseline.metrics
+    for part in beside:
+        metrics |= part.metrics
     if moved := drift.moved():
         summary["drift"] = moved
+    if against is not None:
+        summary["against"] = against.summary
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
     return Evaluation(scores.loss, scores.metrics, record)
 

@@ -287,7 +287,7 @@ def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dic
 
 
 def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Refuse what a later stage cannot use: other columns, a network."""
+    """Refuse what a later stage cannot use: other columns, another run's examples or metric, a network."""
     datasets = [value for value in (*results.values(), result) if isinstance(value, Dataset)]
     for stage in later if datasets else ():
         settings = stage.settings
@@ -295,6 +295,10 @@ def _check_later(result: object, results: Mapping[str, Any], later: Sequence[Bou
             from stages.evaluation.by_column import check_settings
 
             check_settings(result.task, datasets[-1], settings)
+            if settings.against is not None and isinstance(result, Model):
+                from stages.evaluation.against import check_comparable
+
+                check_comparable(settings.against, datasets[-1].test, result.task)
         if isinstance(result, Model) and isinstance(settings, ExportSettings):
             from stages.export import check_formats
 

@@ -327,7 +327,7 @@ class Registry:
                     return False, "it predicts something else"
                 if not is_same_test_set(ours, theirs):
                     return False, "it was tested on other examples, so that the two cannot be compared"
-                against = compare_predictions(self.folder / PREDICTIONS, Path(temporary), confidence)
+                against = compare_predictions(self.folder / PREDICTIONS, Path(temporary) / PREDICTIONS, confidence)
             except (FileNotFoundError, KeyError, pa.ArrowException) as error:
                 return False, f"the predictions of one of the two cannot be read ({error})"
             except MlflowException as error:

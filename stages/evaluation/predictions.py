@@ -99,6 +99,6 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
 
 
 def metadata_of(folder: Path) -> dict[str, str]:
-    """Returns the class names, as JSON, and the facts of the test set that the predictions in `folder` are of."""
+    """Returns the class names, as JSON, the metric and the facts of the test set of the predictions in `folder`."""
     metadata = pq.read_schema(folder / NAME).metadata or {}
-    return {name: metadata[name.encode()].decode() for name in (CLASSES, EXAMPLES, PIXELS)}
+    return {name: metadata[name.encode()].decode() for name in (CLASSES, METRIC, EXAMPLES, PIXELS)}

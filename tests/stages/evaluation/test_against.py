@@ -1,15 +1,25 @@
 """Predictions against those of another run: NumPy's and SciPy's numbers, on the same examples alone."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from stages.evaluation.predictions import NAME, compare_predictions
+from stages.data.split import Split
+from stages.errors import UserError
+from stages.evaluation.against import Against, check_comparable, check_other, compare_with
+from stages.evaluation.predictions import NAME, compare_predictions, read_columns
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
+SPLIT = Split.of_images(np.zeros((300, 1, 1, 1), np.uint8), LABELS.astype(np.int32))
+NAMES = tuple(f"class {number}" for number in range(5))
 
 
 def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
@@ -21,22 +31,81 @@ def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
     return folder / "a", folder / "b", first, second
 
 
+def compared(ours: Path, theirs: Path, confidence: float = 0.95) -> Against:
+    return compare_with(read_columns(ours / NAME), Classification(NAMES), theirs, confidence)
+
+
 def test_the_comparison_is_that_of_numpy_and_scipy(tmp_path: Path) -> None:
     ours, theirs, first, second = two(tmp_path)
-    against = compare_predictions(ours / NAME, theirs / NAME, 0.95)
+    against = compared(ours, theirs)
+    by_example = np.abs(first - second).max(axis=1)
+    assert against.largest_difference == by_example.max()
+    assert against.mean_difference == pytest.approx(by_example.mean(), rel=1e-6)
+    assert against.agreement == np.mean(first.argmax(axis=1) == second.argmax(axis=1))
     correct, other = (values.argmax(axis=1) == LABELS for values in (first, second))
-    assert against.difference == pytest.approx(correct.mean() - other.mean())
+    assert against.found.difference == pytest.approx(correct.mean() - other.mean())
     discordant = int((correct & ~other).sum()), int((other & ~correct).sum())
-    assert against.p == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
-    narrow = compare_predictions(ours / NAME, theirs / NAME, 0.5)
-    assert against.low < narrow.low < against.difference < narrow.high < against.high
-    assert against.is_better == (correct.mean() > other.mean())
-    back = compare_predictions(theirs / NAME, ours / NAME, 0.95)
-    assert back.difference == -against.difference
+    assert against.found.p == pytest.approx(stats.binomtest(discordant[0], sum(discordant)).pvalue)
+    narrow = compared(ours, theirs, 0.5).found
+    assert against.found.low < narrow.low < against.found.difference < narrow.high < against.found.high
+    back = compared(theirs, ours)
+    assert back.found.difference == -against.found.difference
+    assert compare_predictions(ours / NAME, theirs / NAME, 0.95) == against.found
+    assert "against b: accuracy" in against.sentence
+    assert "of the predictions agree" in against.sentence
 
 
 def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
     ours, *_ = two(tmp_path)
-    against = compare_predictions(ours / NAME, ours / NAME, 0.95)
-    assert (against.change, against.is_better) == ("0.00 points (95 %: 0.00 to 0.00)", False)
-    assert (against.low, against.high, against.p) == (0, 0, 1)
+    against = compared(ours, ours)
+    assert (against.agreement, against.largest_difference, against.mean_difference) == (1, 0, 0)
+    assert (against.found.low, against.found.high, against.found.p) == (0, 0, 1)
+    assert "not distinguishable from zero by these examples" in against.sentence
+
+
+def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
+    folder = str(two(tmp_path)[0])
+    task = Classification(NAMES)
+    assert check_comparable(folder, SPLIT, task) == Path(folder)
+    check_comparable(folder, replace(SPLIT, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), task)  # resized
+    others = {"targets": SPLIT.targets[::-1]}, {"features": {"images": np.ones((300, 1, 1, 1), np.uint8)}}
+    for changes in others:
+        with pytest.raises(UserError, match=r"evaluate.against=\S+ was tested on other examples"):
+            check_comparable(folder, replace(SPLIT, **changes), task)
+    with pytest.raises(UserError, match=r"has other classes: class 0, .*, class 4, not a, b, c, d, e"):
+        check_comparable(folder, SPLIT, Classification(tuple("abcde")))
+
+
+def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evaluate.against=abc: has no predictions.parquet"):
+        check_other(tmp_path, "abc")
+    (tmp_path / NAME).write_text("nonsense")
+    with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):
+        check_other(tmp_path, "abc")
+    table = pq.read_table(made.write(tmp_path, LABELS, made.probabilities(LABELS, 5)))
+    pq.write_table(table.replace_schema_metadata(), tmp_path / NAME)
+    with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):
+        check_other(tmp_path, "abc")
+
+
+class OtherMetric(Classification):
+    primary: ClassVar[str] = "mine"
+
+
+class OtherColumns(Classification):
+    def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {"odds": rows}
+
+
+def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path: Path) -> None:
+    """As that of a task of the user's."""
+    folder = two(tmp_path)[0]
+    for task in (Regression(("a",)), OtherMetric(NAMES)):
+        with pytest.raises(UserError, match=rf" is compared by accuracy, and this model by {task.primary}"):
+            check_comparable(str(folder), SPLIT, task)
+    with pytest.raises(UserError, match="predictions that it is computed from"):
+        check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
+    table = pq.read_table(folder / NAME)
+    pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
+    with pytest.raises(UserError, match="predictions that it is computed from"):
+        check_comparable(str(folder), SPLIT, Classification(NAMES))

@@ -1,0 +1,118 @@
+"""`evaluate.against`: a model compared with that of another run, on the same test examples."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stages.data.split import Split
+from stages.errors import UserError
+from stages.evaluation.by_task import has_known_columns
+from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.paired_tests import MetricDifference, metric_difference
+from stages.evaluation.predictions import CLASSES, METRIC, NAME, metadata_of, read_columns
+from stages.evaluation.test_set import facts_of, is_same_test_set
+from stages.tasks.task import Task
+
+SETTING = "evaluate.against"
+
+
+@dataclass(frozen=True)
+class Against:
+    """A model compared with the one in the folder `other`; `found` is its first metric minus the other's.
+
+    agreement: fraction of the examples of which both predict the same class, or the same labels; None of numbers.
+    largest_difference, mean_difference: of an example's answer, by the class or the target that differs most: the
+    largest of all examples, and their mean.
+    """
+
+    other: str
+    agreement: float | None
+    largest_difference: float
+    mean_difference: float
+    found: MetricDifference
+
+    @property
+    def sentence(self) -> str:
+        found = self.found
+        doubt = "" if found.excludes_zero else ", not distinguishable from zero by these examples"
+        p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
+        agree, answers = "", "predictions"
+        if self.agreement is not None:
+            agree, answers = f"; {100 * self.agreement:.1f} % of the predictions agree", "probabilities"
+        return (
+            f"against {self.other}: {found.metric} {found.change}{doubt}{p}{agree}; an example's {answers} differ by "
+            f"{self.mean_difference:.2g} on average, {self.largest_difference:.2g} at most"
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics to record, by their full names."""
+        names = ("agreement", "largest_difference", "mean_difference")
+        values = {name: getattr(self, name) for name in names}
+        values |= {**self.found.metrics(self.found.metric), "mcnemar_p": self.found.p}
+        return {
+            f"against/{name}": value for name, value in values.items() if value is not None and math.isfinite(value)
+        }
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        facts = asdict(self)
+        return {**facts, self.found.metric: facts.pop("found")}
+
+
+def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) -> Against:
+    """Compares predictions with those in `folder`, which have passed `check_comparable`."""
+    others = read_columns(folder / NAME)
+    theirs, ours = (by_example(task.primary, each)[np.newaxis] for each in (others, columns))
+    found = metric_difference(theirs, ours, True, level=confidence, metric=task.primary)
+    answer = "probabilities" if "probabilities" in columns else "prediction"
+    largest = np.abs(columns[answer] - others[answer]).max(axis=1)
+    agreement = None
+    if "predicted" in columns:
+        is_same = columns["predicted"] == others["predicted"]
+        agreement = float(np.mean(is_same if is_same.ndim == 1 else is_same.all(axis=1)))
+    return Against(folder.name, agreement, float(largest.max()), float(largest.mean()), found)
+
+
+def check_other(folder: Path, text: str) -> dict[str, str]:
+    """Returns the metadata of the predictions in `folder`, of the run that the user names by `text`.
+
+    Raises:
+        UserError: where it has no predictions, or their file is damaged.
+    """
+    try:
+        return metadata_of(folder)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
+        fix = f"{SETTING}=<run>"
+        raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
+
+
+def check_comparable(text: str, split: Split, task: Task) -> Path:
+    """Returns the folder `text`, whose predictions can be compared with those of a model of `task` on `split`.
+
+    Raises:
+        UserError: where they are compared by another metric, or are of other classes or examples.
+    """
+    folder = Path(text)
+    other = check_other(folder, text)
+    has_columns = has_known_columns(task) and {*task.column_names} <= {*pq.read_schema(folder / NAME).names}
+    if other[METRIC] != task.primary or not has_columns:
+        raise UserError(
+            f"{SETTING}={text} is compared by {other[METRIC]}, and this model by {task.primary}",
+            "the same metric of the project's for both, and predictions that it is computed from",
+            f"{SETTING}=null",
+        )
+    names = json.loads(other[CLASSES])
+    if names != [*task.names]:
+        problem = f"{SETTING}={text} has other classes: {', '.join(names[:5])}, not {', '.join(task.names[:5])}"
+        raise UserError(problem, "a run with the same classes")
+    if not is_same_test_set(other, facts_of(split)):
+        raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
+    return folder
