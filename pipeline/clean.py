@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pipeline.command_line.command import command_parser, exit_code, run_command
+from pipeline.command_line.command import Command, run_command
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LOCK, LockedError, locked
 from pipeline.run_folder.runs import has_finished
@@ -27,20 +27,8 @@ Removable = tuple[str, Path, float, int]
 """The kind of a file or folder that may be removed, its path, seconds since its last use, and its size in bytes."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all is removed, 1 if something could not be, 2 if the command is wrong."""
-    parser = command_parser("clean", __doc__)
-    told = "last used so long ago (%(default)g); 0: all"
-    parser.add_argument("--older-than", type=float, default=30.0, metavar="DAYS", help=told)
-    parser.add_argument("--kind", choices=[*KINDS], action="append", help="only these; may be repeated (all kinds)")
-    parser.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
-    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
-    parser.add_argument("--yes", action="store_true", help="remove it without asking")
-    options = parser.parse_args(arguments)
-    return exit_code(lambda: _clean(options))
-
-
 def _clean(options: argparse.Namespace) -> int:
+    """Return 0 if all is removed, 1 if something could not be."""
     removable = list(_find(options))
     for kind, path, age, size in removable:
         print(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
@@ -114,6 +102,15 @@ def _remove(removable: Sequence[Removable]) -> int:
 def _megabytes(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
+
+main = Command("clean", _clean, __doc__)
+main.add_argument(
+    "--older-than", type=float, default=30.0, metavar="DAYS", help="last used so long ago (%(default)g); 0: all"
+)
+main.add_argument("--kind", choices=[*KINDS], action="append", help="only these; may be repeated (all kinds)")
+main.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
+main.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+main.add_argument("--yes", action="store_true", help="remove it without asking")
 
 if __name__ == "__main__":
     run_command(main)

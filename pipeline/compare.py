@@ -3,12 +3,11 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console as RichConsole
 
-from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command
 from pipeline.comparison.report import show, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
@@ -21,18 +20,6 @@ EXAMPLES = """what to compare:
 
 Runs that differ by seed alone are one row: mean and standard deviation. The best row is chosen on validation.
 Differences in the task's metric (accuracy, rmse, …) are from the baseline's, on the same test examples."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints and writes the comparison that the command line asks for; returns the exit code."""
-    parser = command_parser("compare", __doc__, EXAMPLES)
-    parser.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
-    told = "settings of what the others are compared with; the first if left out"
-    parser.add_argument("--baseline", metavar="NAME=VALUE,…", help=told)
-    parser.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-    parser.add_argument("--to", metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
-    options = parser.parse_args(arguments)
-    return exit_code(lambda: _compare(options))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -57,6 +44,14 @@ def _baseline(text: str | None) -> dict[str, str] | None:
     parts = [part.partition("=") for part in re.split(r",(?=[\w./+~]+=)", text)]
     return {name.strip(): value.strip() for name, _, value in parts}
 
+
+main = Command("compare", _compare, __doc__, EXAMPLES)
+main.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
+main.add_argument(
+    "--baseline", metavar="NAME=VALUE,…", help="settings of what the others are compared with; the first if left out"
+)
+main.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
+main.add_argument("--to", metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
 
 if __name__ == "__main__":
     run_command(main)

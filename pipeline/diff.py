@@ -3,13 +3,13 @@
 import argparse
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command
 from pipeline.config.names import flatten
 from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
@@ -84,15 +84,8 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the differences; returns 0 if there are none, 1 if there are any, 2 if a run does not exist."""
-    parser = command_parser("diff", __doc__)
-    parser.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
-    options = parser.parse_args(arguments)
-    return exit_code(lambda: _compare(options))
-
-
 def _compare(options: argparse.Namespace) -> int:
+    """Print the differences; return 0 if there are none, 1 if there are any."""
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     sections = difference(first, second)
     print(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
@@ -109,6 +102,9 @@ def _text(value: Any) -> str:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
+
+main = Command("diff", _compare, __doc__)
+main.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
 
 if __name__ == "__main__":
     run_command(main)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import serving
-from pipeline.command_line.command import INTERRUPTED, command_parser, exit_code, run_command
+from pipeline.command_line.command import INTERRUPTED, Command, run_command
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
@@ -21,21 +21,13 @@ BATCH = 32
 """Images that are decoded and classified at once."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0, 1 where a file could not be classified, 2 for a wrong argument, 141 unread."""
-    parser = command_parser("predict", __doc__)
-    parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("files", nargs="+", type=Path, help="images, texts, or tables; folders of them")
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
-    parser.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet or CSV file to write")
-    parser.add_argument("--tracking-uri", help="the store of the model, also of a run")
-    options = parser.parse_args(arguments)
+def _predict(options: argparse.Namespace) -> int:
+    """Return 0, 1 where a file could not be classified, 141 where nobody reads the answers."""
     environment.prepare()
     # A KeyboardInterrupt in one of TensorFlow's callbacks would be lost; there is nothing to save.
     before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
-        return exit_code(lambda: _classify(options))
+        return _classify(options)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -145,6 +137,14 @@ def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:
     order = sorted(range(len(row)), key=lambda index: -row[index])[:count]
     return [text for index in order for text in (printable(names[index]), f"{row[index]:.4f}")]
 
+
+main = Command("predict", _predict, __doc__)
+main.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
+main.add_argument("files", nargs="+", type=Path, help="images, texts, or tables; folders of them")
+main.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
+main.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
+main.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet or CSV file to write")
+main.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs, if left out")
 
 if __name__ == "__main__":
     run_command(main)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from pipeline.command_line.command import command_parser, exit_code, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command
 from pipeline.paths import shorter
 from pipeline.run.facts import label
 from pipeline.sweep.select import Entry, read_entries, select
@@ -25,15 +25,6 @@ FILTERS = """filters:
 
 A setting that was not typed has its default.
 A run whose process died before its end is INTERRUPTED; the command that started it resumes it."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code."""
-    parser = command_parser("runs", __doc__, FILTERS)
-    parser.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
-    parser.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
-    options = parser.parse_args(arguments)
-    return exit_code(lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -89,6 +80,10 @@ def _result(entry: Entry) -> dict[str, float]:
     tested = min(tests, key=lambda name: name != f"test/{entry.summary.primary}", default="")
     return {name: metrics[name] for name in (validation, tested) if name in metrics}
 
+
+main = Command("runs", _list, __doc__, FILTERS)
+main.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
+main.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,4 +1,4 @@
-"""`python -m pipeline.serve`: a model over HTTP by MLflow's scoring server, on this machine alone.
+"""`python -m pipeline.serve`: an exported model over HTTP by MLflow's scoring server, on this machine alone.
 
 That server takes pixels, columns and texts; `/images` is added for encoded images.
 """
@@ -8,23 +8,23 @@ import asyncio
 import base64
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from pipeline import serving
-from pipeline.command_line.command import command_parser, exit_code, run_command
+from pipeline.command_line.command import Command, run_command
 from pipeline.serving import BYTES
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
-from pipeline.tracking.params import SERVING_EXAMPLE
+from pipeline.tracking.params import EXAMPLES
 from stages.errors import UserError
-from stages.exporters.reload import import_text_operations
 from stages.features.drift import LEAST, Drift
-from stages.features.kinds import IMAGES as IMAGES_OF
 
 IMAGES = "/images"
 """The path that takes encoded images."""
@@ -34,20 +34,10 @@ END_SECONDS = 5
 """Seconds that requests may take to end once the server is told to."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until it is interrupted; returns the exit code."""
-    parser = command_parser("serve", __doc__)
-    parser.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-    parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
-    parser.add_argument("--tracking-uri", help="the store; that of the run, or that in the outputs, if left out")
-    options = parser.parse_args(arguments)
-    environment.prepare()
-    return exit_code(lambda: _serve(options))
-
-
 def _serve(options: argparse.Namespace) -> int:
+    environment.prepare()
     port = free_port(options.port, FIRST_PORT)
-    folder = serving.mlflow_model(options.model, options.tracking_uri, options.outputs)
+    folder = serving.saved_model(options.model, options.tracking_uri, options.outputs, "serve")
     app = build_app(folder)
     import uvicorn
 
@@ -55,8 +45,7 @@ def _serve(options: argparse.Namespace) -> int:
     lines = [f"{options.model} at {address}; Ctrl-C ends it"]
     if any(route.path == IMAGES for route in app.routes):
         lines.append(f"an image    curl {address}{IMAGES} -H 'Content-Type: image/png' --data-binary @image.png")
-    example = folder / SERVING_EXAMPLE
-    if example.is_file():
+    for example in [path for name in EXAMPLES if (path := folder.parent / name).is_file()][:1]:
         body = f"-H 'Content-Type: application/json' --data-binary {shlex.quote(f'@{example}')}"
         lines.append(f"an example  curl {address}/invocations {body}")
     print(*lines, sep="\n", flush=True)
@@ -65,54 +54,50 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def build_app(folder: Path) -> Any:
-    """Return the application that serves the MLflow model in `folder`, as ASGI.
+    """Return the application that serves the SavedModel in `folder`, as ASGI.
 
     POST /invocations: pixels, columns or texts, as MLflow's scoring server takes them; the model's answers.
     POST /images, where the model takes encoded images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
         [<base64>, …]}; class, score and probabilities of each.
     GET /ping: 200 once the model is loaded.
     """
+    loaded = serving.load(folder)
+    watch = Watch(serving.drift_of(loaded))
     with environment.quiet_stderr():
-        import_text_operations()
-        model = import_module("mlflow.pyfunc").load_model(str(folder))
-        loaded = model.get_raw_model()
-        watch = Watch(serving.drift_of(loaded))
         server: Any = import_module("mlflow.pyfunc.scoring_server")
-        asked: Any = model
-        if serving.takes_columns(loaded):  # MLflow would cast values by the model's schema: 2.5 to 2
-            server.parse_csv_input = _texts
-            asked = SimpleNamespace(metadata=SimpleNamespace(get_input_schema=lambda: None))
-        asked.predict = answering(model.predict, loaded, watch)
-        app = server.init(asked)
+    server.parse_csv_input = _texts
+    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # by which MLflow would cast values: 2.5 to 2
+    app = server.init(SimpleNamespace(metadata=no_schema, predict=answering(loaded, watch)))
     if BYTES in loaded.signatures:
         _take_images(app, serving.encoded_function(loaded), watch)
     return app
 
 
-def answering(predict: Callable[..., Any], loaded: Any, watch: "Watch") -> Callable[..., Any]:
-    """Return `predict`, which reads columns as `pipeline.predict` reads tables, and whose rows `watch` counts.
+def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
+    """Return a function from pixels, or from columns as `pipeline.predict` reads tables, to the model's answers.
 
-    It answers in texts: MLflow would send TensorFlow's bytes in base64.
+    `watch` counts the rows. Answers are in texts: MLflow would send TensorFlow's bytes in base64.
     """
-    settings = serving.as_trained(loaded) if serving.takes_columns(loaded) else None
+    settings = serving.as_trained(loaded)
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
+    wrong = (UserError, ValueError, TypeError, import_module("tensorflow").errors.OpError)
 
-    def called(data: Any, *others: Any, **named: Any) -> Any:
-        if settings is None:
-            answered = predict(data, *others, **named)  # refuses what the model does not take, which counts nowhere
-            if getattr(data, "ndim", 0) == 4:
-                watch.count(lambda: watch.drift.add({IMAGES_OF: data}))
-            return answered
+    def predict(data: Any) -> Any:
         try:
             taken = serving.as_taken(loaded, settings, watch.drift, data)
-        except (UserError, ValueError, TypeError) as error:  # of columns of several lengths, or none
+            answers = serving.answer(loaded, taken)
+        except wrong as error:  # of columns of several lengths, or none; of images of another shape
             raise exception(str(error)) from error
-        given = {name: list(values) if values.ndim > 1 else values for name, values in taken.items()}
-        answered = predict(import_module("pandas").DataFrame(given), *others, **named)
         watch.count(lambda: watch.drift.add(taken))
-        return answered.map(lambda value: value.decode() if isinstance(value, bytes) else value)
+        if not serving.takes_columns(loaded):
+            return max(answers.values(), key=np.ndim)
+        rows = {
+            name: values.ravel() if values.shape[1:] in ((), (1,)) else list(values) for name, values in answers.items()
+        }
+        frame = import_module("pandas").DataFrame(rows)
+        return frame.map(lambda value: value.decode() if isinstance(value, bytes) else value)
 
-    return called
+    return predict
 
 
 def _texts(csv_input: Any, schema: Any = None) -> Any:
@@ -164,6 +149,11 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
         await asyncio.to_thread(watch.count, lambda: watch.drift.add_encoded(encoded))
         return {"predictions": answers}
 
+
+main = Command("serve", _serve, __doc__)
+main.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
+main.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
+main.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs, if left out")
 
 if __name__ == "__main__":
     run_command(main)

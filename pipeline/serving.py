@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.run_folder.pending import settings_for
 from pipeline.run_folder.runs import Runs
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
@@ -39,54 +38,34 @@ KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
 
 
-def mlflow_model(model: str, uri: str | None, outputs: Path, command: str = "serve") -> Path:
-    """Return the folder of an MLflow model on this machine; makes no store in `outputs`.
+def saved_model(model: str, uri: str | None, outputs: Path, command: str = "predict") -> Path:
+    """Return the folder of a SavedModel on this machine; makes no store in `outputs`.
 
     Args:
-        model: a run, by its folder or the beginning of its id, or an address such as `models:/digits@champion`.
-        uri: the store; None: that in which the run was recorded, of an address the one in `outputs`.
+        model: a run, by its folder or the beginning of its id, tracked or not: its export; or an address in MLflow,
+            such as `models:/digits@champion`.
+        uri: the store of an address; None: the one in `outputs`.
         outputs: where runs are.
         command: the module of the user's command, for errors.
 
     Raises:
-        UserError: where there is no such run, store or model, or the run is not tracked.
+        UserError: where there is no such run, store or model.
     """
-    fix = f"python -m pipeline.{command} <run id> --tracking-uri=<address>"
-    settings, address, places = TrackingSettings("local"), model, [outputs]
+    fix = f"python -m pipeline.{command} <run id>"
     if not model.startswith(ADDRESSES):
         run = Runs(outputs).find(model, fix=fix)
-        if run.run_id is None:
-            problem = f"{model} was not tracked, so that MLflow has no model of it"
-            raise UserError(problem, "a tracked run", f"python -m pipeline.predict {model} <images>")
-        folder, address = Path(run.folder), f"runs:/{run.run_id}"
-        settings, places = settings_for(folder, settings), [*folder.parents[2:3], outputs]
-    if uri:
-        settings = TrackingSettings("server", uri)
-        settings.check("tracking")
-    place = next((place for place in places if (place / "mlflow.db").is_file()), None)
-    if settings.kind == "local" and place is None:
+        folder = Path(run.folder) / "export" / "saved_model"
+        if not folder.is_dir():
+            problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
+            raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
+        return folder
+    fix += " --tracking-uri=<address>"
+    settings = TrackingSettings("server" if uri else "local", uri)
+    settings.check("tracking")
+    if not uri and not (outputs / "mlflow.db").is_file():
         raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
-    return model_folder(address, Store(settings, place or outputs), "MODEL", fix)
-
-
-def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
-    """Return the folder of a SavedModel: of a run on this machine its export, tracked or not; see `mlflow_model`.
-
-    Args:
-        uri: the store whose model is meant, also of a run; None: of a run its export, of an address see `mlflow_model`.
-
-    Raises:
-        UserError: where there is none.
-    """
-    if uri or model.startswith(ADDRESSES):
-        folder = mlflow_model(model, uri, outputs, "predict")
-        return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
-    run = Runs(outputs).find(model, fix="python -m pipeline.predict <run id>")
-    folder = Path(run.folder) / "export" / "saved_model"
-    if not folder.is_dir():
-        problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
-        raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
-    return folder
+    folder = model_folder(model, Store(settings, outputs), "MODEL", fix)
+    return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
 
 
 def load(folder: Path) -> Any:
@@ -172,7 +151,7 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tupl
     """
     for name, first, given in _rows_of_files(loaded, settings, drift):
         drift.add(given)
-        yield name, first, _answer(loaded, given)
+        yield name, first, answer(loaded, given)
 
 
 def _rows_of_files(
@@ -226,6 +205,10 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     taken = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
         taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
+        if not arguments[name].shape.is_compatible_with(taken[name].shape):  # which would abort TensorFlow's process
+            raise UserError(
+                f"{column} has the shape {taken[name].shape[1:]}", f"{arguments[name].shape[1:]} of each row"
+            )
     return taken
 
 
@@ -283,7 +266,8 @@ def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
 
 
-def _answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what the model answers, by name, a row a row."""
     tensorflow = import_module("tensorflow")
     answered = loaded.signatures["serving_default"](
         **{name: tensorflow.constant(part) for name, part in columns.items()}

@@ -5,10 +5,9 @@ again only where it is named, or all are (`--again`): so one that was deleted in
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line.command import command_parser, print_error, print_warning, run_command
+from pipeline.command_line.command import Command, print_error, print_warning, run_command
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
@@ -21,13 +20,8 @@ from stages.errors import UserError
 from stages.settings.places import resolved
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0 if nothing is left to send, else 1."""
-    parser = command_parser("sync", __doc__)
-    parser.add_argument("folder", nargs="*", help="of runs or sweeps; all of them if left out")
-    parser.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
-    parser.add_argument("--again", action="store_true", help="sends everything: the store is an older copy, or new")
-    options = parser.parse_args(arguments)
+def _send_all(options: argparse.Namespace) -> int:
+    """Return 0 if nothing is left to send, else 1."""
     environment.prepare()
     outputs = options.outputs
     folders = [resolved(folder) for folder in options.folder] or _tracked(outputs)
@@ -83,6 +77,11 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
         print(f"{shorter(folder)}: {line}")
     return tracker.unsent
 
+
+main = Command("sync", _send_all, __doc__)
+main.add_argument("folder", nargs="*", help="of runs or sweeps; all of them if left out")
+main.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
+main.add_argument("--again", action="store_true", help="sends everything: the store is an older copy, or new")
 
 if __name__ == "__main__":
     run_command(main)

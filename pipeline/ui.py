@@ -4,10 +4,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from typing import NoReturn
 
-from pipeline.command_line.command import command_parser, exit_code, run_command
+from pipeline.command_line.command import Command, run_command
 from pipeline.paths import shorter
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
@@ -17,16 +16,9 @@ from stages.errors import UserError
 FIRST_PORT = 5000
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until it is interrupted: this process becomes MLflow's server."""
-    parser = command_parser("ui", __doc__)
-    parser.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
-    options = parser.parse_args(arguments)
-    environment.prepare()
-    return exit_code(lambda: _open(options))
-
-
 def _open(options: argparse.Namespace) -> NoReturn:
+    """Serve until it is interrupted: this process becomes MLflow's server."""
+    environment.prepare()
     if not (options.outputs / "mlflow.db").is_file():
         problem = f"no run under {shorter(options.outputs)} is tracked in its own store"
         raise UserError(problem, "a run with tracking=local", "python -m pipeline")
@@ -38,6 +30,9 @@ def _open(options: argparse.Namespace) -> NoReturn:
     # Without runners of GenAI jobs: eight processes that compute for nine seconds, for no page of a run.
     os.execve(sys.executable, command, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ})
 
+
+main = Command("ui", _open, __doc__)
+main.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
 
 if __name__ == "__main__":
     run_command(main)

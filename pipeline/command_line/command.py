@@ -18,36 +18,33 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell's."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Takes `outputs=<folder>` as `python -m pipeline` does, beside `--outputs <folder>`."""
+class Command(argparse.ArgumentParser):
+    """`python -m pipeline.<name>`: called, it reads the words of its command line, does its work, and returns the code.
+
+    It has the option `outputs`, an absolute path, as `--outputs <folder>` and, like `python -m pipeline`, as
+    `outputs=<folder>`.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[Any], int], description: str | None, examples: str | None = None
+    ) -> None:
+        """work: from the options to the exit code. examples: what `--help` shows below the options, as it stands."""
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"python -m pipeline.{name}", description=description, epilog=examples, formatter_class=layout)
+        self._work = work
+        told = "where runs are; also outputs=FOLDER"
+        self.add_argument("--outputs", type=outputs_folder, default="", metavar="FOLDER", help=told)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Take `outputs=<folder>` for the option."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(
             [f"--{word}" if word.startswith("outputs=") else word for word in words], namespace
         )
 
-
-def command_parser(name: str, description: str | None, examples: str | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of `python -m pipeline.<name>`, with the option `outputs`: an absolute path.
-
-    Args:
-        examples: what `--help` shows below the options, as it stands.
-    """
-    parser = _Parser(
-        f"python -m pipeline.{name}",
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--outputs",
-        type=outputs_folder,
-        default=outputs_folder(None),
-        metavar="FOLDER",
-        help="where runs are; also outputs=FOLDER",
-    )
-    return parser
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command; `arguments`: None for those of the process."""
+        return exit_code(lambda: self._work(self.parse_args(arguments)))
 
 
 def exit_code(work: Callable[[], int]) -> int:

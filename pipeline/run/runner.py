@@ -235,7 +235,7 @@ class StageRunner:
                 example: Any = {name: column[:1].tolist() for name, column in dataset.test.features.items()}
                 if dataset.images is not None:
                     example = dataset.test.images[:1].astype(np.float32).tolist()
-                atomic_write(export / INPUT_EXAMPLE, json.dumps(example))
+                atomic_write(export / INPUT_EXAMPLE, json.dumps({"inputs": example}))
             atomic_write(export / CARD, str(redact(model_card(self.summary, models[0], *data))))
             self.tracker.artifact(export / CARD)
         for model in models:

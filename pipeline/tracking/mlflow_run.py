@@ -226,7 +226,7 @@ def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str]
 
 def _example(path: Path, inputs: Schema) -> Any:
     """Return the example of a model's input in the file `path`: a list of pixels, or rows of columns."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text())["inputs"]
     return pd.DataFrame(content) if inputs.has_input_names() else np.array(content, np.float32)
 
 

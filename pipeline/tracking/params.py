@@ -16,10 +16,10 @@ _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 CARD = "model_card.md"
 INPUT_EXAMPLE = "input_example.json"
-"""Files of a run in its folder `export`: the card of its model, and an example of its input."""
+"""Files of a run in its folder `export`: the card of its model, and an example of its input, as `inputs`."""
 
-SERVING_EXAMPLE = "serving_input_example.json"
-"""The example as the body of a request to `/invocations`, which MLflow writes beside it."""
+EXAMPLES = ("serving_input_example.json", INPUT_EXAMPLE)
+"""Examples as the body of a request to `/invocations`: of a model in MLflow, which writes its own, and of a run."""
 
 
 def configuration_params(document: DictConfig) -> dict[str, Any]:

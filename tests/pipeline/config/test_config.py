@@ -11,7 +11,6 @@ import pytest
 from pipeline import runs
 from pipeline.api import open_run
 from pipeline.command_line.arguments import read_arguments
-from pipeline.command_line.command import command_parser
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
 from stages.errors import UserError
@@ -119,7 +118,11 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("place", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
 def test_what_is_no_folder_is_refused_in_one_line_by_every_command(place: str) -> None:
-    commands = (experiment, f"outputs='{place}'"), (runs.main, [f"outputs={place}"]), (open_run, "4d9eb298", place)
+    commands = (
+        (experiment, f"outputs='{place}'"),
+        (runs.main.parse_args, [f"outputs={place}"]),
+        (open_run, "4d9eb298", place),
+    )
     for command, *arguments in commands:
         with pytest.raises(UserError, match=rf"^[^\n]*{IMPOSSIBLE[place]}[^\n]*Try: outputs=./outputs"):
             command(*arguments)
@@ -129,4 +132,4 @@ def test_an_empty_text_is_the_default_in_every_command() -> None:
     default = experiment().outputs
     assert experiment("outputs=''").outputs == default
     for words in ([], ["outputs="], ["--outputs", ""]):
-        assert command_parser("runs", "").parse_args(words).outputs == default
+        assert runs.main.parse_args(words).outputs == default

@@ -1,4 +1,4 @@
-"""The model of a run is looked for in the store that has it, and no store is made; wrong arguments take one line."""
+"""A model is looked for in the run's folder or in the store that has it, and no store is made; errors take one line."""
 
 import shutil
 from pathlib import Path
@@ -8,19 +8,10 @@ from mlflow import MlflowClient
 
 from pipeline import serve
 from pipeline.run_folder.summary import Summary
-from pipeline.serving import mlflow_model, saved_model
+from pipeline.serving import saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run
-
-LOCAL = "tracking: {kind: local, uri: null}\n"
-MASKED = "tracking: {kind: server, uri: 'http://***@127.0.0.1:9'}\n"
-
-
-def write_run_of(outputs: Path, run_id: str) -> Path:
-    folder = write_run(outputs / "runs" / "day" / "tiny", run_id=run_id)
-    write_files(folder, {"config.yaml": LOCAL})
-    return folder
 
 
 @pytest.fixture
@@ -33,19 +24,17 @@ def run(outputs: Path) -> Path:
     client.set_tag(run_id, "model_uri", f"models:/{model.model_id}")
     place = Path(str(model.artifact_location).removeprefix("file://"))
     write_files(place, {"MLmodel": "", "data/saved_model.pb": ""})
-    return write_run_of(outputs, run_id)
+    return write_run(outputs / "runs" / "day" / "tiny", run_id=run_id)
 
 
-def test_the_store_is_that_in_which_the_run_was_recorded(run: Path, outputs: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+def test_of_a_run_it_is_the_export(run: Path, tmp_path: Path) -> None:
+    """Whether or not it was tracked, and wherever it is."""
+    with pytest.raises(UserError, match=r"has exported no SavedModel"):
+        saved_model(str(run), None, tmp_path)
+    write_files(run, {"export/saved_model/saved_model.pb": ""})
     shutil.copytree(run, copied := tmp_path / "far" / "from" / "x")
-    shutil.copytree(run, nested := elsewhere / "runs" / "day" / "tiny")
-    for model, given in ((run, outputs), (run, elsewhere), (copied, outputs), (nested, outputs), (run, tmp_path)):
-        folder = mlflow_model(str(model), None, given)
-        assert (folder / "MLmodel").is_file()
-        assert folder.is_relative_to(outputs / "artifacts")
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["runs"]
+    for folder in (run, copied):
+        assert saved_model(str(folder), None, tmp_path / "nothing") == folder / "export" / "saved_model"
 
 
 def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: Path, monkeypatch: Patch) -> None:
@@ -58,43 +47,33 @@ def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: P
     client.create_model_version("tiny", uri, model_id=uri.removeprefix("models:/"))
     moved = tmp_path / "moved ä"
     outputs.rename(moved)
-    for model in ("models:/tiny/1", uri, str(moved / "runs" / "day" / "tiny")):
-        assert mlflow_model(model, None, moved).is_relative_to(moved / "artifacts")
+    for model in ("models:/tiny/1", uri):
+        assert saved_model(model, None, moved).is_relative_to(moved / "artifacts")
     (moved / "artifacts").rename(tmp_path / "lost")
     for model in ("models:/tiny/1", uri):
         with pytest.raises(UserError, match=r"its files are no longer in .*/artifacts/tiny/models/"):
             saved_model(model, None, moved)
 
 
-def test_no_store_is_made(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, copied := tmp_path / "elsewhere" / "runs" / "day" / "tiny")
-    before = sorted(tmp_path.rglob("*"))
-    for model in (str(copied), "models:/m@a"):
-        with pytest.raises(UserError, match=r"no mlflow\.db in"):
-            mlflow_model(model, None, tmp_path / "nothing")
-    assert sorted(tmp_path.rglob("*")) == before
+def test_no_store_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no mlflow\.db in"):
+        saved_model("models:/m@a", None, tmp_path / "nothing")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
-    (run / "config.yaml").write_text(MASKED)
-    store = f"sqlite:///{outputs / 'mlflow.db'}"
-    folder = mlflow_model(str(run), store, tmp_path)
-    assert (folder / "MLmodel").is_file()
-    assert saved_model(str(run), store, tmp_path) == folder / "data"
-    (run / "config.yaml").unlink()
-    assert mlflow_model(str(run), store, tmp_path) == folder
+    address = f"runs:/{Summary.read(run).run_id}"
+    folder = saved_model(address, f"sqlite:///{outputs / 'mlflow.db'}", tmp_path)
+    assert (folder.name, (folder.parent / "MLmodel").is_file()) == ("data", True)
     with pytest.raises(UserError, match=r"tracking.uri=nope is no address of an MLflow store"):
-        mlflow_model(str(run), "nope", tmp_path)
+        saved_model(address, "nope", tmp_path)
 
 
 def test_errors_end_with_a_command(outputs: Path) -> None:
-    run = write_run_of(outputs, "0" * 32)
-    for model in (str(run), "nope", "models:/nope@champion"):
-        with pytest.raises(UserError, match=r"Try: python -m pipeline\.serve <run id> --tracking-uri=<address>$"):
-            mlflow_model(model, None, outputs)
     for model in ("nope", "models:/nope@champion"):
-        with pytest.raises(UserError, match=r"Try: python -m pipeline\.predict <run id>"):
-            saved_model(model, None, outputs)
+        for command in ("serve", "predict"):
+            with pytest.raises(UserError, match=rf"Try: python -m pipeline\.{command} <run id>"):
+                saved_model(model, None, outputs, command)
 
 
 def test_ports_that_can_be_had_are_returned_and_others_refused(capsys: Printed) -> None:

@@ -172,19 +172,20 @@ def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_server_tells_what_has_moved_as_rows_double(capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(data: pd.DataFrame, params: None = None) -> pd.Series:
-        return pd.Series([len(data)])
+    class Doubling:
+        structured_input_signature = ((), {"size": tf.TensorSpec([None], tf.float64)})
 
-    default = SimpleNamespace(structured_input_signature=((), {"size": tf.TensorSpec([None], tf.float64)}))
-    loaded = SimpleNamespace(signatures={"serving_default": default})
-    predict = answering(answer, loaded, Watch(Drift(KNOWN)))
+        def __call__(self, size: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"doubled": 2 * size}
+
+    predict = answering(SimpleNamespace(signatures={"serving_default": Doubling()}), Watch(Drift(KNOWN)))
     frame = pd.DataFrame({"size": columns(1, 50)["size"] * 10, "other": 0})
     for _ in range(20):
         with pytest.raises(MlflowException, match=r"^the table has no column size \(m\)\. Expected the columns"):
             predict(frame[["other"]])
     assert capsys.readouterr().out == ""  # what is refused counts nowhere
-    answers = [predict(frame, params=None)[0] for _ in range(20)]
-    assert answers == [50] * 20
+    answers = [predict(frame)["doubled"] for _ in range(20)]
+    np.testing.assert_array_equal(answers[-1], 2 * frame["size"])
     for line, count in zip(capsys.readouterr().out.splitlines(), (200, 400, 800), strict=True):
         assert line.startswith(f"the {count} examples asked about differ from those of the training in size (m) ")
 
