@@ -132,9 +132,6 @@ class TopSettings:
     run: str | None = None
     """With `from`: the run whose results are reused, by its folder, the beginning of its id, or its model in MLflow's
     registry (`models:/<name>@<alias>`)."""
-    trust: bool = False
-    """Whether a run that is resumed, forked or reused may bring code, addresses and places that no file of the
-    configuration names."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
     """From each stage, in order, to the name of its result; null leaves a stage out."""
 

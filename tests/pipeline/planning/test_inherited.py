@@ -1,5 +1,6 @@
-"""A folder from somebody else brings settings, and no code that the configuration does not name."""
+"""A folder from somebody else brings settings, and no code."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,15 +16,14 @@ from tests.pipeline.experiments import Patch, write_files, write_run
 
 HARMLESS = [
     "train.epochs=7", "strategy=mirrored", "tracking.tags.team=x", "~pipeline.inspect", "++train.batch_size=2",
-    "data=image_folder", "data.dir=/somewhere", "model.network._target_=stages.networks.mlp.mlp",
+    "data=image_folder", "data.dir=/somewhere",
 ]  # fmt: skip
 
-ASKED = {
-    "model.network._target_=os.system": "run os.system", "+train.callbacks=[{_target_: evil.Watch}]": "run evil.Watch",
-    "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]": "run subprocess.run",
-    "data._target_=${tracking.tags.x}": r"run \$\{tracking.tags.x",
-    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'": "run evil.net",
-}  # fmt: skip
+ASKED = (
+    "model.network._target_=os.system", "+train.callbacks=[{_target_: evil.Watch}]",
+    "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]", "data._target_=${tracking.tags.x}",
+    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'",
+)  # fmt: skip
 
 NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hydra.job.chdir=true", "a b=1", "")
 
@@ -73,37 +73,21 @@ def test_an_option_that_is_replaced_takes_its_settings_with_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("override", ASKED)
-def test_what_would_run_or_leave_is_asked_for(override: str, tmp_path: Path) -> None:
+def test_code_is_typed_again(override: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, "train.epochs=7", override)
-    with pytest.raises(UserError, match=ASKED[override]) as raised:
+    with pytest.raises(UserError, match="code, which is not taken over") as raised:
         taken_over([f"resume={place}"])
-    assert raised.value.fix == "trust=true"
-    assert taken_over([f"resume={place}", raised.value.fix])[2:] == ["train.epochs=7", override]
+    typed = shlex.split(raised.value.fix)
+    assert typed == [f"resume={place}", override]
+    assert taken_over(typed)[1:] == [override, "train.epochs=7"]
     key = override.lstrip("+").partition("=")[0]
-    assert override not in taken_over([f"resume={place}", f"{key}=x"])  # typed by the user
+    assert override not in taken_over([f"resume={place}", f"{key}=x"])
 
 
 @pytest.mark.parametrize("override", NEVER)
-@pytest.mark.parametrize("trust", [[], ["trust=true"]])
-def test_flags_are_no_settings_of_a_run(override: str, trust: list[str], tmp_path: Path) -> None:
+def test_flags_are_no_settings_of_a_run(override: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not an override|Hydra's own settings"):
-        Composer(inherit_overrides(read_arguments([f"resume={foreign(tmp_path, override)}", *trust])))
-
-
-def test_a_folder_cannot_trust_itself(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run os\.system.*run evil\.net"):
-        taken_over([f"resume={foreign(tmp_path, 'trust=true', 'a._target_=os.system', 'b._target_=evil.net')}"])
-    with pytest.raises(UserError):
-        taken_over([f"resume={tmp_path}/from_a_friend", "trust=false"])
-
-
-def test_targets_of_added_configuration_are_known(tmp_path: Path) -> None:
-    write_files(tmp_path / "my_conf", {"model/tiny.yaml": "network:\n  _target_: my_package.tiny.tiny\n"})
-    override = "model.network._target_=my_package.tiny.tiny"
-    place = foreign(tmp_path, override)
-    with pytest.raises(UserError, match="would run my_package"):
-        taken_over([f"fork={place}"])
-    assert taken_over([f"fork={place}", f"--config-dir={tmp_path / 'my_conf'}"])[-1] == override
+        Composer(inherit_overrides(read_arguments([f"resume={foreign(tmp_path, override)}"])))
 
 
 def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: Patch) -> None:
