@@ -78,24 +78,19 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
 
     `watch` counts the rows. Answers are in texts: MLflow would send TensorFlow's bytes in base64.
     """
-    settings = serving.as_trained(loaded)
+    settings, takes_columns = serving.as_trained(loaded), serving.takes_columns(loaded)
+    pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
     wrong = (UserError, ValueError, TypeError, import_module("tensorflow").errors.OpError)
 
     def predict(data: Any) -> Any:
         try:
             taken = serving.as_taken(loaded, settings, watch.drift, data)
-            answers = serving.answer(loaded, taken)
+            answers = serving.answered(loaded, taken) if takes_columns else serving.answer(loaded, taken)
         except wrong as error:  # of columns of several lengths, or none; of images of another shape
             raise exception(str(error)) from error
         watch.count(lambda: watch.drift.add(taken))
-        if not serving.takes_columns(loaded):
-            return max(answers.values(), key=np.ndim)
-        rows = {
-            name: values.ravel() if values.shape[1:] in ((), (1,)) else list(values) for name, values in answers.items()
-        }
-        frame = import_module("pandas").DataFrame(rows)
-        return frame.map(lambda value: value.decode() if isinstance(value, bytes) else value)
+        return pyarrow.table(answers).to_pylist() if takes_columns else max(answers.values(), key=np.ndim)
 
     return predict
 

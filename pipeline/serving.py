@@ -141,17 +141,44 @@ def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
-def answers(loaded: Any, settings: TableSettings, drift: Drift) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """Yield a file, the number of some of its rows' first, from 1 without the header, and what the model answers them.
+def answers(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool = False) -> Iterator[Any]:
+    """Yield Arrow tables of a model's answers for the rows of files, with `file` and `row`, from 1 without the header.
 
-    The answers are by name, a row a row. `drift` counts the rows.
+    Names of classes are in the schema's metadata, as `predictions.parquet` has them. `drift` counts the rows.
+
+    Args:
+        by_class: whether columns such as `probabilities.cat` stand in place of lists.
 
     Raises:
         UserError: where a file lacks a column that the model takes, or a row cannot be used.
     """
+    import pyarrow as pa
+
+    metadata = {"class_names": json.dumps(class_names(loaded))}
     for name, first, given in _rows_of_files(loaded, settings, drift):
         drift.add(given)
-        yield name, first, answer(loaded, given)
+        columns = answered(loaded, given, by_class)
+        count = len(next(iter(columns.values())))
+        place = {"file": pa.array([name] * count), "row": np.arange(first, first + count)}
+        yield pa.table({**place, **columns}, metadata=metadata)
+
+
+def answered(loaded: Any, given: Mapping[str, np.ndarray], by_class: bool = False) -> dict[str, Any]:
+    """Return a model's answers for rows as Arrow's columns by name: of texts, numbers, or lists of numbers."""
+    import pyarrow as pa
+
+    classes, columns = class_names(loaded), dict[str, Any]()
+    for name, values in answer(loaded, given).items():
+        if values.dtype == object:
+            columns[name] = pa.array([value.decode() for value in values])
+        elif values.ndim == 1 or values.shape[1] == 1:
+            columns[name] = pa.array(values.ravel())
+        elif by_class:
+            parts = classes if len(classes) == values.shape[1] else range(values.shape[1])
+            columns |= {f"{name}.{part}": pa.array(column) for part, column in zip(parts, values.T, strict=True)}
+        else:
+            columns[name] = pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+    return columns
 
 
 def _rows_of_files(
@@ -266,7 +293,7 @@ def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
 
 
-def answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def answer(loaded: Any, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return what the model answers, by name, a row a row."""
     tensorflow = import_module("tensorflow")
     answered = loaded.signatures["serving_default"](
@@ -276,40 +303,19 @@ def answer(loaded: Any, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
-    """Write the answers for all rows to a Parquet or CSV file, with `file` and `row`, from 1; return their number.
-
-    Names of classes are in the schema's metadata, as `predictions.parquet` has them. A CSV file has columns such as
-    `probabilities.cat` in place of lists.
-    """
-    import pyarrow as pa
+    """Write the answers for all rows to a Parquet or CSV file; return their number."""
     import pyarrow.csv
     import pyarrow.parquet as pq
 
-    classes, is_csv, total = class_names(loaded), output.suffix == ".csv", 0
-
-    def arrow(name: str, values: np.ndarray) -> dict[str, Any]:
-        """Return answers as columns: of texts, numbers, or lists of numbers."""
-        if values.dtype == object:
-            return {name: pa.array([value.decode() for value in values])}
-        if values.ndim == 1 or values.shape[1] == 1:
-            return {name: pa.array(values.ravel())}
-        if is_csv:
-            parts = classes if len(classes) == values.shape[1] else range(values.shape[1])
-            return {f"{name}.{part}": pa.array(column) for part, column in zip(parts, values.T, strict=True)}
-        return {name: pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])}
+    is_csv, total = output.suffix == ".csv", 0
 
     def write(partial: Path) -> None:
         nonlocal total
         writer: Any = None
-        for name, first, columns in answers(loaded, settings, drift):
-            count = len(next(iter(columns.values())))
-            named = {"file": pa.array([name] * count), "row": np.arange(first, first + count)}
-            for answer, values in columns.items():
-                named |= arrow(answer, values)
-            table = pa.table(named, metadata={"class_names": json.dumps(classes)})
+        for table in answers(loaded, settings, drift, by_class=is_csv):
             writer = writer or (pyarrow.csv.CSVWriter if is_csv else pq.ParquetWriter)(partial, table.schema)
             writer.write_table(table)
-            total += count
+            total += len(table)
         if writer is None:
             raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
         writer.close()

@@ -83,7 +83,7 @@ def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) ->
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     pair = {"large": 6.0, "grün": 3.0}
-    answered = {"doubled": 6.0, "name": "blüe", "probabilities": pair, "target": [6.0]}
+    answered = {"doubled": 6.0, "name": "blüe", "probabilities": pair, "target": 6.0}
     assert rows[2] == {"file": "new.csv", "row": 3, **answered}
     assert predict.main([str(run), str(table)]) == 0
     assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]

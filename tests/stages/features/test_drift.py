@@ -184,8 +184,8 @@ def test_a_server_tells_what_has_moved_as_rows_double(capsys: pytest.CaptureFixt
         with pytest.raises(MlflowException, match=r"^the table has no column size \(m\)\. Expected the columns"):
             predict(frame[["other"]])
     assert capsys.readouterr().out == ""  # what is refused counts nowhere
-    answers = [predict(frame)["doubled"] for _ in range(20)]
-    np.testing.assert_array_equal(answers[-1], 2 * frame["size"])
+    answers = [predict(frame) for _ in range(20)]
+    np.testing.assert_array_equal([row["doubled"] for row in answers[-1]], 2 * frame["size"])
     for line, count in zip(capsys.readouterr().out.splitlines(), (200, 400, 800), strict=True):
         assert line.startswith(f"the {count} examples asked about differ from those of the training in size (m) ")
 
