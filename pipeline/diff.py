@@ -15,11 +15,10 @@ from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.run_folder.summary import FINGERPRINT, Summary
 from pipeline.tracking.journal import Journal
 from stages.tables import aligned
 
-PACKAGES = "environment/packages.txt"
 COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"
 
@@ -35,12 +34,11 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
 
     Returns:
         sections `settings` (each once, though other groups may refer to it), `code` (digests of files, the commit),
-        `packages` (versions), `data` (the data set's fingerprint), `metrics` (the last value of each) and
-        `measurements` (of time, speed and memory), but those that one of the runs has not recorded.
+        `packages` (versions of those that decide the numbers), `data` (the data set's fingerprint), `metrics` (the
+        last value of each) and `measurements` (of time, speed and memory), but those that one of the runs has not
+        recorded.
     """
     facts = [_facts(summary) for summary in (first, second)]
-    if not all(fact["packages"] for fact in facts):  # only a tracked run has the whole list
-        facts = [{**fact, "packages": run.versions} for fact, run in zip(facts, (first, second), strict=True)]
     sections: dict[str, dict[str, Pair]] = {}
     for section in facts[0]:
         before, after = (fact[section] for fact in facts)
@@ -54,23 +52,18 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
 
 def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     folder = Path(summary.folder)
-    code, packages = _read(folder / CODE), dict[str, str]()
-    data: dict[str, str] = {}
+    code = _read(folder / CODE)
     for entry in Journal(folder).entries:
         given = entry.arguments
-        if entry.call == "text" and given["name"] == PACKAGES:
-            packages |= dict(line.split("==", 1) for line in given["content"].splitlines() if "==" in line)
-        elif entry.call == "text" and given["name"] == PATCH:
+        if entry.call == "text" and given["name"] == PATCH:
             code["uncommitted changes"] = f"artifact {PATCH}"
         elif entry.call == "tags" and COMMIT in given["values"]:
             code["commit"] = given["values"][COMMIT]
-        elif entry.call == "dataset":
-            data[given["name"]] = given["digest"]
     return {
         "settings": _read(folder / "config.yaml"),
         "code": code,
-        "packages": packages,
-        "data": data,
+        "packages": summary.versions,
+        "data": {name: value for name, value in summary.facts.items() if name == FINGERPRINT},
         "metrics": {name: value for name, value in summary.metrics.items() if not MEASURED.search(name)},
         "measurements": {name: value for name, value in summary.metrics.items() if MEASURED.search(name)},
     }
