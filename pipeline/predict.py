@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline import serving
-from pipeline.command_line.command import INTERRUPTED, Command, run_command
+from pipeline.command_line.command import Command, run_command
 from pipeline.system import environment, streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
@@ -22,22 +20,12 @@ BATCH = 32
 
 
 def _predict(options: argparse.Namespace) -> int:
-    """Return 0, 1 where a file could not be classified, 141 where nobody reads the answers."""
-    environment.prepare()
-    # A KeyboardInterrupt in one of TensorFlow's callbacks would be lost; there is nothing to save.
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    try:
-        return _classify(options)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _classify(options: argparse.Namespace) -> int:
-    """Prints what the model says of images or of rows; returns 1 where a file could not be classified, else 0.
+    """Print what the model says of images or of rows; return 1 where a file could not be classified, else 0.
 
     Raises:
         UserError: for a wrong argument.
     """
+    environment.prepare()
     if options.output is not None and options.output.suffix not in (".parquet", ".csv"):
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)
@@ -84,18 +72,11 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
         print(f"{count:,} rows in {options.output}")
         return 0
     names = serving.class_names(loaded)
-
-    def readable(value: Any) -> Any:
-        if isinstance(value, list) and len(value) == len(names):
-            return dict(zip(names, value, strict=True))
-        return value.decode() if isinstance(value, bytes) else value
-
-    for file, first, columns in serving.answers(loaded, settings, drift):
-        named = {name: values.tolist() for name, values in columns.items()}
-        for place, row in enumerate(zip(*named.values(), strict=True), start=first):
-            values = {name: readable(value) for name, value in zip(named, row, strict=True)}
-            facts = {"file": file, "row": place, **values}
-            print(json.dumps(facts) if options.json else "\t".join(map(str, facts.values())), flush=True)
+    for table in serving.answers(loaded, settings, drift):
+        for row in table.to_pylist():
+            lists = {key: value for key, value in row.items() if isinstance(value, list) and len(value) == len(names)}
+            row |= {key: dict(zip(names, value, strict=True)) for key, value in lists.items()}
+            print(json.dumps(row) if options.json else "\t".join(map(str, row.values())), flush=True)
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code
     return 0

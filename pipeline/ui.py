@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 from typing import NoReturn
 
@@ -26,7 +25,6 @@ def _open(options: argparse.Namespace) -> NoReturn:
     print(f"http://{HOST}:{port}/#/experiments?{WORKFLOW}\nin a few seconds; Ctrl-C ends it", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{options.outputs / 'mlflow.db'}", "--uvicorn-opts=--log-level=error"]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background shell's child ignores it
     # Without runners of GenAI jobs: eight processes that compute for nine seconds, for no page of a run.
     os.execve(sys.executable, command, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ})
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -48,14 +49,12 @@ class Command(argparse.ArgumentParser):
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Returns the exit code of `work`; 130 after Ctrl-C.
+    """Returns the exit code of `work`.
 
     A UserError (2), and a file that cannot be read or written (1), are printed in a line; a defect (1) has a traceback.
     """
     try:
         return work()
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except Exception as error:
         told = no_room(error) or error
         is_known = isinstance(told, (UserError, OSError))
@@ -76,7 +75,11 @@ def print_warning(line: str) -> None:
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost."""
+    """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost, 130 after Ctrl-C.
+
+    At once: a KeyboardInterrupt would be lost in one of TensorFlow's callbacks. What is written is whole or not there.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     streams.guard()
     learn_arguments(sys.argv[1:])
     guard_output()
