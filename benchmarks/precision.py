@@ -21,7 +21,6 @@ from benchmarks.measuring import interleave, ratios, timed
 from benchmarks.models import built, device, images, trained_by_adam, training_loop
 from benchmarks.page import markdown, put
 from benchmarks.report import processor
-from pipeline.system.machine import cpu_flags
 from stages.results import Dataset
 from stages.settings.model import CnnPhotoSettings, ResnetSettings
 
@@ -138,7 +137,8 @@ def main() -> None:
     )
     parser.add_argument("--network", choices=NETWORKS, help="one of them; else all, one after another")
     options = parser.parse_args()
-    flags = ", ".join(sorted(cpu_flags() & {"avx512_bf16", "amx_bf16"})) or "no instructions for bfloat16"
+    known = {"avx512_bf16", "amx_bf16"} & {*Path("/proc/cpuinfo").read_text().split()}
+    flags = ", ".join(sorted(known)) or "no instructions for bfloat16"
     for name in [options.network] if options.network else NETWORKS:
         network, size, batch = NETWORKS[name]
         title = (

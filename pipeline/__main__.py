@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pipeline import __version__
 from pipeline.command_line.arguments import help_text, names_run, read_arguments
 from pipeline.command_line.command import exit_code
 from pipeline.config.names import read_options
@@ -47,11 +46,6 @@ def _execute() -> int:
     if arguments.help:
         print(help_text(read_options(arguments.folders)), end="")
         return streams.all_written(DONE)
-    if arguments.version:
-        from importlib import metadata
-
-        print(f"tf-experiment-pipeline {__version__}, Hydra {metadata.version('hydra-core')}")
-        return DONE
     if (here := str(Path.cwd())) not in sys.path:  # as `python -m pipeline` has it; last, so that it hides nothing
         sys.path.append(here)
     environment.prepare()
@@ -70,7 +64,7 @@ def _execute() -> int:
         composer = Composer(arguments)
         is_sweep = not arguments.show and composer.is_sweep
     if arguments.show:
-        composer.show(arguments.package, arguments.resolve)
+        composer.show(arguments.resolve)
         return streams.all_written(DONE)
     run = _run_one if not is_sweep else _run_search if composer.searches else _run_sweep
     code = run(composer)
@@ -81,33 +75,25 @@ def _execute() -> int:
 def _run_one(composer: "Composer") -> int:
     composed = composer.one()  # a wrong key is answered without the imports of a run
 
-    from pipeline.checks.combinations import refuse_unused
+    from pipeline.checks.combinations import read_composed
     from pipeline.config.debug import debugged
-    from pipeline.config.experiment import read
     from pipeline.console import Console
     from pipeline.planning.job import Job
     from pipeline.run.engine import run_job
 
-    experiment = read(composed.document, composed.choices, composed.config_dirs)
-    refuse_unused(experiment, composed.typed)
-    return run_job(Job(debugged(experiment), composed.overrides, started=early_signals.STARTED), Console())
+    return run_job(Job(debugged(read_composed(composed)), composed.overrides, started=early_signals.STARTED), Console())
 
 
 def _run_sweep(composer: "Composer") -> int:
-    from pipeline.config.experiment import read
     from pipeline.console import Console
-    from pipeline.sweep.run import Sweep, checked, refuse_too_many
+    from pipeline.sweep.run import Sweep, checked
 
-    total = len(composer.grid)
-    first = next(composer.jobs())
-    refuse_too_many(total, read(first.document, first.choices).max_jobs)
-    return Sweep(checked(composer.jobs(), total), composer.sweep, Console()).start()
+    return Sweep(checked(composer.jobs(), len(composer.grid)), composer.sweep, Console()).start()
 
 
 def _run_search(composer: "Composer") -> int:
     from pipeline.config.schemas import SearchSettings
     from pipeline.console import Console
-    from pipeline.sweep.run import refuse_too_many
     from pipeline.targets import check_installed
 
     assert isinstance(composer.sweep, SearchSettings)
@@ -116,9 +102,7 @@ def _run_search(composer: "Composer") -> int:
     from pipeline.search.trials import Search
 
     axes = read_axes(composer.of_jobs, composer.with_lines)
-    search = Search(composer.sweep, axes, composer.with_lines, Console())
-    refuse_too_many(search.total, search.first.max_jobs)
-    return search.start()
+    return Search(composer.sweep, axes, composer.with_lines, Console()).start()
 
 
 if __name__ == "__main__":

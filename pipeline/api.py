@@ -19,7 +19,7 @@ from pipeline.command_line.arguments import COMMAND_LINE, read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.command_line.overrides import as_typed
 from pipeline.config.debug import debugged
-from pipeline.config.experiment import Experiment, read
+from pipeline.config.experiment import Experiment
 from pipeline.paths import outputs_folder
 from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.runs import Runs, epoch_metrics, read_config, read_run
@@ -273,10 +273,9 @@ def _composed(overrides: Iterable[str]) -> Composed:
 
 
 def _read(composed: Composed) -> Experiment:
-    from pipeline.checks.combinations import refuse_unused
+    from pipeline.checks.combinations import read_composed
     from pipeline.planning.earlier import prepare
 
-    experiment = read(composed.document, composed.choices, composed.config_dirs)
-    refuse_unused(experiment, composed.typed)
+    experiment = read_composed(composed)
     prepare(experiment)
     return debugged(experiment)

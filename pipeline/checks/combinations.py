@@ -7,12 +7,12 @@ setting that is on (`optimizer.clip_norm`), has one of several values (`train.ji
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config.experiment import Experiment
+from pipeline.config.experiment import Experiment, read
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.errors import UserError
@@ -20,6 +20,9 @@ from stages.settings.data import DigitsSettings
 from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
 from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
 from stages.settings.train import TrainSettings
+
+if TYPE_CHECKING:  # a job in a process of its own composes nothing
+    from pipeline.command_line.compose import Composed
 
 
 def expected_replicas(experiment: Experiment) -> int | None:
@@ -207,23 +210,14 @@ UNREAD = (
 """Names that may be typed, the combination beside which nothing reads them, and a setting that gives them an effect."""
 
 
-def refuse_unused(experiment: Experiment, names: Iterable[str]) -> None:
-    """Raise UserError for the first of `names`, dotted as they were typed, that nothing in `experiment` reads.
+def read_composed(composed: "Composed") -> Experiment:
+    """Return the experiment of a job; refuse the first typed setting that nothing in it reads.
 
     Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
     """
-    for name in names:
+    experiment = read(composed.document, composed.choices, composed.config_dirs)
+    for name in composed.typed:
         for pattern, combination, fix in UNREAD:
             if re.fullmatch(pattern, name) and (beside := found(combination, experiment)):
                 raise UserError(f"{name} has no effect {beside}", "", fix)
-
-
-def advice(experiment: Experiment) -> Iterator[str]:
-    """Yield a line for a precision that works but costs more than it gains on the available devices."""
-    model, strategy = experiment.of("model", ModelSettings), experiment.settings.get("strategy")
-    name = model.precision.lowest if model else "float32"
-    kind = "fp16" if name in ("mixed_float16", "float16") else "bf16"
-    has_instructions = {f"avx512_{kind}", f"amx_{kind}"} & machine.cpu_flags()
-    is_elsewhere = isinstance(strategy, TpuSettings) or (machine.gpus() and not is_on_cpu(experiment))
-    if name not in ("float32", "float64") and not is_elsewhere and not has_instructions:
-        yield f"precision={name} is no faster than float32 on this CPU, which has no instructions for it"
+    return experiment

@@ -164,13 +164,12 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     found = signature(path.removesuffix(".arguments"), target)
     is_function = path == "task.loss" and not isinstance(load(path, target), type)
     passed = 2 if is_function else PASSED_BY_STAGES.get(path, 0)
-    parameters = dict(list(named_parameters(found).items())[passed:])
-    is_open = any(entry.kind is entry.VAR_KEYWORD for entry in found.parameters.values())
-    unknown = [key for key in arguments if key not in parameters and not is_open]
-    missing = [key for key, entry in parameters.items() if entry.default is entry.empty and key not in arguments]
-    for name in unknown + missing:
-        problem = "does not take it" if name in unknown else "requires it"
-        raise UserError(f"{path}.{name}: {target} {problem}", f"of {path}: {', '.join(parameters) or 'no settings'}")
+    try:
+        for bind in (found.bind_partial, found.bind):  # of the whole, what is missing would be told first
+            bind(*[None] * passed, **arguments)
+    except TypeError as error:
+        names = list(named_parameters(found))[passed:]
+        raise UserError(f"{path}: {target}: {error}", f"of {path}: {', '.join(names) or 'no settings'}") from error
 
 
 def _check_callback(place: str, target: str) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pipeline.config.names import Options, package_folder
+from pipeline import __version__
+from pipeline.config.names import Options, options_folder
 from pipeline.paths import CONF
 from stages.errors import UserError
 
@@ -20,7 +21,7 @@ PROGRAM = "tf-pipeline"
 COMMAND_LINE: ContextVar[Sequence[str]] = ContextVar("command_line")
 """The command that a thread runs, in place of the process's `sys.argv`."""
 
-FLAGS = ("--help", "--version", "--cfg", "--resolve", "--package", "--multirun", "--config-dir", "--shell-completion")
+FLAGS = ("--help", "--version", "--cfg", "--resolve", "--multirun", "--config-dir", "--shell-completion")
 
 _HEAD = """\
 Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stages, tracked in MLflow.
@@ -42,10 +43,10 @@ Choose an option of a group by group=option (the first one is the default):
 
 _TAIL = """
 Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
-  --cfg job          shows every value; --package train: those of one group; --resolve: with references resolved
+  --cfg job          shows every value; --resolve: with references resolved
   dry_run=true       shows the plan; debug=fast takes two steps of everything
-  --config-dir DIR   adds custom options, also those of a package: pkg://my_package.conf
-  -m                 sweeps over every value given as a,b,c, range(1,4) or glob(c*); max_jobs limits how many jobs
+  --config-dir DIR   adds the options of a folder of your own
+  -m                 sweeps over every value given as a,b,c, range(1,4) or glob(c*)
   sweep=<option>     sweeps over what a file says; with any sweep sweep.n_jobs=2 runs two jobs at a time
 
 HYDRA_FULL_ERROR=1 in the environment shows the traceback of an error. tf-pipeline is the same command by another name;
@@ -60,18 +61,16 @@ class Arguments:
 
     overrides: in order, without the flags between them.
     inherited: overrides of the run that is resumed or forked, unless the command sets them itself.
-    show: whether to print the configuration instead of running it: its `package`, with interpolations `resolve`d.
+    show: whether to print the configuration instead of running it: with interpolations `resolve`d.
     folders: of the configuration: the project's own, then those of --config-dir.
     """
 
     overrides: tuple[str, ...] = ()
     inherited: tuple[str, ...] = ()
     help: bool = False
-    version: bool = False
     sweep: bool = False
     show: bool = False
     resolve: bool = False
-    package: str | None = None
     completion: bool = False
     folders: tuple[Path, ...] = (CONF,)
 
@@ -90,13 +89,12 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--version", action="store_true")
+    parser.add_argument("--version", action="version", version=f"tf-experiment-pipeline {__version__}")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--multirun", "-m", dest="sweep", action="store_true")
     modes.add_argument("--cfg", "-c", choices=("job",))
     modes.add_argument("--shell-completion", "-sc", dest="completion", action="store_true")
     parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if unknown:
@@ -105,8 +103,8 @@ def read_arguments(words: Sequence[str]) -> Arguments:
         expected = ("key=value without dashes", *FLAGS)
         raise UserError(f"unknown flag '{unknown[0]}'", expected, near[0] if near else f"{name}={value or '<value>'}")
     found = vars(flags)
-    shows = found.pop("cfg") is not None or flags.resolve or flags.package is not None
-    folders = (CONF, *map(package_folder, found.pop("config_dir")))
+    shows = found.pop("cfg") is not None or flags.resolve
+    folders = (CONF, *map(options_folder, found.pop("config_dir")))
     return Arguments(**{**found, "overrides": tuple(flags.overrides)}, show=shows, folders=folders)
 
 

@@ -24,9 +24,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
 from pipeline.command_line.overrides import Grid, checked, chooses_sweep, is_of_sweep, override_of, parsed, sweep_lines
@@ -180,20 +179,13 @@ class Composer:
     def _parsed(line: str) -> Override:
         return OverridesParser.create().parse_override(line)
 
-    def show(self, package: str | None, resolve: bool) -> None:
-        """Print the configuration, or the node `package` of it, as YAML.
-
-        Raises:
-            UserError: where there is no such node.
-        """
+    def show(self, resolve: bool) -> None:
+        """Print the configuration as YAML."""
         document = self.one().document
         if resolve:
             with explained():
                 OmegaConf.resolve(document)
-        node: Any = document if package is None else OmegaConf.select(document, package)
-        if node is None:
-            raise UserError(f"--package {package} is not in the configuration", [*map(str, document)], "--cfg job")
-        sys.stdout.write(OmegaConf.to_yaml(node) if OmegaConf.is_config(node) else f"{node}\n")
+        sys.stdout.write(OmegaConf.to_yaml(document))
 
     def _chooses(self, override: Override) -> bool:
         """Return whether `override` chooses a group's option, as Hydra decides it."""
@@ -207,12 +199,9 @@ class Composer:
         if options not in self._bases:
             self._bases[options] = self._base(options)
         saved, choices = self._bases[options]
-        load = functools.cache(lambda: self.loader.load_configuration("config", list(options), RunMode.RUN))
 
-        def resolve(name: str) -> Any:  # `${hydra:…}` of a user's file
-            if (value := OmegaConf.select(load(), f"hydra.{name}")) is None:
-                raise InterpolationKeyError(f"Hydra has no {name} here")
-            return value
+        def resolve(name: str) -> str:  # `${hydra:runtime.choices.model}` of a user's file
+            return choices[name.removeprefix("runtime.choices.")]
 
         OmegaConf.register_new_resolver("hydra", resolve, replace=True)
         document: DictConfig = pickle.loads(saved)
@@ -245,19 +234,15 @@ class Composer:
 def _refuse_alias(document: DictConfig, override: Override) -> None:
     """Refuse a name that only refers to a group, such as `train.optimizer`: setting it would cut it off the group."""
     node: Any = document
-    parts = override.key_or_group.split(".")
-    for place, part in enumerate(parts):
-        if not isinstance(node, DictConfig) or part not in node:
-            return
+    part, _, rest = override.key_or_group.partition(".")
+    while isinstance(node, DictConfig) and part in node:
         named: Any = node._get_node(part)
-        if OmegaConf.is_interpolation(node, part):
-            if not isinstance(named._maybe_dereference_node(), DictConfig):  # a value, or of nothing that there is
-                return
+        if OmegaConf.is_interpolation(node, part) and isinstance(named._maybe_dereference_node(), DictConfig):
             group = str(named._value())[2:-1]
-            rest = ".".join(parts[place + 1 :])
             fix = f"{group}.{rest}=<value>" if rest else f"{group}=<option>"
             raise UserError(f"{override.input_line}: it refers to {group}", f"the settings of {group}", fix)
         node = named
+        part, _, rest = rest.partition(".")
 
 
 def _apply(document: DictConfig, override: Override) -> None:

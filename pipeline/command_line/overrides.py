@@ -27,7 +27,7 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     overrides: list[Override] = []
     for word in words:
         try:
-            overrides += OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
+            overrides += OverridesParser.create().parse_overrides([_with_letters(word)])
         except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
             name = re.split(r"[=:\s]", word.strip("-=: "))[0] or "train.epochs"
             expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
@@ -187,17 +187,6 @@ class Grid:
         return any(
             all(str(values[name]) in map(str, excluded) for name, excluded in entry.items()) for entry in self._exclude
         )
-
-
-def _with_patterns(word: str) -> str:
-    """Return `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
-
-    Hydra's names hold no asterisk, and a name that the configuration does not have would need a plus sign.
-    """
-    match = re.fullmatch(r"((?:precision|strategy)\.layers)\.([^=]+)=(.+)", word)
-    if match is None:
-        return word
-    return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in match[3].split(","))
 
 
 def _check_values(override: Override, options: Options, sweep: bool) -> None:

@@ -55,7 +55,6 @@ class Experiment:
     seed: int
     deterministic: bool
     dry_run: bool
-    max_jobs: int
     outputs: Path
     job_timeout_seconds: float | None
     hang_seconds: float | None

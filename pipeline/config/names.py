@@ -1,7 +1,6 @@
 """Names of settings and options: those there are, and what other projects call them."""
 
 import filecmp
-import importlib.util
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,24 +70,14 @@ def read_options(folders: Sequence[Path]) -> Options:
     return Options(groups, defaults, about)
 
 
-def package_folder(address: str) -> Path:
-    """Returns the folder of `address`: `pkg://my_package.conf`, `file:///there/conf`, or a path.
+def options_folder(path: str) -> Path:
+    """Returns the absolute path of a folder of options.
 
     Raises:
         UserError: where there is no such folder.
     """
-    scheme, separator, location = address.partition("://")
-    if separator and scheme == "pkg":
-        try:
-            spec = importlib.util.find_spec(location.replace("/", "."))
-        except (ImportError, ValueError):
-            spec = None
-        place = next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
-    else:
-        place = resolved(location if separator else address)
-    if place is None or not place.is_dir():
-        expected = "a folder of options, or pkg://<package>"
-        raise UserError(f"--config-dir {address} is not a directory", expected, "--config-dir <folder>")
+    if not (place := resolved(path)).is_dir():
+        raise UserError(f"--config-dir {path} is not a directory", "a folder of options", "--config-dir <folder>")
     return place.absolute()
 
 

@@ -17,7 +17,7 @@ from stages.settings import ranges
 from stages.settings.ranges import choice, number, option
 
 MOST_JOBS = 100_000
-"""Of a sweep: each is composed and checked before the first one runs."""
+"""Seeds of a sweep, trials of a search."""
 
 LONGEST_NAME = 200
 """Bytes of a folder's name, leaving room for a suffix."""
@@ -110,7 +110,6 @@ class TopSettings:
     """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
     dry_run: bool = False
     """Whether to print the plan and stop."""
-    max_jobs: int = number(1000, at_least=1, at_most=MOST_JOBS, unit="jobs of a sweep; more are refused")
     outputs: str | None = None
     """Folder of all results; null: `outputs` in the working directory."""
     job_timeout_seconds: float | None = number(

@@ -15,14 +15,14 @@ from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.places import content_digest
 
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "max_jobs", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
+    "resume", "dry_run", "job_timeout_seconds", "hang_seconds", "outputs", "tracking",
     "cluster", "name",
     "train.checkpoint_every_seconds", "train.checkpoint_every_steps", "train.checkpoints_kept", "inspect.batch_size",
     "export.reload", "export.reload_seconds",
 )  # fmt: skip
 """Settings that do not change the results of a run."""
 
-OF_A_COMMAND = ("sweep", "resume", "max_jobs", "dry_run")
+OF_A_COMMAND = ("sweep", "resume", "dry_run")
 """Settings of a command that are none of its run."""
 
 

@@ -12,9 +12,9 @@ from omegaconf import DictConfig, IntegerNode, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from pipeline.checks.combinations import refuse_unused
+from pipeline.checks.combinations import read_composed
 from pipeline.command_line.compose import Composed
-from pipeline.config.experiment import Experiment, read
+from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings
 from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError
@@ -263,11 +263,9 @@ def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experi
     """
     composed = compose(lines)
     try:
-        experiment = read(composed.document, composed.choices, composed.config_dirs)
-        refuse_unused(experiment, composed.typed)
+        return composed, read_composed(composed)
     except UserError as error:
         raise error.within(f"trial {' '.join(lines)}") from error
-    return composed, experiment
 
 
 def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:

@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeline.checks.combinations import refuse_unused
+from pipeline.checks.combinations import read_composed
 from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
-from pipeline.config.experiment import Experiment, read
-from pipeline.config.schemas import MOST_JOBS, SweepSettings
+from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, SWEEP_FAILED
 from pipeline.planning.earlier import forked_run, other_run, plan_of
@@ -22,7 +22,7 @@ from pipeline.sweep.session import Session
 from pipeline.system import signals
 from stages.errors import UserError
 
-SHARED = ("dry_run", "max_jobs", "outputs", "resume", "tracking", "sweep")
+SHARED = ("dry_run", "outputs", "resume", "tracking", "sweep")
 """Settings that all jobs of a sweep have in common."""
 
 
@@ -71,13 +71,6 @@ class Sweep(Session):
         return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs) else DONE
 
 
-def refuse_too_many(total: int, limit: int) -> None:
-    """Raises UserError where a sweep has more jobs than `max_jobs` allows."""
-    if total > limit:
-        fix = f"max_jobs={total}" if total <= MOST_JOBS else "fewer values of each setting"
-        raise UserError(f"the values make {total:,} jobs, and max_jobs={limit}", f"{limit:,} jobs or fewer", fix)
-
-
 def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
     """Return the jobs, about `total` in number, once all of them are known to work.
 
@@ -91,12 +84,11 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
     first: Experiment | None = None  # as it was composed
     for number, job in enumerate(composed, 1):
         try:
-            experiment = read(job.document, job.choices, job.config_dirs)
+            experiment = read_composed(job)
             first = first or experiment
             for name in SHARED:
                 if getattr(experiment, name) != getattr(first, name):
                     raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")
-            refuse_unused(experiment, job.typed)
             check_job(experiment)
             experiment = debugged(experiment)
             if not jobs:

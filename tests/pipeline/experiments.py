@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from omegaconf import OmegaConf
 
-from pipeline.checks.combinations import refuse_unused
+from pipeline.checks.combinations import read_composed
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
@@ -85,10 +85,7 @@ def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
 def command_error(words: Sequence[str]) -> UserError | None:
     """Returns the error of a whole command line, its flags included."""
     try:
-        composed = Composer(read_arguments(words)).one()
-        own = read(composed.document, composed.choices, composed.config_dirs)
-        refuse_unused(own, composed.typed)
-        prepare(own)
+        prepare(read_composed(Composer(read_arguments(words)).one()))
     except UserError as error:
         return error
     return None

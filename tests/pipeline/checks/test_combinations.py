@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.checks.combinations import advice, expected_replicas
+from pipeline.checks.combinations import expected_replicas
 from pipeline.config.debug import debugged
 from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.system import machine
@@ -66,7 +66,7 @@ REFUSED: Mapping[str, str] = {
     "optimizer=custom optimizer._target_=keras.optimizers.Lino": "has no attribute .Lino",
     "schedule=custom": r"the import path of a schedule.*Try: 'schedule\._target_=",
     "schedule=custom schedule._target_=keras.optimizers.schedules.CosineDecay +schedule.arguments.alfa=1":
-        r"schedule\.arguments\.alfa: .* does not take it\. .*alpha",
+        r"schedule\.arguments: .*'alfa'\. .*alpha",
     "+export.formats.b={_target_:stages.exporters.litert.LiteRT,weights:int4}": "formats.b.*weights=int4 is not known",
     "+export.formats.b={_target_:stages.exporters.litert.LiteRT,wieghts:int8}": "formats.b.*wieghts",
     "+export.formats.b={_target_:keras.layers.Dense,units:3}": "keras.layers.Dense is no exporter",
@@ -84,7 +84,7 @@ REFUSED: Mapping[str, str] = {
     "task.loss.delta=2": "task.loss=.* names no function or class",
     "task.metrics=[mape]": r"task.metrics=mape names no function or class",
     "task.loss._target_=keras.losses.Hubert": "keras.losses.Hubert cannot be imported",
-    "task.loss._target_=keras.losses.Huber task.loss.deltas=2": "task.loss.deltas: keras.losses.Huber does not",
+    "task.loss._target_=keras.losses.Huber task.loss.deltas=2": "task.loss: keras.losses.Huber: got an .*'deltas'",
 }  # fmt: skip
 
 
@@ -120,20 +120,6 @@ def test_what_works_is_not_refused(given: str) -> None:
 
 def test_a_debug_run_may_end_before_a_rate_falls() -> None:
     debugged(experiment("schedule=step", "debug=fast"))
-
-
-@pytest.mark.parametrize(
-    ("given", "flags", "line"),
-    [("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
-     ("precision=bfloat16", "avx2", "no instructions for it"), ("precision=mixed", "avx512_bf16", ""),
-     ("precision=float16", "avx512_fp16", ""), ("precision=float64", "avx2", "")],
-)  # fmt: skip
-def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: ())
-    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
-    told = " ".join(advice(experiment(given)))
-    assert line in told
-    assert bool(line) == bool(told)
 
 
 def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:

@@ -118,8 +118,7 @@ def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
                 checked(parsed([f"{prefix}{key}=basic", "dry_run=true"]), options, mode)
 
 
-def test_a_users_file_refers_to_choices_and_to_hydras_own_node(tmp_path: Path) -> None:
-    """Which are composed where a file asks for them alone."""
+def test_a_users_file_refers_to_choices(tmp_path: Path) -> None:
     mine = (
         "# @package _global_\ndefaults:\n  - /noted@notes: ${experiment}\n  - override /model: mlp\n"
         "name: ${hydra:runtime.choices.model}_of_mine\n"
@@ -171,7 +170,7 @@ def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp
     words = [f"--config-dir={tmp_path}", "experiment=mine"]
     assert Composer(read_arguments([*words, "train.epochs=9"])).one().document.train.epochs == 9
     with pytest.raises(UserError, match=r"NONE_SUCH|none\.such"):
-        Composer(read_arguments(words)).show(None, resolve=True)
+        Composer(read_arguments(words)).show(resolve=True)
 
 
 def test_plain_values_may_have_letters_of_any_script() -> None:

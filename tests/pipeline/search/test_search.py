@@ -216,7 +216,6 @@ def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(o
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
         (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
-        (["sweep=tpe", "seed=range(0,2000)", "sweep.trials=1500"], "max_jobs"),
     ],
 )
 def test_wrong_searches_are_refused_before_anything_starts(words: list[str], said: str, tmp_path: Path) -> None:
