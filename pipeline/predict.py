@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import serving
 from pipeline.command_line.command import Command, run_command
-from pipeline.system import environment, streams
+from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
@@ -25,7 +25,6 @@ def _predict(options: argparse.Namespace) -> int:
     Raises:
         UserError: for a wrong argument.
     """
-    environment.prepare()
     if options.output is not None and options.output.suffix not in (".parquet", ".csv"):
         fix = f"--output={options.output.with_suffix('.parquet')}"
         raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)

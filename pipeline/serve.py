@@ -35,7 +35,6 @@ END_SECONDS = 5
 
 
 def _serve(options: argparse.Namespace) -> int:
-    environment.prepare()
     port = free_port(options.port, FIRST_PORT)
     folder = serving.saved_model(options.model, options.tracking_uri, options.outputs, "serve")
     app = build_app(folder)

@@ -13,7 +13,6 @@ from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.sweep.index import is_sweep, read_index
-from pipeline.system import environment
 from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.store import Store
 from stages.errors import UserError
@@ -22,7 +21,6 @@ from stages.settings.places import resolved
 
 def _send_all(options: argparse.Namespace) -> int:
     """Return 0 if nothing is left to send, else 1."""
-    environment.prepare()
     outputs = options.outputs
     folders = [resolved(folder) for folder in options.folder] or _tracked(outputs)
     unsent = 0

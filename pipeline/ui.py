@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from pipeline.command_line.command import Command, run_command
 from pipeline.paths import shorter
-from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.store import WORKFLOW
 from stages.errors import UserError
@@ -17,7 +16,6 @@ FIRST_PORT = 5000
 
 def _open(options: argparse.Namespace) -> NoReturn:
     """Serve until it is interrupted: this process becomes MLflow's server."""
-    environment.prepare()
     if not (options.outputs / "mlflow.db").is_file():
         problem = f"no run under {shorter(options.outputs)} is tracked in its own store"
         raise UserError(problem, "a run with tracking=local", "python -m pipeline")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import outputs_folder
 from pipeline.redaction import guard_output, learn_arguments
-from pipeline.system import streams
+from pipeline.system import environment, streams
 from pipeline.system.streams import no_room
 from stages.errors import UserError
 
@@ -45,6 +45,7 @@ class Command(argparse.ArgumentParser):
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command; `arguments`: None for those of the process."""
+        environment.prepare()
         return exit_code(lambda: self._work(self.parse_args(arguments)))
 
 

@@ -236,10 +236,8 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     if run is None:
         return
     _show(f"beginning with {experiment.from_stage}, on the results of", run, console)
-    names = {action: [stage.name for stage in plan if stage.action == action] for action in ("reused", "runs")}
-    console.log(f"reused: {', '.join(names['reused']) or 'none'}; these run: {', '.join(names['runs'])}")
     now = sources(experiment)
-    if names["reused"] and run.code != now.digest:
+    if any(stage.action == "reused" for stage in plan) and run.code != now.digest:
         changed = now.changed(Path(run.folder)) or "files that its list does not name"
         console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
 
