@@ -36,7 +36,7 @@ END_SECONDS = 5
 
 def _serve(options: argparse.Namespace) -> int:
     port = free_port(options.port, FIRST_PORT)
-    folder = serving.saved_model(options.model, options.tracking_uri, options.outputs, "serve")
+    folder = serving.saved_model(options.model, options.tracking_uri, options.outputs)
     app = build_app(folder)
     import uvicorn
 

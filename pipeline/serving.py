@@ -28,6 +28,9 @@ BYTES = "serve_bytes"
 TEXT = "text"
 """The only argument of a model of texts of a file each."""
 
+FIX = "--tracking-uri=<address>"
+"""What to type where a store has no such model."""
+
 BATCH = 2**14
 """Rows that are answered at once."""
 
@@ -38,7 +41,7 @@ KINDS = {"float64": "number", "int64": "whole", "string": "category"}
 """Kinds of columns, by the dtypes of the model's arguments."""
 
 
-def saved_model(model: str, uri: str | None, outputs: Path, command: str = "predict") -> Path:
+def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     """Return the folder of a SavedModel on this machine; makes no store in `outputs`.
 
     Args:
@@ -46,25 +49,22 @@ def saved_model(model: str, uri: str | None, outputs: Path, command: str = "pred
             such as `models:/digits@champion`.
         uri: the store of an address; None: the one in `outputs`.
         outputs: where runs are.
-        command: the module of the user's command, for errors.
 
     Raises:
         UserError: where there is no such run, store or model.
     """
-    fix = f"python -m pipeline.{command} <run id>"
     if not model.startswith(ADDRESSES):
-        run = Runs(outputs).find(model, fix=fix)
+        run = Runs(outputs).find(model)
         folder = Path(run.folder) / "export" / "saved_model"
         if not folder.is_dir():
             problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
             raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
         return folder
-    fix += " --tracking-uri=<address>"
     settings = TrackingSettings("server" if uri else "local", uri)
     settings.check("tracking")
     if not uri and not (outputs / "mlflow.db").is_file():
-        raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", fix)
-    folder = model_folder(model, Store(settings, outputs), "MODEL", fix)
+        raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", FIX)
+    folder = model_folder(model, Store(settings, outputs), "MODEL", FIX)
     return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
 
 

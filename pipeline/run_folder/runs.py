@@ -78,17 +78,16 @@ class Runs:
         """Return the folder of the run with this id."""
         return next((Path(run.folder) for run in Runs(self.outputs).all() if run.run_id == run_id), None)
 
-    def find(self, text: str, option: str | None = None, fix: str = "python -m pipeline.runs") -> Summary:
+    def find(self, text: str, option: str | None = None) -> Summary:
         """Return the run that a user means by its folder, its folder's name or the beginning of its id.
 
         Args:
             option: the setting whose value `text` is, such as `resume`; None: an argument of a command.
-            fix: of a command, what to type where there is no such run.
 
         Raises:
             UserError: where there is none, or several, or its summary cannot be read.
         """
-        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, fix)
+        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, "python -m pipeline.runs")
         path = resolved(text)
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
         folders = [path] if is_file_or_folder(str(path / NAME)) else names
