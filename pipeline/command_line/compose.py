@@ -29,7 +29,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from pipeline.command_line.arguments import FLAGS, PROGRAM, Arguments, read_arguments
 from pipeline.command_line.overrides import Grid, checked, chooses_sweep, is_of_sweep, override_of, parsed, sweep_lines
-from pipeline.config.errors import dotted, explain, explained, readable, unknown_key
+from pipeline.config.errors import dotted, explain, explained, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SearchSettings, SweepSettings, register_schemas
@@ -218,7 +218,7 @@ class Composer:
         As Hydra's `load_configuration` does, but without Hydra's own node, a dozen files, which nothing reads.
         """
         loader: Any = self.loader
-        with explained(), readable():
+        with explained():
             parsed, files = loader._parse_overrides_and_create_caching_repo("config", list(options))
             found = defaults_list.create_defaults_list(files, "config", parsed, False, False)
             document = loader._compose_config_from_defaults_list(found.defaults, files)
@@ -249,8 +249,7 @@ def _apply(document: DictConfig, override: Override) -> None:
     """Set a value, or refuse it in the project's words."""
     typed, name = str(override.input_line), override.key_or_group
     try:
-        with readable():
-            ConfigLoaderImpl._apply_overrides_to_config([override], document)
+        ConfigLoaderImpl._apply_overrides_to_config([override], document)
     except (HydraException, OmegaConfBaseException) as error:
         if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError | None):
             parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
@@ -27,21 +28,12 @@ from stages.settings.ranges import KINDS, wrong_type
 
 
 @contextmanager
-def readable() -> Iterator[None]:
-    """Raises UserError for exceptions that Hydra and OmegaConf let through from unreadable files and values."""
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException, UserError):
-        raise
-    except Exception as error:
-        raise UserError(f"the configuration is unreadable ({_first_line(error)})", "YAML in UTF-8") from error
-
-
-@contextmanager
 def explained(keys: Iterable[str] = ()) -> Iterator[None]:
-    """Raises UserError for exceptions of Hydra and OmegaConf; see `explain`."""
+    """Raises UserError for exceptions of Hydra and OmegaConf, see `explain`, and for unreadable files."""
     try:
         yield
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"the configuration is unreadable ({_first_line(error)})", "YAML in UTF-8") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, keys) from error
 
