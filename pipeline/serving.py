@@ -29,7 +29,7 @@ TEXT = "text"
 """The only argument of a model of texts of a file each."""
 
 FIX = "--tracking-uri=<address>"
-"""What to type where a store has no such model."""
+"""The option that a model in another store needs, for errors."""
 
 BATCH = 2**14
 """Rows that are answered at once."""
