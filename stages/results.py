@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from stages.augmentations.mixing import Mixing
+
 
 @dataclass(frozen=True)
 class Record:
@@ -151,21 +153,6 @@ class Augmentation(Protocol):
 
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
         """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
-
-
-class Mixing(Protocol):
-    """Mixes each example of a global batch with another one of it; see `stages.augmentations.mixing`."""
-
-    def partners(self, rows: tf.Tensor, count: tf.Tensor, key: Callable[[str], tf.Tensor]) -> tf.Tensor:
-        """Returns the rows, int64 [b], that `rows` of a global batch of `count` examples are mixed with."""
-
-    def draw(self, batch_size: int, key: Callable[[str], tf.Tensor]) -> tf.Tensor:
-        """Returns the random numbers of each row of a global batch: float64 [batch_size, n]."""
-
-    def __call__(
-        self, images: tuple[tf.Tensor, tf.Tensor], targets: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mixed images, float32 [b, H, W, C], and targets, as `Task.soften` has them; pairs: own, partners'."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rg
 VOCABULARY = ("errors", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
 """Of `stages`: what every room and every stage may import, and what imports none of them."""
 
-CONTRACTS = ("data.columns", "data.split", "features.kinds", "tasks.task")
+CONTRACTS = ("augmentations.mixing", "data.columns", "data.split", "features.kinds", "tasks.task")
 """Modules of rooms that belong to the vocabulary: what everybody exchanges."""
 
 ROOMS = (

@@ -84,14 +84,10 @@ def from_bytes(content: bytes) -> Checkpoint:
 
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Return the arrays that make up the file, whose format holds the bits of dtypes that NumPy lacks, as bfloat16."""
-    plain, dtypes = {}, {}
-    for name, array in checkpoint.arrays.items():
-        dtypes[name] = array.dtype.name
-        is_extension = array.dtype.isbuiltin == 2
-        plain[name] = array.view(f"u{array.dtype.itemsize}") if is_extension else array
+    """Return the arrays that make up the file, whose format names no dtypes that NumPy lacks, such as bfloat16."""
+    dtypes = {name: array.dtype.name for name, array in checkpoint.arrays.items()}
     header = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
-    return {**plain, _HEADER: np.frombuffer(header, np.uint8)}
+    return {**checkpoint.arrays, _HEADER: np.frombuffer(header, np.uint8)}
 
 
 def _from_file(opened: BinaryIO) -> Checkpoint:
