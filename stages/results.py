@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stages.data.split import Split, check
-from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, facts_of
 from stages.tasks.task import Task
 
@@ -44,9 +43,6 @@ class Record:
     datasets: inputs of the run; each fingerprint is recorded once.
     models: exported models, which are uploaded.
     on_exit: called when every stage has run.
-
-    Raises:
-        UserError: if one of these is not a mapping, or `files` holds something that is not a path.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -60,24 +56,15 @@ class Record:
 
     def __post_init__(self) -> None:
         for name in ("params", "metrics", "files", "summary"):
-            value = getattr(self, name)
-            if not isinstance(value, Mapping):
-                raise UserError(f"Record.{name} is of type {type(value).__name__}", "a mapping from names to values")
-            object.__setattr__(self, name, {str(key): item for key, item in value.items()})
-        files = {folder: _paths(folder, value) for folder, value in self.files.items()}
-        object.__setattr__(self, "files", files)
+            object.__setattr__(self, name, {str(key): value for key, value in getattr(self, name).items()})
+        object.__setattr__(self, "files", {folder: _paths(value) for folder, value in self.files.items()})
 
 
-def _paths(folder: str, value: Any) -> Path | tuple[Path, ...]:
+def _paths(value: Any) -> Path | tuple[Path, ...]:
     """Returns one path as a `Path`, and any iterable of paths as a tuple."""
-    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-    try:
-        paths = tuple(Path(part).expanduser() for part in (value if several else [value]))
-        if Path() in paths:
-            raise TypeError("an empty one")
-    except TypeError as error:
-        raise UserError(f"Record.files['{folder}'] holds no path ({error})", "paths: str or pathlib.Path") from error
-    return paths if several else paths[0]
+    if isinstance(value, (str, Path)):
+        return Path(value).expanduser()
+    return tuple(Path(part).expanduser() for part in value)
 
 
 def as_number(value: Any) -> float | None:

@@ -183,12 +183,6 @@ def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.Mo
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [{"files": {"x": [None]}}, {"files": "x"}, {"metrics": 0.5}, {"params": ["a"]}])
-def test_a_record_of_wrong_types_is_refused_at_once(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"Record\.(files|metrics|params)"):
-        Record(**given)
-
-
 def test_a_record_that_is_handed_on_is_recorded_once(run: Run) -> None:
     record = Record({"a": 1}, {"data/size": 3})
     run(load=lambda: WithRecord(record), denoise=lambda: WithRecord(record, 0.1))
