@@ -16,8 +16,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings, TrainSettings
-from stages.training.memory import gpu_peak
-from stages.training.outcome import result_of, write_files
+from stages.training.outcome import gpu_peak, result_of, write_files
 from stages.training.phase import Phase
 from stages.training.session import Session, Timing, plan_phases, starting_point
 

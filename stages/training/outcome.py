@@ -1,17 +1,44 @@
-"""Reports of a training: the metrics and the log line of an epoch, and its result."""
+"""Reports of a training: its memory, the metrics and the log line of an epoch, what ends it, and its result."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import tensorflow as tf
+
 from stages.callbacks import BestWeights
 from stages.checkpoints.state import Progress
+from stages.data.free_memory import available_memory
 from stages.errors import UserError
+from stages.networks.complexity import output_bytes
 from stages.plots.charts import plot_history
 from stages.reporter import Reporter
-from stages.results import Model, Record, Trained
+from stages.results import Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
+
+_MIB = 2**20
+
+_COPIES = 6
+"""Of the weights, beside themselves: gradients, their sum, two slots, the best epoch's and a checkpoint's."""
+
+
+def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, reporter: Reporter) -> None:
+    """Warn where this host's memory may not suffice.
+
+    The estimate holds the outputs of all layers for a batch, or for its part with accumulation, and copies of the
+    weights. Nothing is said of GPUs and of other machines: TensorFlow does, once it fails.
+    """
+    examples = -(-settings.batch_size // settings.optimizer.accumulation)
+    weights = 4 * model.network.count_params()
+    needed = examples * sum(output_bytes(model.network)) + _COPIES * weights
+    is_here = strategy.coordinator is None and not any("GPU" in device for device in strategy.devices)
+    free = available_memory()
+    if is_here and needed > free:
+        reporter.warn(
+            f"train.batch_size={settings.batch_size} may take {needed / _MIB:,.0f} MiB of memory, and "
+            f"{free / _MIB:,.0f} are free: a smaller one, or optimizer.accumulation, takes less"
+        )
 
 
 def report_completed(progress: Progress, epochs: int, reporter: Reporter) -> None:
@@ -52,6 +79,16 @@ def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError
         "finite losses and weights",
         f"optimizer.learning_rate={settings.optimizer.learning_rate / 10:g}, or schedule.warmup_epochs=1, "
         "or precision=float32",
+    )
+
+
+def too_large(batch_size: int, error: tf.errors.ResourceExhaustedError) -> UserError:
+    """Return the error for a batch that does not fit in memory; it names half of the batch."""
+    half = max(batch_size // 2, 1)
+    return UserError(
+        f"train.batch_size={batch_size} does not fit in memory ({error.message.partition(chr(10))[0][:200]})",
+        f"{half} or less" if half < batch_size else "a smaller network or smaller images",
+        f"train.batch_size={half}" if half < batch_size else "model=cnn",
     )
 
 
@@ -103,3 +140,12 @@ def result_of(model: Model, progress: Progress, best: BestWeights, settings: Tra
     metrics |= {"train/best_epoch": best.best_epoch, "train/last_epoch": progress.epoch, "train/weights_epoch": epoch}
     record = replace(record, metrics={**metrics, **record.metrics}, weights=weights)
     return Trained(model, tuple(progress.rows), best.best_epoch, progress.step, record)
+
+
+def gpu_peak(strategy: Strategy) -> dict[str, float]:
+    """Return `memory/gpu_peak_mib`, the most memory that this host's fullest GPU has held; nothing without GPUs."""
+    if not all("GPU" in device for device in strategy.devices):
+        return {}
+    names = [device.name.rpartition("/device:")[2] for device in tf.config.list_logical_devices("GPU")]
+    peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in names]
+    return {"memory/gpu_peak_mib": max(peaks) / _MIB} if peaks else {}

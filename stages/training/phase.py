@@ -29,8 +29,7 @@ from stages.results import Model
 from stages.settings.train import FitSettings
 from stages.training.keras_steps import KerasStep, TaskLoss
 from stages.training.loop import Loop
-from stages.training.memory import memory_for_batch, warn_of_memory
-from stages.training.outcome import diverged, report_completed, report_epoch
+from stages.training.outcome import diverged, report_completed, report_epoch, too_large, warn_of_memory
 from stages.training.parameter_server import Coordinated
 from stages.training.session import Plan, Session
 from stages.transfer.feature_cache import on_features
@@ -210,10 +209,11 @@ class Phase:
         steps = min(loop.steps_per_call if self._is_traced else 1, *(limit for limit in limits if limit is not None))
         began = time.perf_counter()
         interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
-        fitting = memory_for_batch("train.batch_size", self.settings.batch_size)
         try:
-            with session.timing.of("steps" if self._is_traced else "build"), interruptible, fitting:
+            with session.timing.of("steps" if self._is_traced else "build"), interruptible:
                 logs = loop.run(progress.step, steps)
+        except tf.errors.ResourceExhaustedError as error:
+            raise too_large(self.settings.batch_size, error) from error
         except tf.errors.UnimplementedError as error:
             if self._params["jit"] == "off":
                 raise

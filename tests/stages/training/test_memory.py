@@ -18,7 +18,7 @@ from stages.networks.complexity import output_bytes
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.train import train
-from stages.training.memory import warn_of_memory
+from stages.training.outcome import warn_of_memory
 from tests.stages.experiments import built_of, one_device, real_digits, settings, small_cnn
 from tests.stages.images import Telling
 
@@ -95,7 +95,7 @@ def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert layers <= sum(output_bytes(model.network)) <= 2 * layers
     warn_of_memory(model, where, settings(batch_size=64), told)
     assert not told.lines
-    monkeypatch.setattr("stages.training.memory.available_memory", lambda: 2**20)
+    monkeypatch.setattr("stages.training.outcome.available_memory", lambda: 2**20)
     warn_of_memory(model, where, settings(batch_size=1024), told)
     assert "train.batch_size=1024 may take" in told.lines[0]
 
