@@ -63,16 +63,12 @@ def at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, int]:
     return {"epoch": epoch, "done": 0} | ({} if in_phase else {"phase": 0, "began": 0})
 
 
-def report_fork(
-    facts: Mapping[str, Any], optimizer: str, progress: Progress, scores: Mapping[str, float], reporter: Reporter
-) -> None:
-    """Notes the scores with which a fork starts in its progress, and says in a line what it starts from.
+def report_fork(facts: Mapping[str, Any], optimizer: str, progress: Progress, reporter: Reporter) -> None:
+    """Says in a line what a fork starts from.
 
     Args:
-        facts: of the checkpoint. optimizer: as `State` has it. scores: loss and metrics of the weights on validation.
+        facts: of the checkpoint. optimizer: as `State` has it.
     """
-    progress.start = {f"val/start_{name}": value for name, value in scores.items()}
     origin = facts["forked"]
-    measured = ", ".join(f"val_{name} {value:.4f}" for name, value in scores.items())
     source = f"forked from {origin['run']}" if origin["run"] else "forked"
-    reporter.log(f"{source}: {origin['what']}, {optimizer}; here {measured}; epoch {progress.epoch + 1} is next")
+    reporter.log(f"{source}: {origin['what']}, {optimizer}; epoch {progress.epoch + 1} is next")

@@ -83,7 +83,6 @@ class Progress:
     stopping: whether a callback stops training; finished: whether the phase has no more steps.
     phase: counted from 0; began: its first epoch; planned: the same, had the one before not stopped early.
     shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
-    start: the scores of a fork's weights on validation before its first step.
     """
 
     epoch: int = 0
@@ -98,7 +97,6 @@ class Progress:
     began: int = 0
     planned: int = 0
     shift: int = 0
-    start: dict[str, float] = field(default_factory=dict)
 
     @property
     def first_epoch(self) -> int:
@@ -111,7 +109,7 @@ class Progress:
         Its steps have their own duration.
         """
         step, phase = self.epoch * steps_per_epoch, self.phase + 1
-        begun = Progress(self.epoch, step=step, phase=phase, began=self.epoch, planned=planned, start=self.start)
+        begun = Progress(self.epoch, step=step, phase=phase, began=self.epoch, planned=planned)
         begun.rows, begun.logs = self.rows, self.logs
         return begun
 
@@ -283,7 +281,7 @@ def progress_of(checkpoint: Checkpoint, same_epochs: bool = True) -> Progress:
     if not checkpoint.is_fork:
         return progress
     done = progress.done if same_epochs else 0
-    return replace(progress, done=done, rows=[], clock=Clock(), stopping=False, finished=False, start={})
+    return replace(progress, done=done, rows=[], clock=Clock(), stopping=False, finished=False)
 
 
 def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:

@@ -199,8 +199,8 @@ def _added(a: Result, b: Result) -> Result:
     return total._replace(state=b.state)
 
 
-def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tuple[bool, str]:
-    """Return whether XLA compiles the gradients, and why; `auto` is on where all devices are GPUs.
+def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> bool:
+    """Return whether XLA compiles the gradients; `auto` is on where it can, and all devices are GPUs.
 
     Raises:
         UserError: where `on` is impossible.
@@ -215,8 +215,5 @@ def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> tup
     if settings.jit == "on" and obstacle:
         raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
     if settings.jit != "auto":
-        return settings.jit == "on", "as asked"
-    if isinstance(settings, FitSettings):
-        return False, "Keras takes the steps"
-    on_gpus = all("GPU" in device for device in strategy.devices)
-    return on_gpus and not obstacle, obstacle or ("on GPUs" if on_gpus else "XLA is slower for convolutions on CPUs")
+        return settings.jit == "on"
+    return not (obstacle or isinstance(settings, FitSettings)) and all("GPU" in device for device in strategy.devices)

@@ -136,7 +136,6 @@ def result_of(model: Model, progress: Progress, best: BestWeights, settings: Tra
         for name, value in progress.rows[best.best_epoch - progress.first_epoch].items()
         if not name.endswith(("_per_second", "/step_milliseconds", "/input_wait_fraction"))  # are of the whole run
     }
-    metrics |= progress.start
     metrics |= {"train/best_epoch": best.best_epoch, "train/last_epoch": progress.epoch, "train/weights_epoch": epoch}
     record = replace(record, metrics={**metrics, **record.metrics}, weights=weights)
     return Trained(model, tuple(progress.rows), best.best_epoch, progress.step, record)

@@ -105,11 +105,8 @@ class Phase:
                     )
         self.is_on_features = trainable is not model
         warn_of_memory(trainable, strategy, settings, reporter)
-        is_compiled, reason = choose_jit(settings, strategy, trainable)
-        jit = "on" if is_compiled else "off"
-        self._params = {"jit": jit, "jit_reason": reason, **({"features": features} if features else {})}
-        if reason != "as asked":
-            reporter.log(f"train.jit={jit}: {reason}")
+        is_compiled = choose_jit(settings, strategy, trainable)
+        self._params = {"jit": "on" if is_compiled else "off", **({"features": features} if features else {})}
         self.step: Any
         if isinstance(settings, FitSettings):
             self.step = KerasStep(strategy, model, task, optimizer, settings)
@@ -138,10 +135,7 @@ class Phase:
                 session.reporter.resumed(progress.step)
             report_completed(progress, self.settings.epochs, session.reporter)
             if checkpoint.is_fork:
-                session.wait_for_turn()
-                with session.timing.of("validation"), self.result.as_weights():
-                    scores = self.score()
-                report_fork(checkpoint.facts, self.state.optimizer, progress, scores, session.reporter)
+                report_fork(checkpoint.facts, self.state.optimizer, progress, session.reporter)
         self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
 
     def run(self) -> None:
@@ -202,7 +196,7 @@ class Phase:
         """Take the steps of one call; return the epoch's means so far.
 
         The first call is a single step, which is traced, and not timed. A job of a sweep waits for its turn behind it;
-        where it computes features, or scores a fork, before that.
+        where it computes features, before that.
         """
         progress, session, loop = self.progress, self.session, self.loop
         limits = (self._per_epoch - progress.done, session.checkpoints.steps_left(progress.step))

@@ -183,7 +183,9 @@ def test_a_tpu_computes_in_bfloat16() -> None:
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
     assert resolve_policy("mixed", made) == "mixed_bfloat16"
     built = build(CASES["float64"], STRATEGIES["default"](), real_digits(64))
-    assert choose_jit(settings(), made, built) == (False, "a TPU compiles the whole step itself")
+    assert not choose_jit(settings(), made, built)
+    with pytest.raises(UserError, match="a TPU compiles the whole step itself"):
+        choose_jit(settings(jit="on"), made, built)
 
 
 def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:

@@ -194,7 +194,6 @@ def test_class_weights() -> None:
 def test_jit_is_chosen_and_told() -> None:
     chosen, _ = usual()
     assert chosen.record.params["jit"] == "off"
-    assert "CPUs" in str(chosen.record.params["jit_reason"])
     with pytest.raises(UserError, match=r"train.jit: XLA cannot compile this network .*Try: train.jit=off"):
         run(one_device(), jit="on")  # deterministic MaxPoolGrad
 
@@ -207,8 +206,7 @@ def test_jit_where_xla_can_compile_all() -> None:
     given = kinds.TrainSettings(
         jit="on", epochs=1, seed=1, schedule=kinds.ScheduleSettings(), optimizer=kinds.SgdSettings()
     )
-    params = train(built, dataset, place, given).record.params
-    assert (params["jit"], params["jit_reason"]) == ("on", "as asked")
+    assert train(built, dataset, place, given).record.params["jit"] == "on"
 
 
 def test_the_steps_of_a_call_are_chosen_and_change_no_number() -> None:
