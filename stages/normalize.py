@@ -31,7 +31,6 @@ def normalize(
     dataset: Dataset,
     settings: NormalizeSettings,
     reporter: Reporter | None = None,
-    folder: Path | None = None,
     cache: Path | None = None,
 ) -> Dataset:
     """Returns the data set with its scaling; the pixels themselves stay as they are.
@@ -45,7 +44,7 @@ def normalize(
     images = dataset.images
     if images is None:
         keep_names(dataset.features)
-        return learn_encoder(dataset, settings, cache, reporter or Reporter(), folder)
+        return learn_encoder(dataset, settings, cache, reporter or Reporter())
     low, high = images.facts["range"]
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):

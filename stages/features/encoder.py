@@ -24,7 +24,6 @@ from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
 from stages.settings.table import declaring
-from stages.storage.atomic import atomic_write
 from stages.storage.cache import Contents, cached, new_array
 
 NUMBERS = "numbers"
@@ -205,14 +204,11 @@ def encoding(encoder: keras.Model) -> Encode:
 NAME = "encoder"
 
 
-def learn_encoder(
-    dataset: Dataset, settings: NormalizeSettings, cache: Path | None, reporter: Reporter, folder: Path | None = None
-) -> Dataset:
+def learn_encoder(dataset: Dataset, settings: NormalizeSettings, cache: Path | None, reporter: Reporter) -> Dataset:
     """Returns the data set with an encoder, learnt from its training split alone, and its splits encoded by it.
 
     Args:
         cache: the folder that runs share; takes the tensors of columns that are read at each use.
-        folder: the run's; takes `data/features.json`, the mean or the vocabulary of each feature. None: no file.
     """
     others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text", "vector"}
     if others:
@@ -224,14 +220,9 @@ def learn_encoder(
         raise UserError(problem, "one text", "model=auto")
     learnt = learn(dataset.features, dataset.train.features, settings)
     features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
-    files = {}
-    if folder is not None:
-        files["data"] = folder / "data" / "features.json"
-        files["data"].parent.mkdir(exist_ok=True, parents=True)
-        atomic_write(files["data"], _described(features))
     encoded = with_encoder(dataset, encoder_of(dataset.features, learnt), features, cache, reporter)
     width = sum(column.shape[1] if len(column.shape) > 1 else 1 for column in encoded.train.inputs.values())
-    return replace(encoded, record=Record({"width": width}, files=files))
+    return replace(encoded, record=Record({"width": width}))
 
 
 def with_encoder(
