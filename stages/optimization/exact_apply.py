@@ -7,14 +7,7 @@ import keras
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.networks.keras_internals import (
-    averages_of,
-    count_in_place,
-    expect_summed_gradients,
-    slots_of,
-    untracked_variables,
-    write_from_any_replica,
-)
+from stages.networks import keras_internals
 from stages.results import Strategy
 
 LEAST_SCALE = 2.0**-14
@@ -64,7 +57,7 @@ class EMA:
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer | None = None) -> None:
-        self._pairs = averages_of(optimizer) if optimizer is not None else []
+        self._pairs = keras_internals.averages_of(optimizer) if optimizer is not None else []
         self.values = [average for _, average in self._pairs]
         for variable, average in self._pairs:  # Keras begins with zeros, which would stay if the first step is skipped
             average.assign(tf.convert_to_tensor(variable))
@@ -98,16 +91,16 @@ def prepare(
     """
     scale = LossScale(optimizer) if policy in ("mixed_float16", "float16") else None
     (scale or optimizer).build(list(variables))
-    if untracked := untracked_variables(optimizer, optimizer.variables):
+    if untracked := keras_internals.untracked_variables(optimizer, optimizer.variables):
         raise UserError(
             f"{type(optimizer).__name__} has variables that no checkpoint would have: {', '.join(untracked)}",
             "variables made by add_variable or add_variable_from_reference, in build",
         )
-    expect_summed_gradients(optimizer)
+    keras_internals.expect_summed_gradients(optimizer)
     optimizer.update_step = update_step_of(optimizer)
     if strategy.coordinator is not None:
-        count_in_place(optimizer)
-    write_from_any_replica([*variables, *(scale or optimizer).variables])
+        keras_internals.count_in_place(optimizer)
+    keras_internals.write_from_any_replica([*variables, *(scale or optimizer).variables])
     return scale
 
 
@@ -131,7 +124,7 @@ def update_step_of(optimizer: keras.optimizers.Optimizer) -> Callable[[tf.Tensor
             own(gradient, variable, rate)
             return
         step = tf.cast(optimizer.iterations.value + 1, dtype)
-        momentum, velocity = slots_of(optimizer, variable, "_momentums", "_velocities")
+        momentum, velocity = keras_internals.slots_of(optimizer, variable, "_momentums", "_velocities")
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.handle,

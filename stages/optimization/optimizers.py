@@ -10,25 +10,20 @@ import keras
 import numpy as np
 
 from stages.errors import UserError
-from stages.settings.train import (
-    CosineSettings,
-    CustomOptimizerSettings,
-    CustomScheduleSettings,
-    OptimizerSettings,
-    ScheduleSettings,
-    StepSettings,
-)
+from stages.settings import train as kinds
 from stages.targets import made
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def build_optimizer(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
+def build_optimizer(settings: kinds.OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
     """Return the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
 
     Accumulation is the training loop's. Call it, and `learning_rate`, in `keras_floats` of the network's policy.
     """
-    optimizer = _custom(settings, rate) if isinstance(settings, CustomOptimizerSettings) else _built(settings, rate)
+    optimizer = (
+        _custom(settings, rate) if isinstance(settings, kinds.CustomOptimizerSettings) else _built(settings, rate)
+    )
     if optimizer.weight_decay:
         optimizer.weight_decay = _exact(optimizer.weight_decay)  # TensorFlow casts Python's numbers by way of float32
     if settings.clip_norm:
@@ -49,8 +44,8 @@ def clipping_of(optimizer: keras.optimizers.Optimizer) -> str:
 _KERAS = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW}
 
 
-def _built(settings: OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
-    common = {field.name for field in fields(OptimizerSettings)}
+def _built(settings: kinds.OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
+    common = {field.name for field in fields(kinds.OptimizerSettings)}
     arguments = {name: value for name, value in vars(settings).items() if name not in common}
     decay = settings.weight_decay if settings.name == "adamw" else settings.weight_decay or None
     return _KERAS[settings.name](rate, weight_decay=decay, **arguments)
@@ -60,7 +55,7 @@ _OF_TRAINING = ("global_clipnorm", "use_ema", "gradient_accumulation_steps", "lo
 """Arguments of `keras.optimizers.Optimizer` that change how it applies gradients; there are settings instead."""
 
 
-def _custom(settings: CustomOptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
+def _custom(settings: kinds.CustomOptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
     """Return the optimizer that `settings` name."""
     arguments = dict(settings.arguments)
     if settings.weight_decay is not None:
@@ -95,20 +90,20 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
     Raises:
         UserError: for a pattern that matches no weight.
     """
-    kinds: dict[str, Callable[[keras.Variable], bool]] = {
+    known: dict[str, Callable[[keras.Variable], bool]] = {
         "bias": lambda variable: _BIAS.search(variable.name) is not None,
         "vectors": lambda variable: len(variable.shape) <= 1,
     }
     for entry in entries:
-        if entry not in kinds and not any(fnmatchcase(variable.path, entry) for variable in network.variables):
+        if entry not in known and not any(fnmatchcase(variable.path, entry) for variable in network.variables):
             raise UserError(
                 f"optimizer.decay_exclude: {entry} is the path of no weight",
-                [*kinds, *(variable.path for variable in network.trainable_variables)],
+                [*known, *(variable.path for variable in network.trainable_variables)],
                 "'optimizer.decay_exclude=[bias,vectors]'",
             )
 
     def is_excluded(variable: keras.Variable) -> bool:
-        return any(kinds[entry](variable) if entry in kinds else fnmatchcase(variable.path, entry) for entry in entries)
+        return any(known[entry](variable) if entry in known else fnmatchcase(variable.path, entry) for entry in entries)
 
     return [variable for variable in network.trainable_variables if is_excluded(variable)]
 
@@ -118,7 +113,9 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Mod
     optimizer.exclude_from_weight_decay([variable.value for variable in decay_excluded(network, entries)])
 
 
-def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0) -> Rate:
+def learning_rate(
+    peak: float, settings: kinds.ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0
+) -> Rate:
     """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
 
     Args:
@@ -128,14 +125,14 @@ def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int,
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
     peak = _exact(peak)
     after: Any = peak
-    if isinstance(settings, CosineSettings):
+    if isinstance(settings, kinds.CosineSettings):
         after = keras.optimizers.schedules.CosineDecay(peak, total - warmup, alpha=settings.final_share)
-    elif isinstance(settings, StepSettings) and settings.decay_epochs:
+    elif isinstance(settings, kinds.StepSettings) and settings.decay_epochs:
         # Keras keeps a rate through the boundary: the last step of the epoch, not the first of the next.
         boundaries = [round(epoch * steps_per_epoch) - 1 for epoch in sorted(settings.decay_epochs)]
         rates = [peak * settings.decay_factor**index for index in range(len(boundaries) + 1)]
         after = keras.optimizers.schedules.PiecewiseConstantDecay([step - warmup for step in boundaries], rates)
-    elif isinstance(settings, CustomScheduleSettings):
+    elif isinstance(settings, kinds.CustomScheduleSettings):
         after = _custom_schedule(settings, peak, total - warmup)
     is_own = callable(after) and not isinstance(after, keras.optimizers.schedules.LearningRateSchedule)
     if warmup or is_own or (shift and callable(after)):
@@ -143,7 +140,7 @@ def learning_rate(peak: float, settings: ScheduleSettings, steps_per_epoch: int,
     return after
 
 
-def _custom_schedule(settings: CustomScheduleSettings, peak: float, steps: int) -> Any:
+def _custom_schedule(settings: kinds.CustomScheduleSettings, peak: float, steps: int) -> Any:
     expected = "a function (peak, steps, **arguments) that returns a Keras schedule, or a function of the step"
     fix = "schedule._target_=keras.optimizers.schedules.CosineDecay"
     place = f"schedule._target_={settings._target_}"
