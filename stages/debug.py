@@ -42,8 +42,8 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
         name: _taken(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()
     }
     if settings.same_batch:
-        one = _repeated(_taken(dataset.train, min(batch, len(dataset.train))), 1)
-        splits = {"train": _repeated(one, steps), "val": one, "test": one}
+        one = _taken(dataset.train, min(batch, len(dataset.train)))
+        splits = {"train": one.take(np.tile(np.arange(len(one)), steps)), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
     (reporter or Reporter()).log(f"debug run with {text}")
@@ -63,16 +63,6 @@ def _count(examples: int, batch_size: int, steps: int) -> int:
 def _taken(split: Split, count: int) -> Split:
     """Returns `count` examples of a split, at equal distances."""
     return split if count == len(split) else split.take(np.arange(count) * len(split) // count)
-
-
-def _repeated(split: Split, times: int) -> Split:
-    """Returns a split in memory that holds `split` several times: a parameter server's workers take no others."""
-    repeated = split.take(np.tile(np.arange(len(split)), times))
-    features, encoded = (
-        {name: np.asarray(column[:]) for name, column in (columns or {}).items()}
-        for columns in (repeated.features, repeated.encoded)
-    )
-    return Split(features, repeated.targets, weights=repeated.weights, encoded=encoded or None)
 
 
 @dataclass(kw_only=True)

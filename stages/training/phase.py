@@ -80,7 +80,7 @@ class Phase:
         model, dataset, strategy, reporter = session.model, session.dataset, session.strategy, session.reporter
         self.settings = settings = self.plan.settings
         if self.plan.index:
-            unfreeze(model.network, self.plan.layers)
+            unfreeze(model.network, settings.fine_tune_layers)
             trained = sum(math.prod(weight.shape) for weight in model.network.trainable_weights)
             reporter.log(f"phase {self.plan.index + 1}: {trained:,} weights are trained")
         task = model.task.for_training(settings, dataset.train.targets)

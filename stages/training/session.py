@@ -91,14 +91,12 @@ class Plan:
     """A part of a training with its own optimizer and trained layers.
 
     settings: those of the training, with the epochs and the peak learning rate of this part.
-    layers: layers of the backbone that are unfrozen, from its end; 0: none.
     later: epochs of the phases that follow.
     """
 
     index: int
     settings: TrainSettings
-    layers: int = 0
-    later: int = 0
+    later: int
 
 
 def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ...]:
@@ -107,7 +105,7 @@ def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ..
     Raises:
         UserError: where there is nothing to unfreeze.
     """
-    first = Plan(0, settings, later=settings.fine_tune_epochs)
+    first = Plan(0, settings, settings.fine_tune_epochs)
     if not settings.fine_tune_epochs:
         return (first,)
     if not is_frozen(network):
@@ -118,7 +116,7 @@ def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ..
         )
     optimizer = replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * settings.fine_tune_rate)
     fine_tuning = replace(settings, epochs=settings.fine_tune_epochs, optimizer=optimizer)
-    return first, Plan(1, fine_tuning, settings.fine_tune_layers)
+    return first, Plan(1, fine_tuning, 0)
 
 
 def starting_point(session: Session, plans: Sequence[Plan], folder: Path | None) -> tuple[Checkpoint | None, int]:
