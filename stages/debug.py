@@ -13,8 +13,6 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.reporter import Reporter
 from stages.results import Dataset, Record, Strategy, Trained
-from stages.tables import aligned
-from stages.training.session import PARTS
 
 
 @dataclass(kw_only=True)
@@ -109,19 +107,15 @@ def profiling(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Record:
-    """Logs where the time of training went as a table, and how to open the trace, which it returns.
+    """Logs the time of a step, and how to open the trace of some, which it returns.
 
     Args:
         folder: the run's, with the trace in `profile`.
     """
-    reporter = reporter or Reporter()
-    seconds = {part: float(trained.record.metrics.get(f"train/{part}_seconds", 0.0)) for part in (*PARTS, "other")}
-    rows = [
-        (f"  {part.replace('_', ' ')}", f"{value:.2f}", f"{value / sum(seconds.values()):.1%}")
-        for part, value in sorted(seconds.items(), key=lambda entry: -entry[1])
-    ]
-    for line in aligned([("training, both epochs", "seconds", "share"), *rows]):
-        reporter.log(line)
+    reporter, row = reporter or Reporter(), trained.history[-1]
+    waited = row.get("train/input_wait_fraction")
+    waits = f", {waited:.0%} of them for its input" if waited is not None else ""
+    reporter.log(f"a step took {row['train/step_milliseconds']:.1f} ms{waits}")
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
         return Record()

@@ -18,7 +18,7 @@ from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings, TrainSettings
 from stages.training.outcome import gpu_peak, result_of, write_files
 from stages.training.phase import Phase
-from stages.training.session import Session, Timing, plan_phases, starting_point
+from stages.training.session import Session, plan_phases, starting_point
 
 
 def train(  # noqa: PLR0913  # a stage's parameters name its inputs
@@ -46,7 +46,6 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         UserError: where the replicas cannot share the batch, the loss is no longer finite, the checkpoint belongs to
             another training, or one cannot be written.
     """
-    timing = Timing()
     reporter = reporter or Reporter()
     _refuse_or_warn(model, dataset, strategy, settings, reporter)
     best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
@@ -54,7 +53,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     callbacks.set_params({"verbose": 0, "epochs": settings.all_epochs, "steps": steps})
     place = folder / "checkpoints" if folder is not None else None
     checkpoints = Checkpoints(place if is_chief(strategy) else None, settings)
-    session = Session(model, dataset, strategy, best, callbacks, timing, checkpoints, reporter, cache)
+    session = Session(model, dataset, strategy, best, callbacks, checkpoints, reporter, cache)
     plans = plan_phases(model.network, settings)
     checkpoint, start = starting_point(session, plans, place)
     phase: Phase | None = None
@@ -78,7 +77,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     files = write_files(trained, phase.progress, best, folder)
     chosen = {name: params[name] for name in ("jit", "steps_per_call")}
     summary = {"train": chosen, **validation_facts(dataset, trained.network)}
-    record = Record(params, timing.metrics() | gpu_peak(strategy), files, summary=summary)
+    record = Record(params, gpu_peak(strategy), files, summary=summary)
     return result_of(trained, phase.progress, best, settings, record)
 
 

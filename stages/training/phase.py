@@ -53,21 +53,19 @@ class Phase:
         network, is_by_keras = session.model.network, isinstance(plan.settings, FitSettings)
         self._network = network.core if is_by_keras else network  # callbacks see the user's own, as in Keras
         self._is_traced = False
-        with session.timing.of("build"):
-            self._build(progress_of(checkpoint) if checkpoint is not None else Progress())
+        self._build(progress_of(checkpoint) if checkpoint is not None else Progress())
         self.progress = Progress()
         self._start(checkpoint, previous)
         self.last_epoch = self.progress.began + plan.settings.epochs
         self.all_epochs = self.last_epoch + plan.later
-        with session.timing.of("build"):
-            settings = replace(self.settings, epochs=self.last_epoch)
-            self.loop: Any
-            if is_by_keras:
-                self.loop = self.step.begin(self.dataset, settings, self.progress.step)
-            elif session.strategy.coordinator is not None:
-                self.loop = Coordinated(session.strategy, self.step, self.dataset, settings)
-            else:
-                self.loop = Loop(session.strategy, self.step, self.dataset, settings, self.progress.step)
+        settings = replace(self.settings, epochs=self.last_epoch)
+        self.loop: Any
+        if is_by_keras:
+            self.loop = self.step.begin(self.dataset, settings, self.progress.step)
+        elif session.strategy.coordinator is not None:
+            self.loop = Coordinated(session.strategy, self.step, self.dataset, settings)
+        else:
+            self.loop = Loop(session.strategy, self.step, self.dataset, settings, self.progress.step)
 
     @property
     def params(self) -> dict[str, object]:
@@ -98,11 +96,10 @@ class Phase:
         if is_frozen(model.network):
             features = "off: the training is finished"
             if not resumed.finished:
-                session.wait_for_turn()
-                with session.timing.of("features"):
-                    trainable, self.dataset, features = on_features(
-                        model, dataset, strategy, settings, reporter, session.cache
-                    )
+                reporter.wait_for_turn()
+                trainable, self.dataset, features = on_features(
+                    model, dataset, strategy, settings, reporter, session.cache
+                )
         self.is_on_features = trainable is not model
         warn_of_memory(trainable, strategy, settings, reporter)
         is_compiled = choose_jit(settings, strategy, trainable)
@@ -124,8 +121,7 @@ class Phase:
         session, callbacks = self.session, self.session.callbacks
         self._network.stop_training = False
         prepare_callbacks(callbacks, self.settings, checkpoint is not None or previous is not None)
-        with session.timing.of("callbacks"):
-            callbacks.on_train_begin()
+        callbacks.on_train_begin()
         if previous is not None:
             self.progress = previous.progress.of_next_phase(self._per_epoch, previous.last_epoch)
         if checkpoint is not None:
@@ -146,9 +142,8 @@ class Phase:
                 self._train_epoch(stop)
                 session.reporter.doing(f"validating on {len(self.dataset.val):,} {self.dataset.unit}")
                 with self.result.as_weights():  # callbacks see them, too
-                    with session.timing.of("validation"):
-                        progress.logs |= self._validate()
-                    self._call("on_epoch_end", progress.epoch, progress.logs)
+                    progress.logs |= self._validate()
+                    session.callbacks.on_epoch_end(progress.epoch, progress.logs)
                 own, task = self._own_metrics(), session.model.task
                 report_epoch(progress, own, self.all_epochs, task, session.reporter)
                 progress.epoch = progress.epoch + 1
@@ -159,34 +154,29 @@ class Phase:
                     self._keep(stop)
             session.reporter.doing("writing a checkpoint")
             self._save()
-            with session.timing.of("checkpoints"):
-                session.checkpoints.wait()
+            session.checkpoints.wait()
             if any_worker(session.strategy, [stop.requested])[0]:
                 stop.now()
         is_cheap = self.dataset.train.is_in_memory and self.dataset.augmentation is None
         if not is_cheap and progress.clock.advice():
             session.reporter.warn(progress.clock.advice())
         self.result.assign_to_weights()
-        self._call("on_train_end", progress.logs)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        with self.session.timing.of("callbacks"):
-            getattr(self.session.callbacks, hook)(*arguments)
+        session.callbacks.on_train_end(progress.logs)
 
     def _train_epoch(self, stop: Stop) -> None:
         """Train for the rest of an epoch."""
-        progress = self.progress
+        progress, callbacks = self.progress, self.session.callbacks
         logs = progress.logs if progress.done else {}
         if not progress.done:
             self.step.reset()
-            self._call("on_epoch_begin", progress.epoch)
+            callbacks.on_epoch_begin(progress.epoch)
         # Without a step there would be no loss to report: a callback that stops before the first one stops after it.
         while progress.done < self._per_epoch and not (logs and self._network.stop_training):
-            self._call("on_train_batch_begin", progress.done)
+            callbacks.on_train_batch_begin(progress.done)
             logs = progress.logs = self._take_steps(stop)
             loss = logs.get("loss", 0.0)  # of Keras' steps, unless the network's own returns none
             self._check_finite(loss)
-            self._call("on_train_batch_end", progress.done - 1, logs)
+            callbacks.on_train_batch_end(progress.done - 1, logs)
             note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {loss:.4f}  {progress.clock.speed}"
             self.session.reporter.progress(progress.step, self._per_epoch * self.all_epochs, note)
             self._keep(stop)
@@ -204,7 +194,7 @@ class Phase:
         began = time.perf_counter()
         interruptible = nullcontext() if self._is_traced else stop.nothing_to_keep()  # tracing may take minutes
         try:
-            with session.timing.of("steps" if self._is_traced else "build"), interruptible:
+            with interruptible:
                 logs = loop.run(progress.step, steps)
         except tf.errors.ResourceExhaustedError as error:
             raise too_large(self.settings.batch_size, error) from error
@@ -219,10 +209,9 @@ class Phase:
             seconds = time.perf_counter() - began
             loop.adapt(seconds / steps)
             progress.clock.add(seconds, steps, examples, loop.waited)
-            session.timing.move("steps", "input_wait", loop.waited or 0.0)
         else:
             with stop.nothing_to_keep():
-                session.wait_for_turn()
+                session.reporter.wait_for_turn()
         self._is_traced = True
         progress.step = progress.step + steps
         progress.done = progress.done + steps
@@ -245,21 +234,20 @@ class Phase:
             stop.now()
 
     def _save(self) -> None:
-        session = self.session
-        with session.timing.of("checkpoints"):
-            session.checkpoints.save(self.state.read(self.progress, session.reporter.is_secret))
+        self.session.checkpoints.save(self.state.read(self.progress, self.session.reporter.is_secret))
 
     def _validate(self) -> dict[str, float]:
         """Return loss and metrics on the validation split; for callbacks it is a validation of one batch."""
-        self._call("on_test_begin")
-        self._call("on_test_batch_begin", 0)
+        callbacks = self.session.callbacks
+        callbacks.on_test_begin()
+        callbacks.on_test_batch_begin(0)
         logs = self.score()
         if not math.isfinite(logs["loss"]):
             raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}")
         if (invalid := first_invalid(self._scored.network.trainable_weights)) is not None:
             raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
-        self._call("on_test_batch_end", 0, logs)
-        self._call("on_test_end", logs)
+        callbacks.on_test_batch_end(0, logs)
+        callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
 
     def _own_metrics(self) -> dict[str, float]:

@@ -1,9 +1,6 @@
 """A training as a whole: what its phases share, which phases it has, and where it starts."""
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,47 +17,6 @@ from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.transfer.pretrained import is_frozen
 
-PARTS = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints")
-"""Parts of a training's time; the remainder is `other`."""
-
-
-class Timing:
-    """Sums the seconds of each part, without those of parts within it."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._part, self._since = "other", time.perf_counter()
-
-    @contextmanager
-    def of(self, part: str) -> Iterator[None]:
-        """Counts the block as `part`, without the parts within it."""
-        outer = self._switch(part)
-        try:
-            yield
-        finally:
-            self._switch(outer)
-
-    def _switch(self, part: str) -> str:
-        """Counts as `part` from now on; returns the part so far."""
-        now, before = time.perf_counter(), self._part
-        self._seconds[before] += now - self._since
-        self._part, self._since = part, now
-        return before
-
-    def move(self, source: str, target: str, seconds: float) -> None:
-        """Moves seconds from `source` to `target`, at most all of those counted as `source`."""
-        moved = min(seconds, self._seconds[source])
-        self._seconds[source] -= moved
-        self._seconds[target] += moved
-
-    def metrics(self) -> dict[str, float]:
-        """Returns `train/<part>_seconds` of every counted part and `other`, which add up to the time so far.
-
-        The wait for a turn counts nowhere.
-        """
-        self._switch(self._part)
-        return {f"train/{part}_seconds": self._seconds[part] for part in (*PARTS, "other") if part in self._seconds}
-
 
 @dataclass(frozen=True)
 class Session:
@@ -75,15 +31,9 @@ class Session:
     strategy: Strategy
     best: BestWeights
     callbacks: Callbacks
-    timing: Timing
     checkpoints: Checkpoints
     reporter: Reporter
     cache: Path | None
-
-    def wait_for_turn(self) -> None:
-        """Wait for the turn of a sweep's job, in no part of the time."""
-        with self.timing.of("turn"):
-            self.reporter.wait_for_turn()
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ MUTATIONS = (
         "tests/pipeline/sweep/test_sweep.py", "-k", "only_the_best",
     ),
     mutation(
-        "stages/training/phase.py", "with stop.nothing_to_keep():\n                session.wait_for_turn()",
+        "stages/training/phase.py", "with stop.nothing_to_keep():\n                session.reporter.wait_for_turn()",
         "with stop.nothing_to_keep():\n                pass",
         "tests/stages/training/test_timing.py", "-k", "behind_its_first_step",
     ),

@@ -1,5 +1,6 @@
 """Stages and callbacks of debug runs: what is left of the data, one batch memorized, the profiler's trace."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,8 +95,5 @@ def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_pa
     files = profiling(trained, ProfilingSettings(), where, told, tmp_path).files
     assert files == {FOLDER: tmp_path / FOLDER}
     assert list((tmp_path / FOLDER).rglob("*.xplane.pb"))
-    rows = [line.split()[-2:] for line in told.lines[1:-1]]
-    parts = [value for name, value in trained.record.metrics.items() if name.endswith("_seconds")]
-    assert sum(float(seconds) for seconds, _ in rows) == pytest.approx(sum(parts), abs=0.005 * len(rows))
-    assert any(f"xprof --logdir {tmp_path / FOLDER}" in line for line in told.lines)
-    assert any("input wait" in line for line in told.lines)
+    assert re.fullmatch(r"a step took \d+\.\d ms, \d+% of them for its input", told.lines[0])
+    assert f"xprof --logdir {tmp_path / FOLDER}" in told.lines[1]
