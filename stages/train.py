@@ -75,9 +75,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         best.restore()
     trained = phase.present_model()
     files = write_files(trained, phase.progress, best, folder)
-    chosen = {name: params[name] for name in ("jit", "steps_per_call")}
-    summary = {"train": chosen, **validation_facts(dataset, trained.network)}
-    record = Record(params, gpu_peak(strategy), files, summary=summary)
+    record = Record(params, gpu_peak(strategy), files, summary=validation_facts(dataset, trained.network))
     return result_of(trained, phase.progress, best, settings, record)
 
 
