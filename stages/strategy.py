@@ -88,19 +88,14 @@ def _names(settings: StrategySettings) -> list[str]:
     return all_gpus_or(["/cpu:0"])[:1] if is_alone else []
 
 
-def _reduction(name: str, names: tuple[str, ...]) -> tf.distribute.CrossDeviceOps | None:
-    """Returns the reduction of gradients.
+def _reduction(name: str, devices: Sequence[str]) -> tf.distribute.CrossDeviceOps:
+    """Returns the reduction of gradients: between GPUs NCCL, unless one device is asked for.
 
     Collectives between CPU devices give the same sums at the same speed, but abort where one process makes a second
-    strategy with another number of replicas ("joining a group with size4"), so CPUs use one device by default.
+    strategy with another number of replicas ("joining a group with size4"), so CPUs use one device.
     """
-    if name == "auto":
-        name = "nccl" if all("GPU" in device for device in names) else "one_device"
-    return {
-        "nccl": tf.distribute.NcclAllReduce,
-        "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
-        "one_device": tf.distribute.ReductionToOneDevice,
-    }[name]()
+    by_nccl = name == "auto" and all("GPU" in device for device in devices)
+    return tf.distribute.NcclAllReduce() if by_nccl else tf.distribute.ReductionToOneDevice()
 
 
 def all_gpus_or(cpus: Sequence[str]) -> list[str]:
@@ -144,7 +139,7 @@ def _find(device: str) -> str:
 def _multi_worker(settings: kinds.MultiWorkerSettings) -> Strategy:
     """Returns a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
-    communication = {"auto": "NCCL" if gpus else "RING", "ring": "RING", "nccl": "NCCL"}[settings.communication]
+    communication = "NCCL" if gpus and settings.communication == "auto" else "RING"
     implementation = tf.distribute.experimental.CommunicationImplementation[communication]
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=PACK_BYTES, implementation=implementation)
     distribution = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -2,7 +2,7 @@
 
 A rule is written as it is typed: `train=fit with strategy=tpu`. Terms stand between `with` and `without`. A term is a
 setting that is on (`optimizer.clip_norm`), has one of several values (`train.jit=on,measure`) or exceeds one
-(`optimizer.accumulation>1`); or a fact of `FACTS` (`GPUs`).
+(`optimizer.accumulation>1`); or a fact of `FACTS` (`several replicas`).
 """
 
 import os
@@ -66,12 +66,10 @@ def _has_tpu(experiment: Experiment) -> bool:
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "a backbone": _has_backbone,
     "a TPU in this machine, or the name of one": _has_tpu,
-    "GPUs": lambda _: machine.gpus(),
     "a GPU of compute capability below 8.0": lambda experiment: (
         any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(experiment)
     ),
     "several replicas": lambda experiment: (expected_replicas(experiment) or 1) > 1,
-    "an odd number of replicas": lambda experiment: (expected_replicas(experiment) or 0) % 2,
     "batches that replicas share unequally": _shares_unequally,
     "workers": lambda experiment: experiment.members,
     "changes of images": lambda one: True in (_setting(one, "augment.changes"), _setting(one, "augment.mixes")),
@@ -144,10 +142,6 @@ COMBINATIONS = (
      "it runs members of a strategy", "strategy=multi_worker"),
     ("deterministic=true with strategy=parameter_server",
      "workers take steps in no fixed order", "deterministic=false"),
-    ("strategy.reduction=nccl without GPUs", "NCCL connects GPUs", "strategy.reduction=auto"),
-    ("strategy.communication=nccl without GPUs", "NCCL connects GPUs", "strategy.communication=auto"),
-    ("strategy.reduction=hierarchical_copy with an odd number of replicas",
-     "TensorFlow adds up halves, and loses a replica of an odd number", "strategy.reduction=auto"),
     ("train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
      f"Keras' fit works on one device and on its mirrored replicas ({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
      "train=loop"),

@@ -54,8 +54,8 @@ class DevicesSettings(StrategySettings):
 class MirroredSettings(DevicesSettings):
     """One replica on each device, variables mirrored, gradients summed."""
 
-    reduction: str = choice("auto", "auto", "nccl", "hierarchical_copy", "one_device")
-    """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device."""
+    reduction: str = choice("auto", "auto", "one_device")
+    """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device, as without NCCL."""
 
 
 @option("strategy", "central_storage")
@@ -83,8 +83,8 @@ class MultiWorkerSettings(StrategySettings):
     """One replica in each worker process (on each of its GPUs), variables mirrored, gradients summed by collectives."""
 
     workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts")
-    communication: str = choice("auto", "auto", "ring", "nccl")
-    """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring."""
+    communication: str = choice("auto", "auto", "ring")
+    """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring, as without NCCL."""
 
     def members(self) -> dict[str, int]:
         return {"worker": self.workers}
