@@ -30,12 +30,7 @@ def has_workers(strategy: Strategy) -> bool:
 
 def is_chief(strategy: Strategy) -> bool:
     """Returns whether this process is the one that writes."""
-    if not has_workers(strategy):
-        return True
-    resolver = strategy.distribution.cluster_resolver
-    return resolver.task_type == "chief" or (
-        resolver.task_type == "worker" and not resolver.task_id and "chief" not in resolver.cluster_spec().jobs
-    )
+    return not has_workers(strategy) or bool(strategy.distribution.extended.should_checkpoint)
 
 
 def replicas_here(distribution: tf.distribute.Strategy) -> tuple[range, int]:

@@ -34,8 +34,7 @@ class Record:
         (`data/height`) is a full name.
     metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
     files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
-        Paths may be strings, and relative to the working directory or to the run's folder; they are kept as a `Path`
-        or a tuple of them.
+        Paths may be strings, and relative to the working directory or to the run's folder.
     weights: for `summary.json`, the epoch whose weights the result has (`epoch`, counted from 1), whether that is the
         `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are their
         exponential moving average (`ema`); None for a stage that does not train.
@@ -53,18 +52,6 @@ class Record:
     datasets: tuple[Dataset, ...] = ()
     models: tuple[Exported, ...] = ()
     on_exit: Callable[[], object] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("params", "metrics", "files", "summary"):
-            object.__setattr__(self, name, {str(key): value for key, value in getattr(self, name).items()})
-        object.__setattr__(self, "files", {folder: _paths(value) for folder, value in self.files.items()})
-
-
-def _paths(value: Any) -> Path | tuple[Path, ...]:
-    """Returns one path as a `Path`, and any iterable of paths as a tuple."""
-    if isinstance(value, (str, Path)):
-        return Path(value).expanduser()
-    return tuple(Path(part).expanduser() for part in value)
 
 
 def as_number(value: Any) -> float | None:

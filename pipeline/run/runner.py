@@ -201,8 +201,8 @@ class StageRunner:
             {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
         )
         for place, paths in record.files.items():
-            for path in [paths] if isinstance(paths, Path) else paths:
-                self._add_file(place, path)
+            for path in [paths] if isinstance(paths, (str, Path)) else paths:
+                self._add_file(place, Path(path).expanduser())
         self.summary.add_facts(record.summary)
         for dataset in record.datasets:
             self.tracker.dataset(dataset)
