@@ -42,6 +42,7 @@ class Phase:
     dataset: of its steps: the training's own, or features of a frozen backbone.
     loop: takes the steps, several in a call.
     result: the EMA, where it becomes the result of the training; else one that changes nothing.
+    params: parameters to record, once it is trained.
     last_epoch: epochs completed at its end, with those of earlier phases; all_epochs: those of later ones, too.
     """
 
@@ -67,11 +68,6 @@ class Phase:
         else:
             self.loop = Loop(session.strategy, self.step, self.dataset, settings, self.progress.step)
 
-    @property
-    def params(self) -> dict[str, object]:
-        """Parameters to record, once it is trained."""
-        return {**self._params, "steps_per_call": self.loop.steps_per_call}
-
     def _build(self, resumed: Progress) -> None:
         """Build the step with an optimizer of its own. resumed: the progress of the phase so far."""
         session = self.session
@@ -92,18 +88,18 @@ class Phase:
             for network in (model.network, model.network.core) if model.has_own_loss else (model.network,):
                 network.compile(optimizer, loss, jit_compile=False, auto_scale_loss=False)
         session.callbacks.set_model(self._network)
-        trainable, self.dataset, features = model, dataset, ""
+        self.params: dict[str, object] = {}
+        trainable, self.dataset = model, dataset
         if is_frozen(model.network):
-            features = "off: the training is finished"
+            self.params["features"] = "off: the training is finished"
             if not resumed.finished:
                 reporter.wait_for_turn()
-                trainable, self.dataset, features = on_features(
+                trainable, self.dataset, self.params["features"] = on_features(
                     model, dataset, strategy, settings, reporter, session.cache
                 )
-        self.is_on_features = trainable is not model
         warn_of_memory(trainable, strategy, settings, reporter)
         is_compiled = choose_jit(settings, strategy, trainable)
-        self._params = {"jit": "on" if is_compiled else "off", **({"features": features} if features else {})}
+        self.params["jit"] = "on" if is_compiled else "off"
         self.step: Any
         if isinstance(settings, FitSettings):
             self.step = KerasStep(strategy, model, task, optimizer, settings)
@@ -132,7 +128,7 @@ class Phase:
             report_completed(progress, self.settings.epochs, session.reporter)
             if checkpoint.is_fork:
                 report_fork(checkpoint.facts, self.state.optimizer, progress, session.reporter)
-        self.progress.clock.unit = "features" if self.is_on_features else self.dataset.unit
+        self.progress.clock.unit = self.dataset.unit if self.dataset is session.dataset else "features"
 
     def run(self) -> None:
         """Train until the end of the phase; leave the network with the weights of the last validation."""
@@ -160,6 +156,7 @@ class Phase:
         is_cheap = self.dataset.train.is_in_memory and self.dataset.augmentation is None
         if not is_cheap and progress.clock.advice():
             session.reporter.warn(progress.clock.advice())
+        self.params["steps_per_call"] = self.loop.steps_per_call
         self.result.assign_to_weights()
         session.callbacks.on_train_end(progress.logs)
 
@@ -199,7 +196,7 @@ class Phase:
         except tf.errors.ResourceExhaustedError as error:
             raise too_large(self.settings.batch_size, error) from error
         except tf.errors.UnimplementedError as error:
-            if self._params["jit"] == "off":
+            if self.params["jit"] == "off":
                 raise
             problem = f"train.jit: XLA cannot compile this network ({str(error).splitlines()[0][:200]})"
             raise UserError(problem, ("auto", "off"), "train.jit=off") from error
