@@ -60,15 +60,23 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
     atomic_write(path, lambda partial: np.savez(partial, allow_pickle=False, **_members(checkpoint)))
 
 
-def read(path: Path) -> Checkpoint:
+def read(source: Path | BinaryIO) -> Checkpoint:
     """Returns the checkpoint in a file.
 
     Raises:
         ValueError: where it is damaged or not a checkpoint.
         OSError: where it cannot be read.
     """
-    with path.open("rb") as file:
-        return _from_file(file)
+    try:
+        with np.load(source, allow_pickle=False) as file:
+            plain = {name: file[name] for name in file.files}  # compares the checksum of each
+        header = json.loads(plain.pop(_HEADER).tobytes())
+        arrays = {name: plain.pop(name).view(np.dtype(dtype)) for name, dtype in header["dtypes"].items()}
+    except OSError:
+        raise
+    except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
+        raise ValueError(f"it is damaged ({error})") from error
+    return Checkpoint(header["facts"], arrays)
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
@@ -80,7 +88,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 def from_bytes(content: bytes) -> Checkpoint:
     """Returns the checkpoint that `to_bytes` has written; ValueError where it is damaged or not one."""
-    return _from_file(BytesIO(content))
+    return read(BytesIO(content))
 
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -88,19 +96,6 @@ def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     dtypes = {name: array.dtype.name for name, array in checkpoint.arrays.items()}
     header = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
     return {**checkpoint.arrays, _HEADER: np.frombuffer(header, np.uint8)}
-
-
-def _from_file(opened: BinaryIO) -> Checkpoint:
-    try:
-        with np.load(opened, allow_pickle=False) as file:
-            plain = {name: file[name] for name in file.files}  # compares the checksum of each
-        header = json.loads(plain.pop(_HEADER).tobytes())
-        arrays = {name: plain.pop(name).view(np.dtype(dtype)) for name, dtype in header["dtypes"].items()}
-    except OSError:
-        raise
-    except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
-        raise ValueError(f"it is damaged ({error})") from error
-    return Checkpoint(header["facts"], arrays)
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
