@@ -1,7 +1,7 @@
 """A fork begins with the weights that the other run reported, to the digit, and has settings of its own."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Beginning(keras.callbacks.Callback):
         return {"val/loss": found.loss, "val/accuracy": found.metrics["accuracy"]}
 
 
-def scores_of(row: dict[str, float]) -> dict[str, float]:
+def scores_of(row: Mapping[str, float]) -> dict[str, float]:
     return {name: row[name] for name in ("val/loss", "val/accuracy")}
 
 
