@@ -17,23 +17,21 @@ ALIGNMENT = 64
 class Streamed:
     """Values that are read at each use.
 
-    read: from numbers of the source, int64 [n], to their values [n, ...]; safe in several threads at once.
-    rows: which of the source's examples these are, int64 [N].
-    example_shape: the shape of one.
+    read: from rows, a slice or int64 [n], to their values [n, ...]; safe in several threads at once.
     """
 
-    read: Callable[[np.ndarray], np.ndarray]
-    rows: np.ndarray
-    example_shape: tuple[int, ...]
-    dtype: Any = np.dtype(np.uint8)
+    read: Callable[[Any], np.ndarray]
+    shape: tuple[int, ...]
+    dtype: Any
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.example_shape)
+    @classmethod
+    def of(cls, array: np.ndarray) -> "Streamed":
+        """Returns the values of an array on the disk."""
+        return cls(array.__getitem__, array.shape, array.dtype)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Returns the values of `rows`, a slice or int64 [n], as an array [n, ...]; safe in several threads at once."""
-        return self.read(self.rows[rows])
+        return self.read(rows)
 
 
 Column: TypeAlias = np.ndarray | Streamed
@@ -41,10 +39,20 @@ Column: TypeAlias = np.ndarray | Streamed
 
 
 def taken(column: Column, rows: np.ndarray) -> Column:
-    """Returns the values of `rows`, int64 [n], read at each use where the others are."""
-    if isinstance(column, np.ndarray):
-        return np.ascontiguousarray(column[rows])
-    return Streamed(column.__getitem__, rows, column.shape[1:], column.dtype)
+    """Returns the values of `rows`, int64 [n], read at each use where the others are.
+
+    Numbers in memory are aligned as TensorFlow aligns its own, so that it can share their memory.
+    """
+    shape = (len(rows), *column.shape[1:])
+    if not isinstance(column, np.ndarray):
+        return Streamed(lambda some: column[rows[some]], shape, column.dtype)
+    if column.dtype == object:
+        return column[rows]
+    size = int(np.prod(shape)) * column.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    aligned = raw[start : start + size].view(column.dtype).reshape(shape)
+    return column.take(rows, axis=0, out=aligned, mode="clip")  # without the buffer of the other modes
 
 
 def evenly_spread(count: int, most: int) -> np.ndarray:
@@ -131,13 +139,6 @@ def describe_block(images: np.ndarray) -> Described:
     ones = np.ones(height * width)  # products of matrices are twice as fast as `sum`; whole numbers have the same bits
     sums = np.stack([ones @ wide, ones @ np.square(wide)], axis=1)
     return Described(np.array([digest(image) for image in images], np.uint64), sums / (height * width))
-
-
-def empty(shape: tuple[int, ...]) -> np.ndarray:
-    """Returns uninitialized images, uint8, aligned as TensorFlow aligns its own, so that it can share their memory."""
-    raw = np.empty(int(np.prod(shape)) + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + int(np.prod(shape))].reshape(shape)
 
 
 def digest(image: np.ndarray) -> int:

@@ -1,9 +1,7 @@
 """Images of a source: decoded once, divided into splits, held in memory or read from the cache.
 
 The cache keeps a folder of arrays that every later run, and every job of a sweep, reads at memory speed. Any row of
-`images.npy` is one read at a known place, so an epoch can be a true permutation of what memory cannot hold. When an
-entry is opened, everything but the pixels is compared with its checksum; an image is compared with its digest when it
-is first read.
+`images.npy` is one read at a known place, so an epoch can be a true permutation of what memory cannot hold.
 """
 
 import dataclasses
@@ -21,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stages.data.columns import WORKERS, Column, Described, Streamed, chunk_of, describe_block, digest, empty
+from stages.data.columns import WORKERS, Described, Streamed, chunk_of, describe_block
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.free_memory import memory_for_data
@@ -32,7 +30,7 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
-from stages.storage.atomic import remove, write_csv
+from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, cached, new_array
 from stages.tasks.classification import Classification
 
@@ -42,11 +40,10 @@ Example = tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class Invalid:
-    """An example that cannot be used: where it is, and why; is_transient: a later run may be able to read it."""
+    """An example that cannot be used: where it is, and why."""
 
     where: str
     why: str
-    is_transient: bool = False
 
 
 class Source:
@@ -95,8 +92,8 @@ class Source:
             return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
         return image, item.label
 
-    def file(self, number: int) -> str | None:
-        """Returns the path of an example's file in the source; None: no file."""
+    def names_of(self, numbers: np.ndarray) -> list[str] | None:
+        """Returns the paths of examples' files in the source; None: they are in none."""
         return None
 
 
@@ -120,6 +117,10 @@ class Files(NamedTuple):
     def name(self, number: int) -> str:
         """Returns a file's path below the folder. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
         return os.fsencode(os.path.relpath(self.paths[number], self.root)).decode(errors="backslashreplace")
+
+
+_OF_A_DISK = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+"""Errors after which another run may be able to read a file, so that no entry of the cache is to lack it."""
 
 
 class FileSource(Source):
@@ -146,12 +147,14 @@ class FileSource(Source):
         try:
             return Encoded(where, self.files.paths[number].read_bytes(), self.files.labels[number])
         except (OSError, ValueError) as error:  # an impossible path
-            is_transient = getattr(error, "errno", errno.ENOENT) not in (errno.ENOENT, errno.EISDIR, errno.EACCES)
-            return Invalid(where, getattr(error, "strerror", None) or str(error), is_transient)  # else `_state` tells
+            why = getattr(error, "strerror", None) or str(error)
+            if getattr(error, "errno", None) in _OF_A_DISK:
+                raise UserError(f"{where} cannot be read ({why})", "a disk that answers") from error
+            return Invalid(where, why)
 
-    def file(self, number: int) -> str | None:
+    def names_of(self, numbers: np.ndarray) -> list[str] | None:
         """See `Source`."""
-        return self.files.name(number)
+        return [self.files.name(int(number)) for number in numbers]
 
 
 def _state(path: Path) -> str:
@@ -193,11 +196,13 @@ def load(
     place[prepared.numbers] = np.arange(len(prepared.numbers))
     rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
     rows = cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
-    images = prepared.columns(rows, reporter)
-    splits = {name: _split(source, prepared, images[name], part, name) for name, part in rows.items()}
+    described, numbers = prepared.described, prepared.numbers
+    whole = Split.of_images(prepared.images, prepared.labels, cached=described, numbers=numbers)
+    splits = {name: whole.take(part) for name, part in rows.items()}
+    splits["test"] = dataclasses.replace(splits["test"], files=source.names_of(numbers[rows["test"]]))
     features = {IMAGES: feature_of(source, settings)}
     dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
-    params = {"held_in": "memory" if prepared.fits else "disk", "data/skipped": len(prepared.invalid)}
+    params = {"held_in": "memory" if whole.is_in_memory else "disk", "data/skipped": len(prepared.invalid)}
     left_out = [(example.where, example.why) for example in prepared.invalid]
     files = report_left_out(left_out, source.name, reporter, folder)
     return dataclasses.replace(dataset, record=Record(params, files={"data": files}))
@@ -206,52 +211,17 @@ def load(
 class Prepared:
     """Images of a source, in its order, without the invalid ones.
 
-    images: uint8 [N, H, W, C]; labels: int32 [N]; numbers: of the examples in the source, int64 [N]; fits: whether the
-    images fit into memory. Those of an entry of the cache are mapped.
+    images: uint8 [N, H, W, C], in memory or mapped where they fit into memory, else read at each use. labels:
+    int32 [N]. numbers: of the examples in the source, int64 [N].
     """
 
-    def __init__(self, contents: Contents, is_compared: bool, fits: bool) -> None:
+    def __init__(self, contents: Contents, fits: bool) -> None:
         arrays = contents.arrays
         self.labels, self.numbers = arrays["labels"], arrays["numbers"]
         self.described = Described(arrays["digests"], arrays["moments"])
         self.invalid = [Invalid(*example) for example in contents.facts["invalid"]]
-        self.images, self.fits = arrays[_IMAGES][: len(self.labels)], fits
-        self._place, self._is_compared = contents.path, np.full(len(self.labels), is_compared)
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """Returns rows, int64 [n], uint8 [n, H, W, C], each compared with its digest at first use.
-
-        Raises:
-            UserError: where one is not what was written.
-        """
-        images = self.images[rows]
-        for index in np.flatnonzero(~self._is_compared[rows]):
-            if digest(images[index]) != self.described.digests[rows[index]]:
-                assert self._place is not None
-                remove(self._place)
-                raise UserError(
-                    f"{self._place} is not what was written (image {rows[index]} is another one)",
-                    "the images as they were prepared; the next run prepares them again",
-                )
-        self._is_compared[rows] = True
-        return images
-
-    def columns(self, rows: Mapping[str, np.ndarray], reporter: Reporter) -> Mapping[str, Column]:
-        """Returns the images of each split's rows: in memory where they fit, else read at each use."""
-        shape = self.images.shape[1:]
-        if not self.fits:
-            reporter.log("images are read from the disk during training")
-            return {name: Streamed(self.read, part, shape) for name, part in rows.items()}
-        arrays = {name: empty((len(part), *shape)) for name, part in rows.items()}
-        chunk = chunk_of(shape)
-
-        def fill(name: str, start: int) -> None:
-            arrays[name][start : start + chunk] = self.read(rows[name][start : start + chunk])
-
-        with ThreadPoolExecutor(WORKERS) as pool:
-            parts = [(name, start) for name, part in rows.items() for start in range(0, len(part), chunk)]
-            list(pool.map(fill, *zip(*parts, strict=True)))
-        return arrays
+        images = arrays[_IMAGES][: len(self.labels)]
+        self.images = images if fits else Streamed.of(images)
 
 
 def read_images(source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None) -> Prepared:
@@ -265,20 +235,20 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     make = partial(_contents, source, settings.on_error, reporter)
     if settings.cache != "disk" or cache is None:
         if fits:
-            return Prepared(make(None), is_compared=True, fits=True)
+            return Prepared(make(None), fits=True)
         raise UserError(
             f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
             f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
             "data.cache=disk",
         )
     place = cache / f"images-{source.fingerprint}"
-    entry, is_new = cached(place, make, reporter, durable=False)  # each image has its digest
-    prepared = Prepared(entry, is_new, fits)
-    if any(example.is_transient for example in prepared.invalid):
-        remove(place)
+    entry, is_new = cached(place, make, reporter)
+    prepared = Prepared(entry, fits)
     _refuse(prepared.invalid, settings.on_error)
     size = "×".join(map(str, source.image_shape))
-    reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.images):,} images of {size} in {place}")
+    reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.labels):,} images of {size} in {place}")
+    if not fits:
+        reporter.log("images are read from the disk during training")
     return prepared
 
 
@@ -302,17 +272,16 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
         described.append(part)
         reporter.progress(len(results), len(source), f"{'reads' if folder is None else 'prepares'} {source.name}")
-    if path is not None:
-        path.open("r+b").close()  # on NFS this sends what the map has taken, which other hosts read
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
-    arrays: dict[str, np.ndarray] = {
+    arrays = {
+        _IMAGES: images,
         "labels": np.array(list(labels.values()), np.int32),
         "numbers": np.array(list(labels), np.int64),
     }
     for name in ("digests", "moments"):
         arrays[name] = np.concatenate([getattr(part, name) for part in described])
     facts = {"invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]}
-    return Contents(facts, {**arrays, _IMAGES: images}) if folder is None else Contents(facts, arrays, [_IMAGES])
+    return Contents(facts, arrays)
 
 
 def _read_block(source: Source, block: Any) -> _Block:
@@ -336,14 +305,6 @@ def _refuse(invalid: Sequence[Invalid], on_error: str) -> None:
         raise UserError(
             f"{invalid[0].where}: {invalid[0].why}{more}", "examples that can be used", "data.on_error=skip"
         )
-
-
-def _split(source: Source, prepared: Prepared, images: Column, rows: np.ndarray, name: str) -> Split:
-    numbers = prepared.numbers[rows]
-    files = [source.file(int(number)) for number in numbers] if name == "test" else []
-    named = [file for file in files if file is not None] or None
-    described, labels = prepared.described.of(rows), prepared.labels[rows]
-    return Split.of_images(images, labels, cached=described, numbers=numbers, files=named)
 
 
 def report_left_out(

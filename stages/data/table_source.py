@@ -215,12 +215,13 @@ class TableSource:
         """Names a value by its file or split, and its row in it."""
         return place_of(self.parts, int(self.numbers[row]), column)
 
-    def column(self, name: str, rows: np.ndarray) -> Column:
-        """Returns rows of a column, in memory or read at each use."""
-        values = self.arrays[name]
+    def column(self, name: str) -> Column:
+        """Returns a column, in memory or read at each use."""
+        if not self.is_mapped:
+            return self.of(name)
+        values = Streamed.of(self.arrays[name])
         texts = np.array(self.texts[name], object) if name in self.texts else None
-        read = values.__getitem__ if texts is None else lambda some: texts[values[some]]
-        return Streamed(read, rows, (), (values if texts is None else texts).dtype) if self.is_mapped else read(rows)
+        return values if texts is None else replace(values, read=lambda rows: texts[values[rows]], dtype=texts.dtype)
 
 
 def feature_of_column(column: ColumnFacts) -> Feature:
@@ -290,7 +291,7 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
         "skipped": skipped,
         "parts": rows.parts,
     }
-    return Contents(content, {}, list(named)) if folder is not None else Contents(content, named)
+    return Contents(content, named)
 
 
 def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) -> ColumnFacts:

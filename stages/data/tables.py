@@ -18,6 +18,7 @@ import pyarrow.dataset
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
 from stages.settings.table import Header, TableSettings, declaring, format_of, not_in_encoding
+from stages.storage.cache import load_mapped
 
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
@@ -252,7 +253,11 @@ def read(
 
     def keep(name: str, values: np.ndarray) -> None:
         place = list(arrays).index(name) if name in arrays else len(arrays)
-        arrays[name] = values if folder is None else _saved(folder / f"column_{place}.npy", values)
+        arrays[name] = values
+        if folder is not None:
+            path = folder / f"column_{place}.npy"
+            np.save(path, values)
+            arrays[name] = load_mapped(path)
 
     for column in columns:
         given = rows.column(column.name)
@@ -276,13 +281,6 @@ def read(
         keep(name, values[numbers])
     keep(NUMBERS, numbers)
     return arrays, texts, [*(wrong[row] for row in sorted(wrong)), *(("a row", why) for why in rows.ragged)]
-
-
-def _saved(path: Path, values: np.ndarray) -> np.ndarray:
-    """Returns values from a file that has them."""
-    np.save(path, values)
-    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
 
 
 def cast(array: Values, kind: pa.DataType) -> Values | None:

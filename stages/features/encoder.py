@@ -258,15 +258,11 @@ def _encoded(
         return dict(tensors(None))
 
     def make(folder: Path) -> Contents:
-        names = list(tensors(folder))
-        return Contents({"names": names}, {}, [f"tensor_{number}" for number in range(len(names))])
+        made = tensors(folder)
+        return Contents({"names": [*made]}, {f"tensor_{number}": array for number, array in enumerate(made.values())})
 
     entry, _ = cached(place, make, reporter)
-    arrays = {name: entry.arrays[f"tensor_{number}"] for number, name in enumerate(entry.facts["names"])}
-    return {
-        name: Streamed(array.__getitem__, np.arange(len(array)), array.shape[1:], array.dtype)
-        for name, array in arrays.items()
-    }
+    return {name: Streamed.of(entry.arrays[f"tensor_{number}"]) for number, name in enumerate(entry.facts["names"])}
 
 
 def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> dict[str, np.ndarray]:

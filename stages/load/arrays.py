@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stages.data.split import Split
 from stages.data.table_source import read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
-from stages.load.table import Made, Wide, dataset_of_rows, described_rows
+from stages.load.table import Wide, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
@@ -125,8 +126,9 @@ def dataset_of_arrays(
         **of_table,
     )
     source, reporter = read_rows(Rows.of(name, rows, takes_texts=True), table), reporter or Reporter()
+    kept = source.numbers if source.skipped else slice(None)
     whole = {
-        name: _plain(np.concatenate([part.features[column] for part in parts.values()]))
+        name: _plain(np.concatenate([part.features[column] for part in parts.values()]))[kept]
         for column, name in argument_names([*plain, *wide]).items()
         if column in wide
     }
@@ -135,15 +137,10 @@ def dataset_of_arrays(
             raise UserError(f"{name} has images beside other features", "images alone, or columns of values")
         whole = {IMAGES: next(iter(whole.values()))}
 
-    def made(parts: Mapping[str, np.ndarray]) -> Made:
-        columns = {
-            split: {key: array[source.numbers[part]] for key, array in whole.items()} for split, part in parts.items()
-        }
-        return columns, {key: _feature(array) for key, array in columns["train"].items()}
+    def features(train: Split) -> dict[str, Feature]:
+        return {key: _feature(np.asarray(train.features[key])) for key in whole}
 
-    vectors = [array[source.numbers] for array in whole.values()]
-    described = None if IMAGES in whole else described_rows(source, vectors)
-    return dataset_of_rows(source, table, reporter, folder, Wide(made, described) if wide else None)
+    return dataset_of_rows(source, table, reporter, folder, Wide(whole, features))
 
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")

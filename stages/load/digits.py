@@ -21,11 +21,10 @@ def digits(settings: DigitsSettings) -> Dataset:
     package = find_spec("sklearn")  # `sklearn.datasets.load_digits` takes a second to import
     assert package is not None
     assert package.origin is not None
-    rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
-    images, labels = rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
-    splits = {
-        name: Split.of_images(images[numbers], labels[numbers], numbers=numbers)
-        for name, numbers in cut_all(labels, settings.held_out, settings.split_seed).items()
-    }
+    table = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", np.uint8, delimiter=",")
+    images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int32)
+    whole = Split.of_images(images, labels, numbers=np.arange(len(labels)))
+    rows = cut_all(labels, settings.held_out, settings.split_seed)
+    splits = {name: whole.take(part) for name, part in rows.items()}
     features = {IMAGES: image((8, 8, 1), "uint8", (0.0, 16.0))}
     return dataset_of("digits", splits, Classification(tuple("0123456789")), features)

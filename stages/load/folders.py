@@ -56,10 +56,10 @@ def text_folder(
     files = files_of_classes(settings.folder, (".txt",), reporter or Reporter())
     texts = np.array([read_text(path, settings.encoding) for path in files.paths], object)
     targets = np.array(files.labels, np.int32)
-    splits = {
-        name: Split({TEXT: texts[part]}, targets[part], numbers=part, files=[files.name(row) for row in part])
-        for name, part in cut_classes(files.root.name, files.parts, targets, files.class_names, settings).items()
-    }
+    rows = cut_classes(files.root.name, files.parts, targets, files.class_names, settings)
+    names = [files.name(number) for number in range(len(texts))]
+    whole = Split({TEXT: texts}, targets, numbers=np.arange(len(texts)), files=names)
+    splits = {name: whole.take(part) for name, part in rows.items()}
     features = {TEXT: Feature("text", "string")}
     dataset = dataset_of(files.root.name, splits, Classification(files.class_names), features)
     return replace(dataset, record=Record({"held_in": "memory"}), reading={"encoding": settings.encoding})

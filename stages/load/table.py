@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from stages.data.columns import Column, Described, Streamed, describe_rows
+from stages.data.columns import Column, Described, describe_rows
 from stages.data.decode import Decoder
 from stages.data.loading import Files, FileSource, feature_of, read_images, report_left_out
 from stages.data.split import Split
@@ -53,17 +52,16 @@ def table(
         return dataset_of_rows(source, settings, reporter, folder)
     paths = _paths(source, settings, settings.image)
     prepared = read_images(paths, settings, reporter, cache)
-
-    def made(rows: Mapping[str, np.ndarray]) -> Made:
-        images = {name: {IMAGES: column} for name, column in prepared.columns(rows, reporter).items()}
-        return images, {IMAGES: feature_of(paths, settings)}
-
-    images = Wide(made, prepared.described)
     skipped = [(example.where, example.why) for example in prepared.invalid]
     if not len(prepared.numbers):
         raise UserError(f"{source.name}: no image can be used ({': '.join(skipped[0])})", "images that can be")
-    files = [str(paths.file(int(number))) for number in prepared.numbers]
-    return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images, files)
+    images = Wide(
+        {IMAGES: prepared.images},
+        lambda _: {IMAGES: feature_of(paths, settings)},
+        prepared.described,
+        paths.names_of(prepared.numbers),
+    )
+    return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images)
 
 
 def _paths(table: TableSource, settings: TableSettings, column: str) -> FileSource:
@@ -75,18 +73,18 @@ def _paths(table: TableSource, settings: TableSettings, column: str) -> FileSour
     return FileSource(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")
 
 
-Made = tuple[Mapping[str, Mapping[str, Column]], Mapping[str, Feature]]
-"""Columns of each split, by name, and the features that these are."""
+@dataclass(frozen=True)
+class Wide:
+    """Columns of several numbers a row, such as images, beside those of a table.
 
-
-class Wide(NamedTuple):
-    """Features of several numbers each, such as images.
-
-    made: makes them of the rows of each split. described: all rows.
+    features: from the training split to what they are. described: of images, where these are known. files: of each
+    row, where it has one.
     """
 
-    made: Callable[[Mapping[str, np.ndarray]], Made]
+    columns: Mapping[str, Column]
+    features: Callable[[Split], Mapping[str, Feature]]
     described: Described | None = None
+    files: Sequence[str] | None = None
 
 
 def dataset_of_rows(
@@ -95,14 +93,11 @@ def dataset_of_rows(
     reporter: Reporter,
     folder: Path | None,
     wide: Wide | None = None,
-    files: Sequence[str] | None = None,
 ) -> Dataset:
-    """Returns the rows of a table as a data set.
-
-    Args:
-        wide: features besides the columns of the table. files: of each row, where it has one.
-    """
-    if not source.used and wide is None:
+    """Returns the rows of a table as a data set."""
+    wide = wide or Wide({}, lambda _: {})
+    beside = wide.columns
+    if not source.used and not beside:
         notes = {column.name: column.note for column in source.columns if column.kind == "leave_out"}
         left_out = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "there is no other column"
         texts = {name: "text" for name, note in notes.items() if note.startswith("a text")}
@@ -112,29 +107,24 @@ def dataset_of_rows(
     rows = _splits(source, targets, task, settings)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
-    columns, wide_features = wide.made(rows) if wide is not None else ({key: {} for key in rows}, {})
     _log(source, why, reporter)
-    for name, feature in wide_features.items():
+    whole = Split(
+        {**{column.feature: source.column(column.name) for column in source.used}, **beside},
+        targets,
+        weights=source.arrays[settings.weight] if settings.weight else None,
+        numbers=source.numbers,
+        files=wide.files,
+        cached=wide.described if IMAGES in beside else _described(source, beside),
+    )
+    splits = {name: whole.take(part) for name, part in rows.items()}
+    features = {column.feature: feature_of_column(column) for column in source.used}
+    for name, feature in wide.features(splits["train"]).items():
+        features[name] = feature
         if feature.kind == "vector":
             reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
-    weights = source.arrays[settings.weight] if settings.weight else None
-    described = wide.described if wide is not None else described_rows(source)
-    splits = {
-        name: Split(
-            {**{column.feature: source.column(column.name, part) for column in source.used}, **columns[name]},
-            targets[part],
-            weights=None if weights is None else np.asarray(weights[part]),
-            numbers=np.asarray(source.numbers[part]),
-            files=[files[row] for row in part] if files is not None and name == "test" else None,
-            cached=described.of(part) if described is not None else None,
-        )
-        for name, part in rows.items()
-    }
-    features = {**{column.feature: feature_of_column(column) for column in source.used}, **wide_features}
     dataset = dataset_of(source.name, splits, task, features)
-    is_read = source.is_mapped or any(isinstance(part, Streamed) for part in columns["train"].values())
     params = {
-        "held_in": "disk" if is_read else "memory",
+        "held_in": "memory" if whole.is_in_memory else "disk",
         "data/skipped": len(source.skipped),
         "task": why,
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
@@ -143,12 +133,11 @@ def dataset_of_rows(
     return replace(dataset, record=record, reading=settings.reading)
 
 
-def described_rows(source: TableSource, vectors: Sequence[np.ndarray] = ()) -> Described | None:
-    """Returns digests of the rows: of their features, and of vectors beside them, [N, d] each; None without any."""
+def _described(source: TableSource, vectors: Mapping[str, Column]) -> Described:
+    """Returns digests of the rows: of their features, and of vectors beside them, [N, d] each."""
     names = [column.name for column in source.used]
-    columns = [*(source.arrays[name] for name in names), *vectors]
     texts = [*(source.texts.get(name) for name in names), *(None for _ in vectors)]
-    return describe_rows(columns, texts) if columns else None
+    return describe_rows([*(source.arrays[name] for name in names), *vectors.values()], texts)
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:

@@ -1,6 +1,7 @@
 """Scaling of pixels: composed and fitted to a data set, recorded and saved, and the first layer of a network."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 from stages.features.kinds import IMAGES, TRAINED_ON
 from stages.networks.keras_internals import loss_of
 from stages.results import Dataset, Normalization, Record
-from stages.storage.cache import read_arrays, write_arrays
 
 SCALING = "scaling"
 """Name of the layer that scales pixels."""
+
+FACTS = "facts.json"
+"""File of how pixels are scaled."""
 
 
 class Scaled(keras.Model):
@@ -93,12 +96,12 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
     known = dataset.features[IMAGES].facts.get(TRAINED_ON)
-    write_arrays(folder, {**values, "automatic": scaling.automatic, TRAINED_ON: known}, {})
+    (folder / FACTS).write_text(json.dumps({**values, "automatic": scaling.automatic, TRAINED_ON: known}))
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     """Returns `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
-    values = read_arrays(saved).facts
+    values = json.loads((saved / FACTS).read_text())
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
     if known is not None:

@@ -86,7 +86,7 @@ def streamed(dataset: Dataset) -> Dataset:
     """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
 
     def read(split: Split) -> Split:
-        images = Streamed(split.images.__getitem__, np.arange(len(split)), split.images.shape[1:])
+        images = Streamed.of(np.asarray(split.images))
         return replace(split, features={"images": images})
 
     return dataset.with_each_split(read)
