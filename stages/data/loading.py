@@ -46,13 +46,27 @@ class Invalid:
     why: str
 
 
+class Encoded(NamedTuple):
+    """An example whose image is not decoded."""
+
+    where: str
+    content: bytes
+    label: int
+
+
+Read = Callable[[], Sequence[Example | Encoded | Invalid]]
+"""Returns some examples, or why they cannot be used; safe in several threads at once."""
+
+
+@dataclass(frozen=True)
 class Source:
     """Examples by number from 0, with images of one shape once they are read.
 
     name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
     them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
-    source has them, to the numbers of their examples, int64; each example is in one of them. decode: of those that are
-    encoded.
+    source has them, to the numbers of their examples, int64; each example is in one of them. blocks: from a number of
+    examples to functions that read so many each, at most, in order. decode: of those that are encoded. names_of: from
+    numbers to the paths of examples' files in the source; to None: they are in none.
     """
 
     name: str
@@ -60,49 +74,36 @@ class Source:
     image_shape: tuple[int, int, int]
     class_names: tuple[str, ...]
     parts: Mapping[str, np.ndarray]
-    decode: Decoder
+    blocks: Callable[[int], Iterable[Read]]
+    decode: Decoder | None = None
+    names_of: Callable[[np.ndarray], list[str] | None] = lambda _: None
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
 
-    @property
-    def block(self) -> int:
-        """Examples that are read by one call: an image may be too little for a task."""
-        return max(1, chunk_of(self.image_shape) // (4 * WORKERS))
-
-    def blocks(self) -> Iterator[Any]:
-        """Yields arguments of `read`, for all examples in order; by default their numbers, int64 [n]."""
-        for start in range(0, len(self), self.block):
-            yield np.arange(start, min(start + self.block, len(self)))
-
-    def read(self, block: Any) -> list[Example | Invalid]:
-        """Returns the examples of a block, or why they cannot be used; safe in several threads at once."""
-        items = self.encoded(block)
-        images = iter(self.decode([item.content for item in items if isinstance(item, Encoded)]))
+    def read(self, read: Read) -> list[Example | Invalid]:
+        """Returns the examples of a block, decoded."""
+        items = read()
+        contents = [item.content for item in items if isinstance(item, Encoded)]
+        images = iter(self.decode(contents) if self.decode is not None else ())
         return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
 
-    def encoded(self, block: Any) -> Sequence["Encoded | Invalid"]:
-        """Returns the examples of a block as files or records have them, images of any format and size."""
-        raise NotImplementedError
-
-    def _example(self, item: "Encoded", image: np.ndarray | InvalidImageError) -> Example | Invalid:
+    def _example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
         if isinstance(image, InvalidImageError):
             return Invalid(item.where, str(image))
         if not 0 <= item.label < len(self.class_names):
             return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
         return image, item.label
 
-    def names_of(self, numbers: np.ndarray) -> list[str] | None:
-        """Returns the paths of examples' files in the source; None: they are in none."""
-        return None
 
+def numbered(read: Callable[[int], Example | Encoded | Invalid], count: int) -> Callable[[int], Iterator[Read]]:
+    """Returns `Source.blocks` of `count` examples that `read` returns by their numbers."""
 
-class Encoded(NamedTuple):
-    """An example whose image is not decoded."""
+    def blocks(size: int) -> Iterator[Read]:
+        for start in range(0, count, size):
+            yield partial(list, map(read, range(start, min(start + size, count))))
 
-    where: str
-    content: bytes
-    label: int
+    return blocks
 
 
 class Files(NamedTuple):
@@ -114,47 +115,35 @@ class Files(NamedTuple):
     parts: Mapping[str, np.ndarray]
     class_names: tuple[str, ...]
 
-    def name(self, number: int) -> str:
-        """Returns a file's path below the folder. Bytes that are not UTF-8 become escapes, such as `caf\\xe9.png`."""
-        return os.fsencode(os.path.relpath(self.paths[number], self.root)).decode(errors="backslashreplace")
+    def names_of(self, numbers: Iterable[int]) -> list[str]:
+        """Returns the paths of files below the folder; what is not UTF-8 become escapes, such as `caf\\xe9.png`."""
+        paths = (os.fsencode(os.path.relpath(self.paths[number], self.root)) for number in numbers)
+        return [path.decode(errors="backslashreplace") for path in paths]
 
 
 _OF_A_DISK = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 """Errors after which another run may be able to read a file, so that no entry of the cache is to lack it."""
 
 
-class FileSource(Source):
-    """Images of files."""
+def file_source(files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None) -> Source:
+    """Returns the images of files; where: names an example, for errors; None: by its path."""
+    content = hashlib.sha256(os.fsencode(repr((decode.key, files.class_names))))
+    for path in files.paths:  # what is known of them without reading them
+        content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
+    blocks = numbered(partial(_encoded, files, where or (lambda number: str(files.paths[number]))), len(files.paths))
+    name, fingerprint = name or files.root.name, content.hexdigest()[:32]
+    shape, classes = decode.image_shape, files.class_names
+    return Source(name, fingerprint, shape, classes, files.parts, blocks, decode, files.names_of)
 
-    def __init__(
-        self, files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None
-    ) -> None:
-        """where: names an example, for errors; None: by its path."""
-        self.files, self.decode, self.image_shape = files, decode, decode.image_shape
-        self.name, self.class_names, self.parts = name or files.root.name, files.class_names, files.parts
-        self._where = where or (lambda number: str(files.paths[number]))
-        content = hashlib.sha256(os.fsencode(repr((decode.key, self.class_names))))
-        for path in files.paths:  # what is known of them without reading them
-            content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
-        self.fingerprint = content.hexdigest()[:32]
 
-    def encoded(self, block: Any) -> Sequence[Encoded | Invalid]:
-        """See `Source`."""
-        return [self._encoded(int(number)) for number in block]
-
-    def _encoded(self, number: int) -> Encoded | Invalid:
-        where = self._where(number)
-        try:
-            return Encoded(where, self.files.paths[number].read_bytes(), self.files.labels[number])
-        except (OSError, ValueError) as error:  # an impossible path
-            why = getattr(error, "strerror", None) or str(error)
-            if getattr(error, "errno", None) in _OF_A_DISK:
-                raise UserError(f"{where} cannot be read ({why})", "a disk that answers") from error
-            return Invalid(where, why)
-
-    def names_of(self, numbers: np.ndarray) -> list[str] | None:
-        """See `Source`."""
-        return [self.files.name(int(number)) for number in numbers]
+def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded | Invalid:
+    try:
+        return Encoded(where(number), files.paths[number].read_bytes(), files.labels[number])
+    except (OSError, ValueError) as error:  # an impossible path
+        why = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) in _OF_A_DISK:
+            raise UserError(f"{where(number)} cannot be read ({why})", "a disk that answers") from error
+        return Invalid(where(number), why)
 
 
 def _state(path: Path) -> str:
@@ -262,10 +251,11 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     """Reads all of a source; its images into a file in `folder`, or into memory."""
     path = folder / f"{_IMAGES}.npy" if folder is not None else None
     images = new_array(path, np.dtype(np.uint8), (len(source), *source.image_shape))
+    size = max(1, chunk_of(source.image_shape) // (4 * WORKERS))  # an image may be too little for a task
     count = 0
     results: list[int | Invalid] = []
     described: list[Described] = []
-    for block, pixels, part in _in_order(partial(_read_block, source), source.blocks()):
+    for block, pixels, part in _in_order(partial(_read_block, source), source.blocks(size)):
         _refuse([result for result in block if isinstance(result, Invalid)], on_error)
         images[count : count + len(pixels)] = pixels
         count += len(pixels)
@@ -284,8 +274,8 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     return Contents(facts, arrays)
 
 
-def _read_block(source: Source, block: Any) -> _Block:
-    results = source.read(block)
+def _read_block(source: Source, read: Read) -> _Block:
+    results = source.read(read)
     usable = [result[0] for result in results if not isinstance(result, Invalid)]
     images = np.array(usable, np.uint8).reshape(-1, *source.image_shape)
     return results, images, describe_block(images)

@@ -8,7 +8,7 @@ import numpy as np
 
 from stages.data.convert import SUFFIXES
 from stages.data.decode import Decoder
-from stages.data.loading import Files, FileSource, load
+from stages.data.loading import Files, file_source, load
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
@@ -38,7 +38,7 @@ def image_folder(
     Arguments and files are those of `stages.data.loading.load`.
     """
     files = files_of_classes(settings.folder, SUFFIXES, reporter or Reporter())
-    source = FileSource(files, Decoder(settings.shape((None, None, 3)), settings.resize))
+    source = file_source(files, Decoder(settings.shape((None, None, 3)), settings.resize))
     return load(source, settings, reporter, folder, cache)
 
 
@@ -57,8 +57,8 @@ def text_folder(
     texts = np.array([read_text(path, settings.encoding) for path in files.paths], object)
     targets = np.array(files.labels, np.int32)
     rows = cut_classes(files.root.name, files.parts, targets, files.class_names, settings)
-    names = [files.name(number) for number in range(len(texts))]
-    whole = Split({TEXT: texts}, targets, numbers=np.arange(len(texts)), files=names)
+    numbers = np.arange(len(texts))
+    whole = Split({TEXT: texts}, targets, numbers=numbers, files=files.names_of(numbers))
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {TEXT: Feature("text", "string")}
     dataset = dataset_of(files.root.name, splits, Classification(files.class_names), features)

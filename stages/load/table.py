@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.data.columns import Column, Described, describe_rows
 from stages.data.decode import Decoder
-from stages.data.loading import Files, FileSource, feature_of, read_images, report_left_out
+from stages.data.loading import Files, Source, feature_of, file_source, read_images, report_left_out
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
@@ -64,13 +64,13 @@ def table(
     return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images)
 
 
-def _paths(table: TableSource, settings: TableSettings, column: str) -> FileSource:
+def _paths(table: TableSource, settings: TableSettings, column: str) -> Source:
     """Returns the images whose paths are a column; a row is an example."""
     root, paths = settings.image_root.resolve(), table.of(column)
     rows = {"train": np.arange(len(paths))}
     files = Files(root, [root / path for path in paths], [0] * len(paths), rows, ("a row",))
     decode = Decoder(settings.shape((None, None, 3)), settings.resize)
-    return FileSource(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")
+    return file_source(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")
 
 
 @dataclass(frozen=True)

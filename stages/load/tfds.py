@@ -16,7 +16,7 @@ from tensorflow_datasets import features as kinds
 from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
-from stages.data.loading import Encoded, Source, load
+from stages.data.loading import Encoded, Read, Source, load
 from stages.data.table_source import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
@@ -57,7 +57,7 @@ def tfds(
         (reporter or Reporter()).log(f"{info.full_name}: left out {', '.join(left_out)}")
     records = Records(builder, settings, usable)
     if images and isinstance(features[label], kinds.ClassLabel):
-        return load(TfdsSource(records, settings, image, label), settings, reporter, folder, cache)
+        return load(_source(records, settings, image, label), settings, reporter, folder, cache)
     columns = records.columns(settings)
     targets = _targets(label, columns.pop(label), features[label], reporter or Reporter())
     given = {
@@ -146,34 +146,26 @@ class Records:
         return f"{self.builder.info.full_name}, example {number} of its splits"
 
 
-class TfdsSource(Source):
-    """Encoded images with their classes."""
+def _source(records: Records, settings: TfdsSettings, image: str, label: str) -> Source:
+    """Returns the encoded images with their classes."""
+    name, classes = records.builder.info.full_name, tuple(records.features[label].names)
+    decode = Decoder(settings.shape(records.features[image].shape), settings.resize)
+    splits = {name: records.splits.get(name) for name in ("train", "val", "test")}
+    content = hashlib.sha256(repr((name, splits, decode.key, (image, label))).encode())
+    for path in sorted(Path(records.builder.data_dir).iterdir()):
+        status = path.stat()
+        content.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
 
-    def __init__(self, records: Records, settings: TfdsSettings, image: str, label: str) -> None:
-        self._records, self._image, self._label = records, image, label
-        self.parts, self.name = records.parts, records.builder.info.full_name
-        self.class_names = tuple(records.features[label].names)
-        self.image_shape = settings.shape(records.features[image].shape)
-        self.decode = Decoder(self.image_shape, settings.resize)
-        splits = {name: records.splits.get(name) for name in ("train", "val", "test")}
-        content = hashlib.sha256(repr((self.name, splits, self.decode.key, (image, label))).encode())
-        for path in sorted(Path(records.builder.data_dir).iterdir()):
-            status = path.stat()
-            content.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-        self.fingerprint = content.hexdigest()[:32]
+    def blocks(size: int) -> Iterator[Read]:
+        for first, values in records.blocks(min(size, BATCH)):
+            yield partial(_encoded, records, first, values[image], values[label])
 
-    def blocks(self) -> Iterator[Any]:
-        """See `Source`: the number of the first example, and their values."""
-        return self._records.blocks(min(self.block, BATCH))
+    return Source(name, content.hexdigest()[:32], decode.image_shape, classes, records.parts, blocks, decode)
 
-    def encoded(self, block: Any) -> Sequence[Encoded]:
-        """See `Source`."""
-        first, values = block
-        pairs = zip(values[self._image].numpy(), values[self._label].numpy(), strict=True)
-        return [
-            Encoded(self._records.where(number), image, int(label))
-            for number, (image, label) in enumerate(pairs, first)
-        ]
+
+def _encoded(records: Records, first: int, images: tf.Tensor, labels: tf.Tensor) -> list[Encoded]:
+    pairs = zip(images.numpy(), labels.numpy(), strict=True)
+    return [Encoded(records.where(number), image, int(label)) for number, (image, label) in enumerate(pairs, first)]
 
 
 def _files(info: Any, name: str, split: str) -> list[Any]:

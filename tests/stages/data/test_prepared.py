@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from stages.data.batches import training_input
-from stages.data.loading import FileSource
+from stages.data.decode import Decoder
 from stages.errors import UserError
 from stages.load.folders import image_folder
 from stages.load.tfds import tfds
@@ -38,7 +38,7 @@ def test_nothing_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     root = folder_of(tmp_path / "images")
     direct = image_folder(settings(root))
     first = image_folder(settings(root), cache=tmp_path / "cache")
-    monkeypatch.setattr(FileSource, "read", lambda self, number: pytest.fail("decoded again"))
+    monkeypatch.setattr(Decoder, "__call__", lambda self, contents: pytest.fail("decoded again"))
     again = image_folder(settings(root), cache=tmp_path / "cache")
     equal(direct, first)
     equal(first, again)
@@ -97,16 +97,16 @@ def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> No
 SCRIPT = r"""
 import sys, time
 from pathlib import Path
-from stages.data.loading import FileSource
+from stages.data import loading
 from stages.load import folders as module
 from tests.stages.images import settings
-encoded = FileSource._encoded
-def slow(self, number):
+encoded = loading._encoded
+def slow(files, where, number):
     sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
     sys.stdout.flush()
     time.sleep(0.05)
-    return encoded(self, number)
-FileSource._encoded = slow
+    return encoded(files, where, number)
+loading._encoded = slow
 dataset = module.image_folder(settings(Path(sys.argv[1])), cache=Path(sys.argv[2]))
 print(dataset.fingerprint)
 """
