@@ -53,7 +53,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
             if is_kept or path.resolve() != path:
                 continue
             with suppress(OSError):  # gone in the meantime
-                facts = [file.lstat() for file in [path, *path.rglob("*"), *path.parent.glob(f".{path.name}.use")]]
+                facts = [file.lstat() for file in [path, *path.rglob("*")]]
                 age = time.time() - max(one.st_mtime for one in facts)
                 if age >= 86400 * options.older_than:
                     yield kind, path, age, sum(one.st_blocks * 512 for one in facts)
@@ -68,10 +68,8 @@ def _locked(path: Path) -> Iterator[None]:
     """
     with ExitStack() as held:
         if path.parent.name == "cache":
-            for mark in ("use", "lock"):
-                name = f".{path.name.removeprefix(PARTIAL)}.{mark}"
-                file = held.enter_context(path.with_name(name).open("a"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = path.with_name(f".{path.name.removeprefix(PARTIAL)}.lock")
+            fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
             run = path.parents[path.parent.name == "checkpoints"]
             for folder in (run.parent, run):

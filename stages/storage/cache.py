@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -65,14 +65,12 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
     Raises:
         UserError: where the folder that runs share cannot be written, or is full.
     """
-    _mark_used(place)
     with suppress(Exception):
         return _read(place), False
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place, reporter):
-            _mark_used(place)
             try:
                 return _read(place), False
             except Exception as error:  # a damaged file can hold anything
@@ -91,7 +89,10 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
 
 def _read(place: Path) -> Contents:
     content = json.loads((place / FACTS).read_bytes())
-    return Contents(content["facts"], {name: load_mapped(place / f"{name}.npy") for name in content["arrays"]})
+    arrays = {name: load_mapped(place / f"{name}.npy") for name in content["arrays"]}
+    with suppress(OSError):  # of another user
+        os.utime(place)  # `pipeline.clean` goes by the last use
+    return Contents(content["facts"], arrays)
 
 
 def _write(folder: Path, make: Callable[[Path], Contents]) -> None:
@@ -102,21 +103,6 @@ def _write(folder: Path, make: Callable[[Path], Contents]) -> None:
         if not path.exists():
             np.save(path, array, allow_pickle=False)
     (folder / FACTS).write_text(json.dumps({"facts": contents.facts, "arrays": [*contents.arrays]}))
-
-
-_used: dict[Path, IO[str]] = {}
-
-
-def _mark_used(place: Path) -> None:
-    """Marks an entry as used by this process until it ends: `pipeline.clean` removes none in use, and shows when each
-    last was. Where the folder cannot be written, nothing can be removed from it either."""
-    with suppress(OSError):
-        file = _used.get(place)
-        if file is None:
-            file = _used[place] = place.with_name(f".{place.name}.use").open("a+")
-            # Waits for an entry that is being removed. Over NFS a shared lock needs a file that can be read.
-            fcntl.flock(file, fcntl.LOCK_SH)
-        os.utime(file.name)
 
 
 @contextmanager
