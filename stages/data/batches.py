@@ -158,11 +158,12 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
 
     Args:
         in_order: the examples of the epoch, int64 [N]. place: the replica, and how many there are.
-        fixed_rows: see `rows_of_replica`.
+        fixed_rows: see `share_of_replica`.
     """
     replica, replicas = place
     start, count = _examples_of_step(step, tf.size(in_order, tf.int64), batch_size)
-    rows, weights = rows_of_replica(count, replica, replicas, fixed_rows)
+    first, end, weight = share_of_replica(count, replica, replicas, fixed_rows)
+    rows, weights = tf.range(first, end), tf.fill([end - first], weight)
     if fixed_rows is not None:
         missing = tf.maximum(fixed_rows - tf.size(rows), 0)
         rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
@@ -264,10 +265,10 @@ def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argsort(numbers), tf.int64)
 
 
-def rows_of_replica(
+def share_of_replica(
     count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a replica's rows of a batch of `count` examples, int64 [b], and their weights, float64 [b].
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns where a replica's rows of a batch of `count` examples begin and end, int64 [], and how much each counts.
 
     Replicas' numbers of rows differ by one at most. Where there are fewer examples than replicas, each gets all of
     them with weight 1 / replicas. An empty batch would fail (convolutions of nothing on CPUs) or give gradients of
@@ -277,27 +278,19 @@ def rows_of_replica(
         fixed_rows: to which every per-replica batch is filled up, so that it may be empty where not all examples fit
             into one.
     """
+    one = tf.constant(1.0, tf.float64)
     if replicas == 1:  # nothing to divide: a dozen operations less in the graph of every step
-        return tf.range(count), tf.ones([count], tf.float64)
-    start, end = _range_of_replica(count, replica, replicas, fixed_rows)
-    weight = tf.where(
-        _is_short(count, replicas, fixed_rows), tf.constant(1.0 / replicas, tf.float64), tf.constant(1.0, tf.float64)
-    )
-    return tf.range(start, end), tf.fill([end - start], weight)
+        return tf.zeros_like(count), count, one
+    replica = tf.cast(replica, tf.int64)
+    is_short = count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
+    start = tf.where(is_short, tf.zeros_like(count), replica * count // replicas)
+    end = tf.where(is_short, count, (replica + 1) * count // replicas)
+    return start, end, tf.where(is_short, tf.constant(1.0 / replicas, tf.float64), one)
 
 
 def fixed_rows_of(batch_size: int, replicas: int, fixed_shapes: bool) -> int | None:
     """Returns the rows to which every per-replica batch is filled up; None where shapes are not fixed."""
     return -(-batch_size // replicas) if fixed_shapes else None
-
-
-def first_of_replica(
-    count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
-) -> tf.Tensor:
-    """Returns the first of the rows that `rows_of_replica` returns, int64 []; also where it returns none."""
-    if replicas == 1:
-        return tf.zeros_like(count)
-    return _range_of_replica(count, replica, replicas, fixed_rows)[0]
 
 
 def first_row_of_step(
@@ -309,27 +302,13 @@ def first_row_of_step(
         examples: of the split.
     """
     _, count = _examples_of_step(step, tf.constant(examples, tf.int64), batch_size)
-    return first_of_replica(count, *place, fixed_rows)
+    return share_of_replica(count, *place, fixed_rows)[0]
 
 
 def _examples_of_step(step: tf.Tensor, examples: tf.Tensor, batch_size: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where in the order of its epoch the global batch of `step` begins, and its number of examples."""
     start = (step % -(-examples // batch_size)) * batch_size
     return start, tf.minimum(examples - start, batch_size)
-
-
-def _range_of_replica(
-    count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    replica = tf.cast(replica, tf.int64)
-    is_short = _is_short(count, replicas, fixed_rows)
-    start = tf.where(is_short, tf.zeros_like(count), replica * count // replicas)
-    return start, tf.where(is_short, count, (replica + 1) * count // replicas)
-
-
-def _is_short(count: tf.Tensor, replicas: int, fixed_rows: int | None) -> tf.Tensor:
-    """Returns whether every replica computes the whole batch, as there are fewer examples than replicas."""
-    return count < replicas if fixed_rows is None else tf.logical_and(count < replicas, count <= fixed_rows)
 
 
 def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shapes: bool = False) -> np.ndarray:
@@ -344,7 +323,8 @@ def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shape
         (count % batch_size, np.array([count - count % batch_size])),
     ):
         if size and len(starts):
-            rows = rows_of_replica(tf.constant(size, tf.int64), replica, replicas, fixed_rows)[0].numpy()
+            first, end, _ = share_of_replica(tf.constant(size, tf.int64), replica, replicas, fixed_rows)
+            rows = np.arange(first, end)
             examples = starts[:, np.newaxis] + rows
             if size < replicas and replica and (fixed_rows is None or size <= fixed_rows):
                 examples[:] = -1

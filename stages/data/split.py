@@ -92,7 +92,8 @@ class Split:
         return self.cached or describe(self.features)
 
     def take(self, rows: np.ndarray) -> Split:
-        """Returns the examples of `rows`, int64 [n]; what is read at each use still is."""
+        """Returns the examples of `rows`, int64 [n] or a mask; what is read at each use still is."""
+        rows = np.arange(len(self))[rows]
 
         def of(columns: Mapping[str, Column]) -> dict[str, Column]:
             return {name: taken(column, rows) for name, column in columns.items()}

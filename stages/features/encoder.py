@@ -256,13 +256,8 @@ def _encoded(
     """Returns the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
     if place is None:
         return dict(tensors(None))
-
-    def make(folder: Path) -> Contents:
-        made = tensors(folder)
-        return Contents({"names": [*made]}, {f"tensor_{number}": array for number, array in enumerate(made.values())})
-
-    entry, _ = cached(place, make, reporter)
-    return {name: Streamed.of(entry.arrays[f"tensor_{number}"]) for number, name in enumerate(entry.facts["names"])}
+    entry, _ = cached(place, lambda folder: Contents({}, tensors(folder)), reporter)
+    return {name: Streamed.of(array) for name, array in entry.arrays.items()}
 
 
 def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> dict[str, np.ndarray]:
@@ -273,7 +268,7 @@ def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> di
     for start in range(0, len(split), step):
         for name, part in encode(split.features, slice(start, start + step)).items():
             if name not in arrays:
-                path = folder / f"tensor_{len(arrays)}.npy" if folder is not None else None
+                path = folder / f"{name}.npy" if folder is not None else None
                 arrays[name] = new_array(path, part.dtype, (len(split), *part.shape[1:]))
             arrays[name][start : start + step] = part
         safe_place()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from stages.data.batches import first_of_replica, rows_of_replica
+from stages.data.batches import share_of_replica
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states
@@ -135,10 +135,9 @@ class Gradients:
         if self._parts == 1:
             return batch, tf.constant(0, tf.int64)
         count = tf.shape(batch.targets, tf.int64)[0]
-        rows, weights = rows_of_replica(count, part, self._parts)
-        own = tf.nest.map_structure(lambda values: tf.gather(values, rows), batch)
-        own = own._replace(weights=own.weights * tf.cast(weights, self.dtype))
-        return own, first_of_replica(count, part, self._parts)
+        first, end, weight = share_of_replica(count, part, self._parts)
+        own = tf.nest.map_structure(lambda values: tf.gather(values, tf.range(first, end)), batch)
+        return own._replace(weights=own.weights * tf.cast(weight, self.dtype)), first
 
     def _seeds_of(self, step: tf.Tensor) -> list[tf.Tensor]:
         """Returns states of the random layers that are a function of (seed, step), so that a run can start at any step.
