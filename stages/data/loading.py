@@ -81,14 +81,8 @@ class Source:
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
 
-    def read(self, read: Read) -> list[Example | Invalid]:
-        """Returns the examples of a block, decoded."""
-        items = read()
-        contents = [item.content for item in items if isinstance(item, Encoded)]
-        images = iter(self.decode(contents) if self.decode is not None else ())
-        return [self._example(item, next(images)) if isinstance(item, Encoded) else item for item in items]
-
-    def _example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
+    def example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
+        """Returns what an item is, once its image is decoded."""
         if isinstance(image, InvalidImageError):
             return Invalid(item.where, str(image))
         if not 0 <= item.label < len(self.class_names):
@@ -147,11 +141,10 @@ def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded 
 
 
 def _state(path: Path) -> str:
-    """Returns what is known of a file without reading it; of a link to nothing, which reading will report, its own."""
-    for look in (path.stat, path.lstat):
-        with suppress(OSError, ValueError):
-            status = look()
-            return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
+    """Returns what is known of a file, or of what a link leads to, without reading it."""
+    with suppress(OSError, ValueError):
+        status = path.stat()
+        return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
     return "is not there"
 
 
@@ -275,7 +268,10 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
 
 
 def _read_block(source: Source, read: Read) -> _Block:
-    results = source.read(read)
+    items = read()
+    contents = [item.content for item in items if isinstance(item, Encoded)]
+    decoded = iter(source.decode(contents) if source.decode is not None else ())
+    results = [source.example(item, next(decoded)) if isinstance(item, Encoded) else item for item in items]
     usable = [result[0] for result in results if not isinstance(result, Invalid)]
     images = np.array(usable, np.uint8).reshape(-1, *source.image_shape)
     return results, images, describe_block(images)

@@ -48,6 +48,16 @@ def test_splits_are_stratified_to_the_example_as_scikit_learn_does() -> None:
     assert 10 < refused < 100
 
 
+def test_examples_are_taken_by_numbers_or_by_a_mask_and_lie_where_tensorflow_shares_them() -> None:
+    split = Split.of_images(np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1), np.array([0, 1, 0, 1], np.int32))
+    for rows in ([1, 3], [False, True, False, True], [-3, -1]):
+        taken = split.take(np.array(rows))
+        assert isinstance(taken.images, np.ndarray)
+        np.testing.assert_array_equal(taken.images[:, 0, 0, 0], [3, 9])
+        np.testing.assert_array_equal(taken.targets, [1, 1])
+        assert taken.images.ctypes.data % 64 == 0
+
+
 def test_a_fingerprint_changes_with_one_pixel() -> None:
     split = Split.of_images(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
     changed = Split.of_images(split.images[:].copy(), split.targets)
