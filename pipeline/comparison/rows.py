@@ -25,6 +25,9 @@ PREDICTIONS = "predictions.parquet"
 TESTED_IN = "tested_in"
 """In the facts of a job: the folder of the run that has tested it, where that is another one."""
 
+FINISHING = "best_"
+"""Begins the name of the run that evaluates and exports a job of a sweep, whose number follows."""
+
 RATES = tuple(f"train/{unit}_per_second" for unit in UNITS)
 """Of what training counts; a job with two of them has two phases."""
 
@@ -117,14 +120,15 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = read_run(folder)
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
-    summary = with_test(summary, entry)
+    summary = with_test(summary)
     reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
     return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs)
 
 
-def with_test(job: Summary, entry: Mapping[str, Any]) -> Summary:
-    """Return the run of a job with the results of the one that has finished it, by its entry in the sweep's index."""
-    tested = read_run(Path(job.folder).parent / entry["finished_by"]) if "finished_by" in entry else None
+def with_test(job: Summary) -> Summary:
+    """Return a run, of a job with the results of the one that has finished it."""
+    folder = Path(job.folder)
+    tested = read_run(folder.with_name(FINISHING + folder.name.partition("_")[0]))
     if tested is None:
         return job
     facts = {**tested.facts, **job.facts, TESTED_IN: tested.folder}

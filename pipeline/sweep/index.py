@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
-from pipeline.comparison.rows import read_job
+from pipeline.comparison.rows import FINISHING, read_job
 from pipeline.config.experiment import Experiment
 from pipeline.paths import shorter
 from pipeline.provenance.identity import identity
@@ -32,11 +32,10 @@ class SweepJob:
     reason: str | None = None  # why its process has refused it, before a run of it began
     only_trains: bool = False
     finishes: bool = False  # it runs the stages after training of the best job, whose number it has
-    finished_by: str | None = None  # of the best job: the folder of the one that does
 
     @property
     def folder(self) -> str:
-        return f"{self.number}_{slug(self.label)}" if not self.finishes else f"best_{self.number}"
+        return f"{self.number}_{slug(self.label)}" if not self.finishes else f"{FINISHING}{self.number}"
 
     @cached_property
     def shown(self) -> list[str]:
@@ -60,7 +59,6 @@ class SweepJob:
             "overrides": self.shown,
             "reason": self.reason,
             "exit_code": self.exit_code,
-            "finished_by": self.finished_by,
             "config_dirs": [shorter(folder) for folder in self.experiment.config_dirs] or None,
         }
         return {name: fact for name, fact in facts.items() if fact is not None}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.rows import ComparedRun, canonical, read_finished, with_test
+from pipeline.comparison.rows import FINISHING, ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
 from pipeline.paths import NAME_TIME, age_order
 from pipeline.run_folder.lock import LOCK, is_locked
@@ -177,26 +177,13 @@ def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> l
     runs = Runs(outputs, warn)
     names = [word for word in words if word not in filters]
     named = [run for word in names for run in _meant(word, runs)] if names else runs.all()
-    places = {Path(run.folder).parent for run in named}
-    jobs = {place / job["folder"]: job for place in places for job in _jobs(place, warn)}
-    finishing = {folder.parent / job["finished_by"] for folder, job in jobs.items() if "finished_by" in job}
     different = {  # a run that is named twice is one
-        folder: with_test(run, jobs.get(folder, {}))
-        for run in named
-        if (folder := Path(run.folder)) not in finishing or names
+        run.folder: with_test(run) for run in named if names or not Path(run.folder).name.startswith(FINISHING)
     }
     entries = select([run_entry(run) for run in different.values()], filters)
     if not entries:
         raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
     return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
-
-
-def _jobs(place: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
-    try:
-        return read_index(place).jobs if is_sweep(place) else []
-    except UserError as error:
-        warn(str(error))
-        return []
 
 
 def _meant(word: str, runs: Runs) -> list[Summary]:

@@ -34,7 +34,7 @@ from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up
 from pipeline.system.streams import all_written
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.journal import NAME, Journal
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.errors import UserError
@@ -233,7 +233,6 @@ class Session(ABC):
             own = [line for line in made.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
             overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
             final = SweepJob(made.number, made.label, experiment, overrides, finishes=True)
-            made.finished_by = final.folder
             self._jobs[final.folder] = final
             if has_finished(self.folder / final.folder):
                 self.take_over(final)
@@ -387,6 +386,5 @@ def _is_complete(folder: Path, index: Index, session: Session) -> bool:
         return False
     if session.first.tracking.kind == "off":
         return True
-    names = [job[name] for job in index.jobs for name in ("folder", "finished_by") if name in job]
-    journals = [Journal(place) for place in (folder, *(folder / name for name in names))]
+    journals = [Journal(path.parent) for path in (*folder.glob(NAME), *folder.glob(f"*/{NAME}"))]
     return all(journal.is_closed for journal in journals if journal.run_id is not None)
