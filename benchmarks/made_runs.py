@@ -22,7 +22,7 @@ class MadeRun:
 
     settings: its overrides. correct: whether it classifies each test example correctly, bool [n]; None: no predictions.
     speed: in images per second. test_set, test_pixels: the digests that tell its test set from others; validated,
-    val_pixels: those of its validation examples, and validation their number. loss: its settings, unless it is usual.
+    val_pixels: those of its validation examples. loss: its settings, unless it is usual.
     """
 
     settings: Mapping[str, str]
@@ -39,7 +39,6 @@ class MadeRun:
     devices: Sequence[str] = ("/device:CPU:0",)
     validated: str | None = "c"
     val_pixels: str = "8x8x1/stretch d"
-    validation: int | None = None
     loss: Mapping[str, Any] | None = None
 
 
@@ -70,7 +69,6 @@ def make_run(folder: Path, made: MadeRun) -> None:
     }
     facts |= {"val_examples": made.validated, "val_pixels": made.val_pixels} if made.validated else {}
     facts |= {"val_loss": made.loss} if made.loss else {}
-    facts |= {"data": {"val_examples": made.validation}} if made.validation else {}
     Summary(
         run_id=None,
         status=made.status,

@@ -61,14 +61,13 @@ def choice(comparison: Comparison) -> str:
     shown = f"{column.text(chosen.best)}{' %' if '%' in column.style else ''}; {better} is better"
     lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
     if not chosen.tied:
-        doubt = "" if chosen.noise else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
+        doubt = "" if chosen.has_seeds else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
         return f"best: {chosen.best.label}, chosen on {lead}, never on test{doubt}"
     tied = [f"{row.label} ({column.text(row)})" for row in chosen.tied[:MOST_NAMED]]
     more = [f"{len(chosen.tied) - MOST_NAMED} more"] if len(chosen.tied) > MOST_NAMED else []
-    by = "as their seeds vary" if chosen.noise == "runs" else "by one run each and so few validation examples"
     return (
-        f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} {by}. "
-        f"Take {chosen.rows[0].label}: of these {chosen.reason}"
+        f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} "
+        f"as their seeds vary. Take {chosen.rows[0].label}: of these {chosen.reason}"
     )
 
 

@@ -41,7 +41,7 @@ class Choice:
     is_lower_better: bool = False  # of that metric
     best: Row | None = None  # has the best mean of it
     tied: Sequence[Row] = ()  # cannot be told from `best`
-    noise: str = ""  # tells them apart: `runs`, where seeds differ, or validation `examples`; empty: nothing does
+    has_seeds: bool = False  # which tell rows apart; else nothing does
     rows: Sequence[Row] = ()  # to take: the cheapest of `best` and `tied`; of a search all that no other beats
     reason: str = ""  # why it is the cheapest
 
@@ -246,9 +246,9 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
         both = pair(best, row, lambda run: run.metrics.get(metric))
         if both.is_paired and sign * float(np.mean(both.second) - np.mean(both.first)) > 0:
             best = row
-    noise, tied = _tied(finite, best, metric)
-    row, reason = _cheapest([best, *tied], rows, baseline)
-    return Choice(metric, is_lower, best, tied, noise, [row], reason)
+    tied = _tied(finite, best, metric)
+    row, reason = _cheapest([best, *(tied or ())], rows, baseline)
+    return Choice(metric, is_lower, best, tied or (), tied is not None, [row], reason)
 
 
 def _mean(row: Row, metric: str) -> float:
@@ -290,37 +290,18 @@ def are_validated_alike(runs: Sequence[Summary]) -> bool:
     )
 
 
-def _tied(rows: Sequence[Row], best: Row, metric: str) -> tuple[str, list[Row]]:
-    """Return by what rows are told from the best, and those that cannot be."""
-    others = [row for row in rows if row is not best]
+def _tied(rows: Sequence[Row], best: Row, metric: str) -> list[Row] | None:
+    """Return the rows that their seeds cannot tell from the best; None where no row has several."""
 
     def value(run: ComparedRun) -> float | None:
         return run.metrics.get(metric)
 
     pooled = pooled_variance([[*row.by_seed(value).values()] for row in rows])
-    if pooled is not None:
-        pairs = {row: pair(best, row, value) for row in others}
-        found = {row: mean_difference(one.first, one.second, one.is_paired, pooled) for row, one in pairs.items()}
-        return "runs", [row for row, interval in found.items() if interval is None or not interval.excludes_zero]
-    numbers = [run.summary.facts.get("data", {}).get("val_examples") or 0 for row in rows for run in row.runs]
-    if not all(numbers) or not all(math.isfinite(_mean(row, _ACCURACY)) for row in rows):
-        return "", []
-    return "examples", [row for row in others if not _is_told_by_examples(best, row, min(numbers))]
-
-
-_ACCURACY = "val/best_accuracy"
-"""A fraction of examples, of which their number alone says how it varies; that of other metrics does not."""
-
-
-def _is_told_by_examples(best: Row, row: Row, examples: int) -> bool:
-    """Return whether validation accuracies differ by more than so many examples explain.
-
-    By the interval of Agresti and Caffo (The American Statistician 54, 2000) for two samples. These two are of the same
-    examples and so differ by less, how much less is not known: no run keeps its predictions of the validation split.
-    """
-    adjusted = [(_mean(one, _ACCURACY) * examples + 1) / (examples + 2) for one in (best, row)]
-    variance = sum(p * (1 - p) for p in adjusted) / (examples + 2)
-    return abs(adjusted[0] - adjusted[1]) > 1.96 * math.sqrt(variance)
+    if pooled is None:
+        return None
+    pairs = {row: pair(best, row, value) for row in rows if row is not best}
+    found = {row: mean_difference(one.first, one.second, one.is_paired, pooled) for row, one in pairs.items()}
+    return [row for row, interval in found.items() if interval is None or not interval.excludes_zero]
 
 
 def _cheapest(candidates: Sequence[Row], rows: Sequence[Row], baseline: Row | None) -> tuple[Row, str]:

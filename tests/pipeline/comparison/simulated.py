@@ -84,7 +84,7 @@ def wrong_answers(rows: Sequence[str], between: float, comparisons: int, seed: i
         row = comparison.rows[1]
         counts["accuracy"] += comparison.differences[row].excludes_zero
         counts["speed"] += comparison.speeds[row].is_distinguishable
-        counts["best"] += not comparison.choice.tied and comparison.choice.noise != ""
+        counts["best"] += not comparison.choice.tied and comparison.choice.has_seeds
     return {name: counts[name] / comparisons for name in ("accuracy", "speed", "best")}
 
 

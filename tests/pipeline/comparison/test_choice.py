@@ -139,19 +139,6 @@ def test_losses_that_may_be_on_two_scales_choose_nothing(
     assert (found.choice.metric, found.choice.best) == (f"val/best_{metric}", found.rows[metric == "accuracy"])
 
 
-@pytest.mark.parametrize(("accuracies", "is_tied"), [((0.97, 0.975), True), ((0.85, 0.975), False)])
-def test_single_runs_are_told_apart_by_their_validation_examples(
-    tmp_path: Path, accuracies: tuple[float, float], is_tied: bool
-) -> None:
-    made = [
-        runs(name, {"1": 1 - accuracy}, metrics={"val/best_accuracy": accuracy}, validation=180)
-        for name, accuracy in zip(("float32", "mixed"), accuracies, strict=True)
-    ]
-    comparison = compared(tmp_path, *made)
-    assert (comparison.best is comparison.rows[0]) == is_tied
-    assert ("by one run each and so few validation examples" in choice(comparison)) == is_tied
-
-
 @pytest.mark.parametrize("name", ["50 % (a), b", "it's", "[back\\slash"])
 def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> None:
     comparison = compare(make_sweep(tmp_path / "s", [MadeRun({"tracking.note": name, "seed": "1"}, ANSWERS[0])]))
