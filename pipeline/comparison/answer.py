@@ -56,7 +56,7 @@ def choice(comparison: Comparison) -> str:
         return "no best setting: the runs have no validation metric in common, and none is chosen on test"
     if chosen.best is None:
         return f"no best setting: {chosen.metric} is not a number in any"
-    column = metric_column(chosen.metric)
+    column = metric_column(rows, chosen.metric)
     better = "lower" if chosen.is_lower_better else "higher"
     shown = f"{column.text(chosen.best)}{' %' if '%' in column.style else ''}; {better} is better"
     lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"

@@ -1,6 +1,6 @@
 """The frame of a comparison: its columns, with the figures that every table, page and file shows."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,13 +24,12 @@ class Column:
 
     key: str  # its full name, in CSV
     heading: str  # its short one; empty: it is in CSV alone
-    figure: Callable[[Row], Figure | None]
+    figures: Mapping[Row, Figure]  # of the rows that have one
     style: str = ".4g"  # in which values are written; with % they are fractions, and written times 100
 
     def text(self, row: Row, interval: bool = True) -> str:
         """Return a row's value, with ± standard deviation where it has several runs, and with its interval."""
-        figure = self.figure(row)
-        if figure is None:
+        if (figure := self.figures.get(row)) is None:
             return ""
         text = self._written(figure.value, self.style)
         if figure.std is not None:
@@ -48,26 +47,20 @@ class Column:
         return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
 
 
-def metric_column(name: str, heading: str = "", style: str = "") -> Column:
+def metric_column(rows: Sequence[Row], name: str, heading: str = "", style: str = "") -> Column:
     """Return the column of a metric by its name."""
-
-    def figure(row: Row) -> Figure | None:
-        mean = row.mean(name)
-        return None if mean is None else Figure(mean, row.std(name))
-
-    return Column(name, heading, figure, style or (".2%" if name.endswith("accuracy") else ".4g"))
+    figures = {row: Figure(mean, row.std(name)) for row in rows if (mean := row.mean(name)) is not None}
+    return Column(name, heading, figures, style or (".2%" if name.endswith("accuracy") else ".4g"))
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
     """Return the columns that any row has a figure for, the most important first; those of CSV alone last."""
-    shown = [metric_column(name, name) for name in comparison.own_columns] or _standard(comparison)
-    shown += [
-        _difference_column(comparison),
-        Column("mcnemar_p", "McNemar's p", lambda row: _p(comparison, row), ".2g"),
-    ]
-    rest = {"seconds", *(name for row in comparison.rows for name in row.metrics)} - {column.key for column in shown}
-    columns = [*shown, *map(metric_column, sorted(rest))]
-    return [column for column in columns if any(column.figure(row) is not None for row in comparison.rows)]
+    rows = comparison.rows
+    shown = [metric_column(rows, name, name) for name in comparison.own_columns] or _standard(comparison)
+    shown += _of_differences(comparison)
+    rest = {"seconds", *(name for row in rows for name in row.metrics)} - {column.key for column in shown}
+    columns = [*shown, *(metric_column(rows, name) for name in sorted(rest))]
+    return [column for column in columns if column.figures]
 
 
 def shown_columns(comparison: Comparison) -> list[Column]:
@@ -76,24 +69,24 @@ def shown_columns(comparison: Comparison) -> list[Column]:
 
 
 def _standard(comparison: Comparison) -> list[Column]:
-    primary = comparison.primary
+    rows, primary = comparison.rows, comparison.primary
     short = "%" if primary == "accuracy" else primary
     headings = {"val/best_loss": "val loss", f"val/best_{primary}": f"val {short}"}
     names = dict.fromkeys(filter(None, (comparison.choice.metric, f"val/best_{primary}", "val/best_loss")))
-    first, *more = [metric_column(name, headings.get(name, name)) for name in names]
-    rate = next((rate for rate in RATES if any(rate in row.metrics for row in comparison.rows)), RATES[0])
+    first, *more = [metric_column(rows, name, headings.get(name, name)) for name in names]
+    rate = next((rate for rate in RATES if any(rate in row.metrics for row in rows)), RATES[0])
     return [
         first,
-        metric_column(f"test/{primary}", f"test {short}"),
-        Column("speed-up", "speed", lambda row: _speed_up(comparison, row), ".2f"),
-        metric_column("seconds", "s", ".0f"),
-        metric_column(rate, f"{_unit(comparison, rate)}/s", ",.0f"),
+        metric_column(rows, f"test/{primary}", f"test {short}"),
+        Column("speed-up", "speed", _speed_ups(comparison) if len(rows) > 1 else {}, ".2f"),
+        metric_column(rows, "seconds", "s", ".0f"),
+        metric_column(rows, rate, f"{_unit(comparison, rate)}/s", ",.0f"),
         *more,
-        metric_column("memory/peak_mib", "MiB", ",.0f"),
-        metric_column("memory/gpu_peak_mib", "GPU MiB", ",.0f"),
-        metric_column("test/loss", "test loss"),
-        metric_column("export/max_abs_diff", "export", ".1g"),
-        metric_column("train/weights_epoch", "epoch"),
+        metric_column(rows, "memory/peak_mib", "MiB", ",.0f"),
+        metric_column(rows, "memory/gpu_peak_mib", "GPU MiB", ",.0f"),
+        metric_column(rows, "test/loss", "test loss"),
+        metric_column(rows, "export/max_abs_diff", "export", ".1g"),
+        metric_column(rows, "train/weights_epoch", "epoch"),
     ]
 
 
@@ -104,26 +97,22 @@ def _unit(comparison: Comparison, rate: str) -> str:
     return str(units.pop()) if len(units) == 1 and counted == "examples" else counted
 
 
-def _difference_column(comparison: Comparison) -> Column:
+def _of_differences(comparison: Comparison) -> list[Column]:
     is_fraction = comparison.primary == "accuracy"
     heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95 %)"
-    style = "+.2%" if is_fraction else "+.4g"
-    return Column("difference", heading, lambda row: _difference(comparison, row), style)
+    found = comparison.differences.items()
+    figures = {row: Figure(one.difference, None, one.low, one.high) for row, one in found}
+    p_values = {row: Figure(one.p) for row, one in found if one.p is not None}
+    return [
+        Column("difference", heading, figures, "+.2%" if is_fraction else "+.4g"),
+        Column("mcnemar_p", "McNemar's p", p_values, ".2g"),
+    ]
 
 
-def _difference(comparison: Comparison, row: Row) -> Figure | None:
-    found = comparison.differences.get(row)
-    return Figure(found.difference, None, found.low, found.high) if found else None
-
-
-def _p(comparison: Comparison, row: Row) -> Figure | None:
-    found = comparison.differences.get(row)
-    return Figure(found.p) if found and found.p is not None else None
-
-
-def _speed_up(comparison: Comparison, row: Row) -> Figure | None:
-    found = comparison.speeds.get(row)
-    if found is None or len(comparison.rows) == 1:
-        return None
-    std = row.std(row.rate)
-    return Figure(found.ratio, found.ratio * std / row.speed if std is not None else None, found.low, found.high)
+def _speed_ups(comparison: Comparison) -> dict[Row, Figure]:
+    figures = {}
+    for row, found in comparison.speeds.items():
+        std = row.std(row.rate)
+        of_ratio = found.ratio * std / row.speed if std is not None else None
+        figures[row] = Figure(found.ratio, of_ratio, found.low, found.high)
+    return figures

@@ -117,7 +117,7 @@ def as_csv(comparison: Comparison) -> str:
         marks = {"best": row in chosen.rows, "tied": row in tied, "baseline": row is comparison.baseline}
         line |= {name: str(mark).lower() for name, mark in marks.items()}
         for column in columns:
-            figures = zip(("", "_std", "_low", "_high"), column.figure(row) or (), strict=False)
+            figures = zip(("", "_std", "_low", "_high"), column.figures.get(row, ()), strict=False)
             line |= {column.key + suffix: repr(value) for suffix, value in figures if value is not None}
         lines.append(line)
     for run in comparison.runs:
