@@ -86,7 +86,8 @@ def _run_one(composer: "Composer") -> int:
 
 def _run_sweep(composer: "Composer") -> int:
     from pipeline.console import Console
-    from pipeline.sweep.run import Sweep, checked
+    from pipeline.sweep.run import checked
+    from pipeline.sweep.session import Sweep
 
     return Sweep(checked(composer.jobs(), len(composer.grid)), composer.sweep, Console()).start()
 

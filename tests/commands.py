@@ -34,7 +34,13 @@ from tests import composed
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LIGHT = ("pipeline.command_line.compose", "pipeline.engines.local", "pipeline.run.engine", "pipeline.sweep.run")
+LIGHT = (
+    "pipeline.command_line.compose",
+    "pipeline.engines.local",
+    "pipeline.run.engine",
+    "pipeline.sweep.run",
+    "pipeline.sweep.session",
+)
 """Modules of a command that ends before it needs TensorFlow."""
 
 HEAVY = (

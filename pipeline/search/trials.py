@@ -25,14 +25,14 @@ from pipeline.search.plan import BEST, OF_TEST, Axis, Compose, check_axes, make_
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
-from pipeline.sweep.session import Session
+from pipeline.sweep.session import Sweep
 from stages.errors import UserError
 from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.settings.train import TrainSettings
 
 
-class Search(Session):
+class Search(Sweep):
     """The trials of a search: each is drawn when a slot is free for it."""
 
     kind = "search"
@@ -48,7 +48,7 @@ class Search(Session):
         Raises:
             UserError: where the search is wrong.
         """
-        super().__init__(settings, console)
+        super().__init__((), settings, console)
         check_axes(settings, axes)
         self._compose = compose
         files: dict[str, str] = {}

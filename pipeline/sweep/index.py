@@ -1,5 +1,6 @@
 """Sweeps on disk: their jobs, how far each has come, the one that a command resumes, the comparison of its jobs."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 
 from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
 from pipeline.comparison.rows import FINISHING, read_job
-from pipeline.config.experiment import Experiment
+from pipeline.config.experiment import Experiment, read
+from pipeline.config.names import split_override
 from pipeline.paths import shorter
+from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.redaction import redact_overrides
@@ -63,6 +66,16 @@ class SweepJob:
         }
         return {name: fact for name, fact in facts.items() if fact is not None}
 
+    def finishing(self, folder: Path) -> "SweepJob":
+        """Return the job that evaluates and exports what this one has trained, in the sweep `folder`."""
+        begins = {"from": after_training(self.experiment)[0], "run": str(folder / self.folder)}
+        document = copy.deepcopy(self.experiment.document)
+        document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
+        experiment = read(document, self.experiment.choices, self.experiment.config_dirs)
+        own = [line for line in self.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
+        overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
+        return SweepJob(self.number, self.label, experiment, overrides, finishes=True)
+
 
 def typed(overrides: Sequence[str]) -> list[str]:
     """Return overrides as they were typed: without Hydra's escapes, and without secrets."""
@@ -94,6 +107,11 @@ class Index(NamedTuple):
 
     `total`: jobs at most. Of a search also `search`: a `SearchResult`.
     """
+
+    def has_all(self, total: int, finish: str) -> bool:
+        """Return whether it has finished with `total` jobs, all of them wholly where `finish` says so."""
+        is_whole = finish != "all" or self.facts.get("finish") != "best"
+        return self.status == "FINISHED" and self.facts.get("total", total) >= total and is_whole
 
 
 def write_index(

@@ -1,9 +1,9 @@
-"""The session of a sweep or a search: its folder, its tracked run, its jobs, and their comparison at the end."""
+"""A sweep from its beginning to its end: its folder, its tracked run, its jobs, and their comparison."""
 
-import copy
+import hashlib
+import json
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -12,23 +12,23 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.comparison.report import notes, terminal_table, varied, winning, write
-from pipeline.config.experiment import Experiment, read
-from pipeline.config.names import split_override
+from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.paths import new_folder_name, shorter
+from pipeline.planning.earlier import forked_run, plan_of
 from pipeline.planning.job import Job, OnEpoch, SweepRun
 from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run.engine import LOOK_SECONDS
-from pipeline.run.facts import NOTE, begun_tags, label, sweep_description
+from pipeline.run.facts import NOTE, begun_tags, label, show_plan, sweep_description, sweep_name
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
 from pipeline.run_folder.summary import PRUNED, scored
-from pipeline.sweep.index import Index, SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
+from pipeline.sweep.index import SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
@@ -40,20 +40,15 @@ from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.errors import UserError
 
 
-class Session(ABC):
-    """A sweep or a search. Its folder is locked by this process while it runs."""
+class Sweep:
+    """A sweep, all jobs of which are known. Its folder is locked by this process while it runs."""
 
-    kind: str  # `sweep` or `search`
-    unit: str  # what its jobs are called
-    is_adaptive: bool  # whether a job depends on the results of those before
-    name: str  # of its tracked run
-    total: int  # jobs at most
-    experiments: Sequence[Experiment]  # those that are known before it begins: one at least
-    sources: Sources  # of all jobs
-    identity: str  # equal where the same command would run the same
+    kind = "sweep"
+    unit = "job"
+    is_adaptive = False  # whether a job depends on the results of those before
     folder: Path  # once it has begun
 
-    def __init__(self, settings: SweepSettings, console: Console) -> None:
+    def __init__(self, jobs: Sequence[SweepJob], settings: SweepSettings, console: Console) -> None:
         self.settings = settings
         self.console = console
         self._parent = Tracker()
@@ -62,28 +57,50 @@ class Session(ABC):
         self._running: Sequence[Running] = ()
         self._failed = False
         self._began = time.monotonic()
+        self.experiments = [job.experiment for job in jobs]  # those that are known now: one at least
+        for job in jobs:
+            self.add(job)
+        self.name = sweep_name([job.label for job in jobs])  # of its tracked run
+        self.total = len(jobs)  # at most
+        self.sources = Sources({name: content for job in jobs for name, content in job.sources.files.items()})
+        facts = json.dumps([(job.folder, job.identity) for job in jobs])  # equal where the command would run the same
+        self.identity = hashlib.sha256(facts.encode()).hexdigest()[:32]
 
-    @abstractmethod
     def show(self) -> None:
         """Print the plan, for `dry_run=true`."""
+        self.console.log(f"{self.total:,} jobs")
+        for job in self.jobs:
+            self.console.log(f"\n{job.label}")
+            show_plan(job.experiment, plan_of(job.experiment), self.console)
 
-    @abstractmethod
     def begin(self, is_new: bool) -> None:
         """Check what only a new one needs, and print what it will do.
 
         Raises:
             UserError: where it cannot begin.
         """
+        for experiment in self.experiments if is_new else ():
+            forked_run(experiment)
 
-    @abstractmethod
     def draw(self) -> Iterator[Job]:
         """Yield the jobs to run, each when a slot is free for it."""
+        left = []
+        for made in self.jobs:
+            if has_finished(self.folder / made.folder):
+                self.say(made, "finished earlier, skipped")
+                self.take_over(made)
+                made.exit_code = DONE
+            else:
+                left.append(made)
+            signals.check()
+        self.write()
+        yield from map(self.job, left)
 
-    @abstractmethod
     def exit_code(self) -> int:
         """Return the exit code where all jobs have ended."""
+        return SWEEP_FAILED if any(job.exit_code != DONE for job in self.jobs) else DONE
 
-    def ended(self, made: SweepJob) -> None:  # noqa: B027 (most need not)
+    def ended(self, made: SweepJob) -> None:
         """Take note of a job that has ended for good.
 
         Raises:
@@ -226,13 +243,7 @@ class Session(ABC):
         if comparison.rows and not wanted:
             raise UserError("sweep.finish=best finishes no job, as none is the best", "", "sweep.finish=all")
         for made in (job for run in wanted if (job := self._jobs[run.folder.name]).only_trains):
-            begins = {"from": after_training(made.experiment)[0], "run": str(self.folder / made.folder)}
-            document = copy.deepcopy(made.experiment.document)
-            document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
-            experiment = read(document, made.experiment.choices, made.experiment.config_dirs)
-            own = [line for line in made.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
-            overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
-            final = SweepJob(made.number, made.label, experiment, overrides, finishes=True)
+            final = made.finishing(self.folder)
             self._jobs[final.folder] = final
             if has_finished(self.folder / final.folder):
                 self.take_over(final)
@@ -342,7 +353,7 @@ class Session(ABC):
         return status
 
 
-def to_resume(session: Session, log: Callable[[str], None]) -> Path | None:
+def to_resume(session: Sweep, log: Callable[[str], None]) -> Path | None:
     """Return the folder of the session to resume, by `resume`; None for a new one.
 
     One that has finished is resumed where more is wanted now, or the store does not have all of it.
@@ -369,7 +380,7 @@ def to_resume(session: Session, log: Callable[[str], None]) -> Path | None:
             log(f"warning: {error}; this sweep is passed over")
             continue
         if index.facts.get("identity") == session.identity:
-            if _is_complete(folder, index, session):
+            if index.has_all(session.total, session.settings.finish) and _is_sent(folder, session.first):
                 return None
             if index.facts.get("code") == session.sources.digest:
                 return folder
@@ -378,13 +389,7 @@ def to_resume(session: Session, log: Callable[[str], None]) -> Path | None:
     return None
 
 
-def _is_complete(folder: Path, index: Index, session: Session) -> bool:
-    """Return whether a sweep has finished with as many jobs, as wholly, and the store has everything of it and them."""
-    if index.status != "FINISHED" or index.facts.get("total", session.total) < session.total:
-        return False
-    if index.facts.get("finish") == "best" and session.settings.finish == "all":
-        return False
-    if session.first.tracking.kind == "off":
-        return True
+def _is_sent(folder: Path, first: Experiment) -> bool:
+    """Return whether the store has everything of a sweep and its jobs, if they are tracked."""
     journals = [Journal(path.parent) for path in (*folder.glob(NAME), *folder.glob(f"*/{NAME}"))]
-    return all(journal.is_closed for journal in journals if journal.run_id is not None)
+    return first.tracking.kind == "off" or all(journal.is_closed for journal in journals if journal.run_id is not None)

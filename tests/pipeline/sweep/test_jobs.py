@@ -14,8 +14,8 @@ from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
-from pipeline.sweep.run import Sweep, checked
-from pipeline.sweep.session import to_resume
+from pipeline.sweep.run import checked
+from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu

@@ -27,8 +27,8 @@ from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
-from pipeline.sweep.run import Sweep, checked
-from pipeline.sweep.session import to_resume
+from pipeline.sweep.run import checked
+from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system.signals import until
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
