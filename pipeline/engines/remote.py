@@ -91,22 +91,12 @@ def run_elsewhere(job: Job, start: Callable[[Job], RemoteJob], console: Console,
 
 def _wait(started: RemoteJob) -> int:
     """Wait for the end of a job, showing its output, and return its exit code; a signal stops it."""
-
-    def poll() -> int | None:
-        started.show()
-        signals.pause(POLL_SECONDS)
-        return started.poll()
-
-    try:
-        while (code := poll()) is None:
-            pass
-        return code
-    except signals.Interrupted as interrupted:
-        request = signals.requested()
-        with signals.supervising():
-            while request is not None and started.poll() is None:
-                started.stop(request, max(signals.times_requested(), 1))
-                poll()
-        return interrupted.exit_code
-    finally:
-        started.show()
+    request = None
+    with signals.supervising():
+        while (code := started.poll()) is None:
+            if (request := signals.requested()) is not None:
+                started.stop(request, signals.times_requested())
+            started.show()
+            signals.pause(POLL_SECONDS)
+    started.show()
+    return code if request is None else request.exit_code

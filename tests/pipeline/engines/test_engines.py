@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
 import socket
 import stat
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +18,12 @@ from pipeline.config.cluster import HostsCluster, RayCluster, SlurmCluster
 from pipeline.console import Console
 from pipeline.engines.joined import Hosts
 from pipeline.engines.ray import RayJob
+from pipeline.engines.remote import run_elsewhere
 from pipeline.engines.slurm import Slurm, expand_counts
 from pipeline.exit_codes import FAILED
 from pipeline.planning.job import Job
-from pipeline.run.engine import engine_of, run_job
+from pipeline.run.engine import RemoteJob, engine_of, run_job
+from pipeline.system import signals
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from tests.pipeline.experiments import Patch, Printed, experiment
@@ -117,6 +121,33 @@ def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
             engine_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
 
 
+class Elsewhere(RemoteJob):
+    """A job that ends after as many looks, or when it is stopped."""
+
+    looks = 3
+
+    def poll(self) -> int | None:
+        self.looks -= 1
+        self.exit_code = 0 if self.looks < 0 else self.exit_code
+        return self.exit_code
+
+    def stop(self, request: signals.Request, count: int = 1) -> None:
+        self.exit_code = 7
+
+
+@pytest.mark.parametrize(("looks", "code"), [(1, 0), (1000, 143)])
+def test_a_job_elsewhere_is_waited_for_and_stopped_by_a_signal(looks: int, code: int, outputs: Path) -> None:
+    def start(job: Job) -> Elsewhere:
+        started = Elsewhere(job, job.run_folder / "output.log", Console())
+        started.looks = looks
+        return started
+
+    with signals.listening():
+        if looks > 1:
+            threading.Timer(0.3, signal.raise_signal, [signal.SIGTERM]).start()
+        assert run_elsewhere(Job(experiment(outputs=outputs)), start, Console()) == code
+
+
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_command: Any) -> None:
     ran = pipeline_command("cluster=ray", "tracking=off", f"outputs={tmp_path}/outputs", trains=False)
@@ -136,12 +167,11 @@ def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys:
     for name, module in {"ray": fake, "ray.util": fake, "ray.util.placement_group": groups}.items():
         monkeypatch.setitem(sys.modules, name, module)
     job: Any = object.__new__(RayJob)
-    job._claim, job._counts, job._request, job._lost = {}, {"worker": 1}, None, None
+    job._claim, job._counts, job._request = {}, {"worker": 1}, None
     job._settings, job._console = RayCluster(), Console()
     job._host = lambda *_: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
     with pytest.raises(StopIteration) as ended:
-        next(job._attempt())
+        next(job._run_members())
     assert ended.value.value == FAILED
     reason = "an actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
-    assert job._lost == reason
     assert f"{reason}: the run cannot continue" in capsys.readouterr().out

@@ -209,8 +209,9 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
 
 def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
     """Returns what `to_resume` reads of the work of a session."""
-    first = experiment(*given, outputs=outputs)
-    return SimpleNamespace(first=first, kind="sweep", unit="job", identity=identity, sources=sources, total=1)
+    first, settings = experiment(*given, outputs=outputs), SweepSettings()
+    facts = {"kind": "sweep", "unit": "job", "identity": identity, "sources": sources, "total": 1}
+    return SimpleNamespace(first=first, settings=settings, **facts)
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printed) -> None:
