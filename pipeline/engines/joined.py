@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import select
 import socket
 import time
 from abc import abstractmethod
@@ -177,18 +178,13 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
     here: dict[str, socket.socket] = {}
     with ExitStack() as lines:
         listener = lines.enter_context(_listener(task, len(others)))
-        while True:
-            with suppress(BlockingIOError):
-                while True:
-                    line = listener.accept()[0]
-                    name = _caller(line, task)
-                    if name in others:
-                        here[name] = lines.enter_context(line)
-                    else:
-                        line.close()
-            if len(here) == len(others):
-                break
-            yield {name: address for name, address in others.items() if name not in here}
+        while len(here) < len(others):
+            if not select.select([listener], [], [], 0)[0]:
+                yield {name: address for name, address in others.items() if name not in here}
+                continue
+            line = lines.enter_context(listener.accept()[0])
+            if (name := _caller(line, task)) in others:
+                here[name] = line
         for line in here.values():
             with suppress(OSError):
                 line.sendall(b"all")
@@ -221,12 +217,10 @@ def _listener(task: Task, backlog: int) -> socket.socket:
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     is_dual = family == socket.AF_INET6
     try:
-        listener = socket.create_server(("", port), family=family, backlog=backlog + 16, dualstack_ipv6=is_dual)
+        return socket.create_server(("", port), family=family, backlog=backlog + 16, dualstack_ipv6=is_dual)
     except OSError as error:
         problem = f"the port {port} of {task.name}, which is this process, cannot be listened at ({error.strerror})"
         raise UserError(problem, "a port that no other process has, above 1023") from error
-    listener.setblocking(False)
-    return listener
 
 
 def _caller(line: socket.socket, task: Task) -> str:
