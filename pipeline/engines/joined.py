@@ -5,7 +5,6 @@ and holds the line until the chief says that all have come. A member that leaves
 TensorFlow runs already answers in another protocol, and counts as complete.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -142,7 +141,7 @@ def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> No
         limit: longest wait in seconds. log: receives a line with the missing members every LOG_SECONDS.
 
     Raises:
-        UserError: where one is missing after `limit` or has another list of members, or the chief's port is taken.
+        UserError: where one is missing after `limit`, or the chief's port is taken.
         Interrupted: on a signal.
     """
     began = logged = time.monotonic()
@@ -183,7 +182,7 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
                 yield {name: address for name, address in others.items() if name not in here}
                 continue
             line = lines.enter_context(listener.accept()[0])
-            if (name := _caller(line, task)) in others:
+            if (name := _caller(line)) in others:
                 here[name] = line
         for line in here.values():
             with suppress(OSError):
@@ -200,7 +199,7 @@ def _call_chief(task: Task) -> Generator[Mapping[str, str], None, None]:
     address = task.addresses()[name]
     while True:
         with suppress(OSError), socket.create_connection(split_address(address), CALL_SECONDS) as line:
-            line.sendall(f"{task.job} {task.index}: {_digest(task)}".encode())
+            line.sendall(f"{task.job} {task.index}".encode())
             line.settimeout(POLL_SECONDS)
             while True:
                 with suppress(TimeoutError):
@@ -223,28 +222,15 @@ def _listener(task: Task, backlog: int) -> socket.socket:
         raise UserError(problem, "a port that no other process has, above 1023") from error
 
 
-def _caller(line: socket.socket, task: Task) -> str:
-    """Return the name of the member that calls, or what else a caller says.
-
-    Raises:
-        UserError: where it has another list of members.
-    """
+def _caller(line: socket.socket) -> str:
+    """Return the name of the member that calls, or what else a caller says."""
     line.settimeout(CALL_SECONDS)
-    try:
-        name, _, digest = line.recv(100).decode(errors="replace").partition(": ")
-    except OSError:
-        return ""
-    if digest and name in task.addresses() and digest != _digest(task):
-        raise UserError(f"{name} was started with other members", "the same list of members in every one of them")
-    return name
+    with suppress(OSError):
+        return line.recv(100).decode(errors="replace")
+    return ""
 
 
 def _described(missing: Mapping[str, str]) -> str:
     parts = [f"{name} at {address}" for name, address in islice(missing.items(), MOST_NAMED)]
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     return ", ".join(parts) + more
-
-
-def _digest(task: Task) -> str:
-    text = json.dumps({job: list(addresses) for job, addresses in task.cluster.items()}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
