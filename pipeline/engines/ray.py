@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -244,8 +243,7 @@ class RayJob(RemoteJob):
         if not (task.job == "worker" and self._settings.gpus):  # else those that Ray has given its actor
             variables["CUDA_VISIBLE_DEVICES"] = "-1"
         log = self.log if task.is_chief else self.log.with_name(f"{task.name}.log")
-        order = Order(Member.of(self.job), cluster, log, variables, Path.cwd(), tuple(sys.path))
-        return host.run.remote(order)
+        return host.run.remote(Member.of(self.job), cluster, log, variables)
 
     def _no_room(self, there: Mapping[str, float]) -> UserError:
         parts = (self._total, there)
@@ -270,22 +268,6 @@ def _end_of(run: Any) -> tuple[int, str] | None:
     return int(code), str(how)
 
 
-@dataclass(frozen=True)
-class Order:
-    """Orders for the process of a member, beside its actor.
-
-    cluster: by which it finds the others. log: the file that it prints to.
-    variables: the command's, without those of the node; folder: its working directory; modules: its `sys.path`.
-    """
-
-    member: Member
-    cluster: ClusterSettings
-    log: Path
-    variables: Mapping[str, str]
-    folder: Path
-    modules: tuple[str, ...]
-
-
 class Host:
     """The actor, with one process. Its calls run in threads, several at a time."""
 
@@ -303,16 +285,20 @@ class Host:
         with socket.create_server(("", 0)) as free:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def run(self, order: Order) -> tuple[int, str]:
+    def run(self, member: Member, cluster: ClusterSettings, log: Path, variables: Mapping[str, str]) -> tuple[int, str]:
         """Run a member in a process.
+
+        Args:
+            cluster: by which it finds the others. log: the file that it prints to.
+            variables: of the command, without those of the node.
 
         Returns:
             its exit code, and what else has ended it.
         """
-        for folder in (order.folder, order.log.parent):
+        for folder in (member.folder, log.parent):
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
-        self._process = process = LocalProcess(_begin, (order,))
+        self._process = process = LocalProcess(_begin, (member, cluster, log, variables))
         while (ended := process.end()) is None:
             wait([process.sentinel], POLL_SECONDS)
             if self._asked is not None:
@@ -328,16 +314,14 @@ class Host:
             self._process.kill()
 
 
-def _begin(order: Order) -> None:
+def _begin(member: Member, cluster: ClusterSettings, log: Path, variables: Mapping[str, str]) -> None:
     """Run in the process of a member."""
-    streams.append_to(order.log)
+    streams.append_to(log)
     of_node = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}
     os.environ.clear()
-    os.environ.update({**of_node, **order.variables})
-    os.chdir(order.folder)
-    sys.path += [place for place in order.modules if place not in sys.path]
-    order.member.enter()
-    become_independent(stop=signal.SIGINT if order.log.name == LOG else None)
-    watch(order.member.document.hang_seconds)
+    os.environ.update({**of_node, **variables})
+    member.enter()
+    become_independent(stop=signal.SIGINT if log.name == LOG else None)
+    watch(member.document.hang_seconds)
     console = Console()
-    leave(lambda: order.member.run(console, order.cluster), console, refused=WRONG_CONFIGURATION)
+    leave(lambda: member.run(console, cluster), console, refused=WRONG_CONFIGURATION)

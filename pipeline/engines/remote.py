@@ -1,5 +1,6 @@
 """Jobs that run elsewhere, in Slurm's queue or beside Ray's actors, each of their processes by a `Member`."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ class Member:
     """The part of a job that each of its processes needs, to be pickled.
 
     job: without its experiment, whose configuration is not resolved: secrets stay in the environment.
-    command: as it was typed, to be recorded.
+    command: as it was typed, to be recorded. folder, modules: its working directory and its `sys.path`.
     """
 
     job: Job
@@ -38,6 +39,8 @@ class Member:
     choices: Mapping[str, str]
     config_dirs: tuple[Path, ...]
     command: tuple[str, ...]
+    folder: Path
+    modules: tuple[str, ...]
 
     @classmethod
     def of(cls, job: Job) -> "Member":
@@ -45,10 +48,12 @@ class Member:
         own = job.experiment
         bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
         command = (command_line()[0], *redact_overrides(command_line()[1:]))
-        return cls(bare, own.document, own.choices, own.config_dirs, command)
+        return cls(bare, own.document, own.choices, own.config_dirs, command, Path.cwd(), tuple(sys.path))
 
     def enter(self) -> None:
         """Prepare this newly started process."""
+        os.chdir(self.folder)
+        sys.path += [place for place in self.modules if place not in sys.path]
         streams.guard()
         guard_output()
         environment.prepare()
