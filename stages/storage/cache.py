@@ -1,10 +1,11 @@
 """The cache of arrays and facts that runs share, `outputs/cache`: each entry made once, whole or not at all.
 
-An entry is a folder of `.npy` files, which are mapped, and of `facts.json`; it is on the disk before it has its name,
-and safe to delete.
+An entry is a folder of `.npy` files, which are mapped, and of `facts.json`, which has their digests and a checksum of
+its own: what is no longer what was written is made again. An entry is safe to delete.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -21,6 +22,12 @@ from stages.reporter import Reporter, safe_place
 from stages.storage.atomic import atomic_write, remove
 
 FACTS = "facts.json"
+
+DIGESTED_BYTES = 2**30
+"""Of a file that is read and compared whole, at most: a second or two. Of a larger one, its size and header are."""
+
+HEADER_BYTES = 128
+"""Of an .npy file, which its dtype and up to four dimensions fill."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,12 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
 
 def _read(place: Path) -> Contents:
     content = json.loads((place / FACTS).read_bytes())
-    arrays = {name: load_mapped(place / f"{name}.npy") for name in content["arrays"]}
+    if content.pop("checksum") != _checksum(content):
+        raise ValueError(f"the checksum of {FACTS} does not fit")
+    for name, digest in content["digests"].items():
+        if _digest(place / f"{name}.npy") != digest:
+            raise ValueError(f"the size or the digest of {name}.npy does not fit")
+    arrays = {name: load_mapped(place / f"{name}.npy") for name in content["digests"]}
     with suppress(OSError):  # of another user
         os.utime(place)  # `pipeline.clean` goes by the last use
     return Contents(content["facts"], arrays)
@@ -102,7 +114,22 @@ def _write(folder: Path, make: Callable[[Path], Contents]) -> None:
         path = folder / f"{name}.npy"
         if not path.exists():
             np.save(path, array, allow_pickle=False)
-    (folder / FACTS).write_text(json.dumps({"facts": contents.facts, "arrays": [*contents.arrays]}))
+    digests = {name: _digest(folder / f"{name}.npy") for name in contents.arrays}
+    content = {"facts": contents.facts, "digests": digests}
+    (folder / FACTS).write_text(json.dumps({**content, "checksum": _checksum(content)}))
+
+
+def _digest(path: Path) -> str:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        is_small = size <= DIGESTED_BYTES
+        digest = hashlib.file_digest(file, "sha256") if is_small else hashlib.sha256(file.read(HEADER_BYTES))
+    digest.update(str(size).encode())
+    return digest.hexdigest()
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""An entry of the cache is whole, or it is made again."""
+"""An entry of the cache is what was written, to the bit, or it is made again."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stages.reporter import Reporter
+from stages.storage import cache
 from stages.storage.cache import Contents, cached
 from tests.stages.images import Telling
 
@@ -64,3 +65,27 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     np.testing.assert_array_equal(entry.arrays["images"], IMAGES)
     np.testing.assert_array_equal(entry.arrays["labels"], LABELS)
     assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("file", ["facts.json", "labels.npy", "images.npy"])
+def test_every_bit_counts_of_large_files_those_of_the_header(
+    tmp_path: Path, file: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:
+        monkeypatch.setattr(cache, "DIGESTED_BYTES", 0)
+    place = tmp_path / "entry-1"
+    cached(place, make, Reporter())
+    content = (place / file).read_bytes()
+    size = cache.HEADER_BYTES if is_large and file != "facts.json" else len(content)
+    others = [content[:-1], content + b"1", b""]
+    for bit in range(8 * size):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        others.append(bytes(changed))
+    for other in others:
+        (place / file).write_bytes(other)
+        with pytest.raises((ValueError, KeyError)):  # those of JSON and of encodings are such
+            cache._read(place)
+    (place / file).write_bytes(content)
+    cache._read(place)
