@@ -13,6 +13,7 @@ from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
+from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
 
 BATCH = 32
@@ -104,7 +105,7 @@ def _answers(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator[tup
         contents: list[tuple[Path, bytes]] = []
         for file in files[start : start + BATCH]:
             try:
-                contents.append((file, file.read_bytes()))
+                contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
         drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])

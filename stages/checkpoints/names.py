@@ -12,8 +12,12 @@ def checkpoint_name(step: int) -> str:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """Checkpoints of a training in `folder`, the earliest first, by the names that `checkpoint_name` gives."""
-    return sorted(folder.glob(f"step-{'[0-9]' * 8}.npz"))
+    """Checkpoints of a training in `folder`, the earliest first.
+
+    What only looks like one (`step-last.npz`, a FIFO) is no checkpoint, and is left alone.
+    """
+    found = (path for path in folder.glob("step-*[0-9].npz") if path.stem.removeprefix("step-").isdecimal())
+    return sorted((path for path in found if path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:

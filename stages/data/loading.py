@@ -30,6 +30,7 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
+from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, cached, new_array
 from stages.tasks.classification import Classification
@@ -132,7 +133,7 @@ def file_source(files: Files, decode: Decoder, name: str = "", where: Callable[[
 
 def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded | Invalid:
     try:
-        return Encoded(where(number), files.paths[number].read_bytes(), files.labels[number])
+        return Encoded(where(number), regular_file(files.paths[number]).read_bytes(), files.labels[number])
     except (OSError, ValueError) as error:  # an impossible path
         why = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", None) in _OF_A_DISK:

@@ -16,6 +16,7 @@ from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import SPLITS, ImageFolderSettings, TextFolderSettings
+from stages.settings.places import regular_file
 from stages.settings.table import not_in_encoding
 from stages.tasks.classification import Classification
 
@@ -129,7 +130,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 def read_text(path: Path, encoding: str) -> str:
     """Returns a file's text; raises UserError where it cannot be read, or is in another encoding."""
     try:
-        return path.read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
+        return regular_file(path).read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
     except UnicodeDecodeError as error:
         raise not_in_encoding(path, encoding) from error
     except LookupError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.places import is_folder, resolved
+from stages.settings.places import is_folder, regular_file, resolved
 from stages.settings.ranges import choice, number, option, text
 
 
@@ -281,7 +281,7 @@ class ArraysSettings(DataSettings):
         if self.files is None:
             raise UserError(f"{path}.files is not set", "an .npz file", f"{path}.files=<it>")
         try:
-            with zipfile.ZipFile(self.path) as file:
+            with zipfile.ZipFile(regular_file(self.path)) as file:
                 names = [name.removesuffix(".npy") for name in file.namelist()]
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             why = getattr(error, "strerror", None) or error

@@ -3,8 +3,10 @@
 # ruff: noqa: PTH111, PTH112, PTH113
 # Of a name that is too long `os.path` says no, where `Path` raises.
 
+import errno
 import hashlib
 import os
+import stat
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +25,17 @@ def is_file_or_folder(text: str) -> bool:
     """Whether the path is an existing file or folder."""
     path = os.path.expanduser(text)
     return os.path.isfile(path) or os.path.isdir(path)
+
+
+def regular_file(path: Path) -> Path:
+    """Return `path` where reading it comes to an end: a FIFO waits for ever, and a device never ends.
+
+    Raises:
+        OSError: where it is missing, or neither a file nor a link to one.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
 
 
 def content_digest(folder: str) -> str:

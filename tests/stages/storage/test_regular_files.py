@@ -1,12 +1,78 @@
-"""Files by their names and folders by their content."""
+"""What is no regular file is not read where a path is given: a FIFO would wait for ever, a device never ends."""
 
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from stages.checkpoints.files import Checkpoint, write
-from stages.checkpoints.names import checkpoint_files
-from stages.settings.places import content_digest
+from pipeline import predict
+from stages.checkpoints.files import Checkpoint, newest, write
+from stages.checkpoints.names import can_start, checkpoint_files
+from stages.errors import UserError
+from stages.features.drift import Drift
+from stages.load.folders import image_folder, read_text
+from stages.settings.data import ArraysSettings
+from stages.settings.places import content_digest, is_file_or_folder, regular_file
+from tests.stages.images import folder_of, settings
+
+
+def bound_socket(path: Path) -> None:
+    where = Path.cwd()
+    os.chdir(path.parent)  # a socket's name has at most 107 bytes
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path.name)
+    os.chdir(where)
+
+
+@pytest.fixture(autouse=True)
+def ten_seconds() -> Iterator[None]:
+    """Has a test that reads what never ends fail."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("it is read")
+
+    former = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, bound_socket, lambda path: path.symlink_to("/dev/zero")])
+def test_only_files_are_regular(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    for path in (tmp_path / "x", tmp_path):
+        with pytest.raises(OSError, match="not a regular file"):
+            regular_file(path)
+    assert not is_file_or_folder(str(tmp_path / "x"))
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert regular_file(tmp_path / "link") == tmp_path / "link"
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    for name in ("step-00000009.npz", "start.npz"):
+        os.mkfifo(tmp_path / name)
+    assert not can_start(tmp_path)
+    write(Checkpoint({"step": 123_456_789}), tmp_path / "step-123456789.npz")
+    found = newest(tmp_path, pytest.fail)
+    assert (found and found.step) == 123_456_789
+
+
+def test_images_texts_and_arrays(tmp_path: Path) -> None:
+    folder_of(tmp_path / "images")
+    fifo = tmp_path / "images" / "class 0" / "x.png"
+    os.mkfifo(fifo)
+    splits = image_folder(settings(tmp_path / "images", on_error="skip")).splits
+    assert sum(map(len, splits.values())) == 24
+    assert list(predict._answers(None, [fifo], Drift("{}"))) == [(fifo, "not a regular file")]
+    with pytest.raises(OSError, match="not a regular file"):
+        read_text(fifo, "utf8")
+    with pytest.raises(UserError, match="not a regular file"):
+        ArraysSettings(files=str(fifo)).check("data")
 
 
 @pytest.mark.parametrize(
@@ -15,6 +81,7 @@ from stages.settings.places import content_digest
 def test_names_that_only_look_like_a_checkpoints(name: str, tmp_path: Path) -> None:
     write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
     (tmp_path / name).write_bytes(b"?")
+    (tmp_path / "step-00000009.npz").symlink_to("nothing")
     assert [path.name for path in checkpoint_files(tmp_path)] == ["step-00000003.npz"]
 
 
