@@ -4,6 +4,7 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 """
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -45,6 +46,9 @@ FOLDER = "folder"
 
 REPLACES = "replaces_run"
 """The tag with the id of the run that was lost, of one that was filled again from its journal."""
+
+SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
+"""Metrics of the weights that a run exports."""
 
 
 class MlflowRun(StoredRun):
@@ -137,6 +141,7 @@ class MlflowRun(StoredRun):
         run = self._client.get_run(self.run_id)
         if logged.model_id not in [output.model_id for output in (run.outputs.model_outputs if run.outputs else [])]:
             self._client.log_outputs(self.run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        self._client.log_batch(self.run_id, _scores_of_model(run, logged.model_id))
         self.tags({"model_uri": f"models:/{logged.model_id}"})
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
@@ -167,6 +172,20 @@ class MlflowRun(StoredRun):
             self._monitor.finish()
             self._monitor = None
         self._client.set_terminated(self.run_id, status, time)
+
+
+def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
+    """Return the points that a run has of its exported weights, as points of the model on the run's data set.
+
+    Of a run MLflow keeps points that are equal, in their time too, once: none is recorded twice.
+    """
+    inputs = run.inputs.dataset_inputs if run.inputs else []
+    name, digest = (inputs[0].dataset.name, inputs[0].dataset.digest) if inputs else (None, None)
+    return [
+        Metric(point.key, point.value, point.timestamp, point.step, model_id, name, digest, run.info.run_id)
+        for point in run.data._metric_objs
+        if point.key.startswith(SCORES) and math.isfinite(point.value)
+    ]
 
 
 def _active(client: Any, run_id: str) -> Any:

@@ -1,7 +1,7 @@
 """Parameters, and names, as MLflow can hold them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +11,9 @@ from pipeline.redaction import redact
 
 LONGEST_NAME = 250
 """Characters of the name of a metric or parameter, MLflow's own limit."""
+
+MOST_ELEMENTS = 16
+"""Elements of a list that get a parameter each; a longer one is a text."""
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
@@ -39,9 +42,23 @@ def metric_name(name: str) -> str:
     return "/".join(part for part in parts if part.strip(".")) or "_"
 
 
+def elements(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values, those of a list's elements in its place where there are few."""
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)) and 0 < len(value) <= MOST_ELEMENTS:
+            yield from elements({f"{name}.{index}": part for index, part in enumerate(value)})
+        elif isinstance(value, Mapping) and value:
+            yield from elements(dict(flatten(value, f"{name}.")))
+        else:
+            yield name, value
+
+
 def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters."""
-    return {metric_name(name): str(value) for name, value in redact(dict(values)).items()}
+    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters.
+
+    Each element of a list is a parameter, `filters.0`, which MLflow can sort and plot as a number.
+    """
+    return {metric_name(name): str(value) for name, value in redact(dict(elements(values))).items()}
 
 
 def model_name(experiment: str, run: str) -> str:

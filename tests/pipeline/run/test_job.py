@@ -96,6 +96,9 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     assert f": val accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
     [model] = client.search_logged_models([run.info.experiment_id])
     assert model.name.startswith("digits_cnn_")
+    scores = {metric.key: metric.value for metric in model.metrics}
+    assert scores.items() <= run.data.metrics.items()
+    assert {"test/accuracy", "val/best_accuracy", "export/max_abs_diff"} <= scores.keys()
     assert f'load_model("runs:/{run.info.run_id}/{model.name}")' in facts
     assert "  (its predictions differ from the model's by " in facts
     names = [name for name in run.data.metrics if not name.startswith("system/")]  # which have a page of their own
@@ -106,7 +109,7 @@ def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     client, run = only_run(finished)
     assert run.info.status == "FINISHED"
     assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
-    settings = {"train.epochs": "2", "model.network.filters": "[8, 16]"}
+    settings = {"train.epochs": "2", "model.network.filters.0": "8", "model.network.filters.1": "16"}
     facts = {"data/height": "8", "data/classes": "10", "data/train_examples": "1293", "data/duplicates_train_val": "0"}
     facts |= {**settings, "strategy/replicas": "2", "choice/precision": "mixed"}
     assert facts.items() <= run.data.params.items()
