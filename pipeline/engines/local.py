@@ -121,7 +121,7 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
             signals.check()
             log = job.run_folder / "pipeline.log" if console.is_quiet and task.is_chief else None
             given = job, plan, task, log, command_line()
-            processes[task.name] = LocalProcess(_member, given)
+            processes[task.name] = LocalProcess(_member, given, job.experiment.hang_seconds)
         chief = processes[tasks[0].name]
         members = Members(
             tasks[::-1], lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console

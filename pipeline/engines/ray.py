@@ -286,7 +286,7 @@ class Host:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def run(self, member: Member, cluster: ClusterSettings, log: Path, variables: Mapping[str, str]) -> tuple[int, str]:
-        """Run a member in a process.
+        """Run a member in a process, which is killed where it hangs.
 
         Args:
             cluster: by which it finds the others. log: the file that it prints to.
@@ -298,7 +298,8 @@ class Host:
         for folder in (member.folder, log.parent):
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
-        self._process = process = LocalProcess(_begin, (member, cluster, log, variables))
+        limit = member.document.hang_seconds
+        self._process = process = LocalProcess(_begin, (member, cluster, log, variables), limit)
         while (ended := process.end()) is None:
             wait([process.sentinel], POLL_SECONDS)
             if self._asked is not None:

@@ -73,7 +73,7 @@ def forward_signals(process: LocalProcess) -> None:
     if request is None:
         return
     with signals.supervising():
-        while process.exitcode is None:
+        while process.end() is None:
             process.stop(request, max(signals.times_requested(), 1))
             wait([process.sentinel], POLL_SECONDS)
             signals.check()

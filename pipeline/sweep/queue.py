@@ -120,7 +120,7 @@ class JobProcess(LocalProcess):
         store = serve(Store(job.experiment.tracking, job.experiment.outputs))
         own = replace(job, store=store)
         arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), turn)
-        super().__init__(_work, arguments)
+        super().__init__(_work, arguments, job.experiment.hang_seconds)
         for given in filter(None, (turn, store)):
             given.close()  # the process has it
         self.job = job

@@ -1,5 +1,6 @@
-"""Processes that this one starts, and that end themselves where they hang."""
+"""Processes that this one starts, and that end where they hang."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -8,10 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+import psutil
 
 from pipeline.exit_codes import HUNG
 from pipeline.system import signals
@@ -103,59 +107,103 @@ def _end_with_parent(stop: int | None) -> None:
 IDLE_SHARE = 0.005
 """Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
 
+LOCKED_SHARE = 0.05
+"""The same of a process whose watch does not run. Each thread that waits for Python's lock uses 0.001."""
+
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
-"""A tick that takes longer was one of a process that did not run: it was stopped, or its machine slept."""
+"""A process that looks later than that was suspended itself, or its machine slept: others may have been, too."""
+
+
+class Silence:
+    """Silence of a process, which hangs if it gives no sign of life for `limit` seconds and is idle all the while.
+
+    A user's own stage that computes for an hour without a safe place does not hang.
+    """
+
+    def __init__(self, limit: float, computed: Callable[[], float], idle: float) -> None:
+        """computed: returns the seconds for which processors have worked for the process; idle: see IDLE_SHARE."""
+        self._limit = limit
+        self._computed = computed
+        self._idle = idle
+        self._looked = self._since = time.monotonic()
+        self._sign, self._used = math.nan, 0.0
+
+    def hangs(self, sign: float) -> bool:
+        """Return whether the process hangs; to be called every second or so. sign: what a sign of life changes."""
+        now = time.monotonic()
+        was_suspended, self._looked = now - self._looked > LONGEST_TICK_SECONDS, now
+        if sign == self._sign and not was_suspended:
+            silent = now - self._since
+            if silent <= self._limit:
+                return False
+            if self._computed() - self._used <= self._idle * silent:
+                return True
+        self._sign, self._since, self._used = sign, now, self._computed()
+        return False
+
+
+_ticks: Any = None
+"""The seconds for which this process has watched itself, in memory shared with the process that has started it."""
 
 
 def watch(limit: float | None) -> None:
     """End this process from now on, with its run marked, where it hangs; it must be the framework's own.
 
-    It hangs if it has reached no safe place for `limit` seconds and has been idle since: a user's own stage that
-    computes for an hour without a safe place does not.
+    Its signs of life are its safe places.
 
     Args:
-        limit: None: it may hang.
+        limit: seconds; None: it may hang.
     """
     if limit is not None:
         threading.Thread(target=_watch, args=(limit,), daemon=True, name="watch").start()
 
 
 def _watch(limit: float) -> None:
-    alive = looked = time.monotonic()
-    computed = time.process_time()
-    while True:
+    silence = Silence(limit, time.process_time, IDLE_SHARE)
+    while not silence.hangs(signals.last_beat):
         time.sleep(TICK_SECONDS)
-        now, used = time.monotonic(), time.process_time()
-        silent, was_suspended = now - alive, now - looked > LONGEST_TICK_SECONDS
-        looked = now
-        has_computed = silent > limit and used - computed > IDLE_SHARE * silent
-        if signals.last_beat > alive or was_suspended or has_computed:
-            alive, computed = now, used
-        elif silent > limit:
-            reason = f"itself: it gave no sign of life for {silent:.0f} s (hang_seconds)"
-            signals.end_by_force(Request(reason, signal.SIGTERM, HUNG))
+        if _ticks is not None:
+            _ticks.value += 1
+    reason = f"itself: it gave no sign of life for {limit:g} s (hang_seconds)"
+    signals.end_by_force(Request(reason, signal.SIGTERM, HUNG))
+
+
+def _begin(ticks: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    global _ticks  # one per process
+    _ticks = ticks
+    target(*arguments)
 
 
 class LocalProcess:
     """A process that has been started.
 
+    It ends itself where it hangs. Where it is suspended, or native code holds Python's lock, it is killed.
+
     Attributes:
         sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
     """
 
-    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], limit: float | None = None) -> None:
         """Start a process that runs `target` with `arguments`.
 
-        It must call `become_independent` first of all. Signals are blocked until it listens.
+        It must call `become_independent` first of all, and then `watch`. Signals are blocked until it listens.
+
+        Args:
+            limit: seconds without a sign of life after which it hangs; None: it may.
         """
         warm_up()
-        self._process: BaseProcess = process_context().Process(target=target, args=arguments)  # type: ignore[attr-defined]
+        context = process_context()
+        self._ticks: Any = context.RawValue("d")
+        self._process: BaseProcess = context.Process(target=_begin, args=(self._ticks, target, arguments))  # type: ignore[attr-defined]
         with _masked(*STOPS):
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
+        computed = partial(_computed, psutil.Process(self.pid))
+        self._silence = Silence(math.inf if limit is None else limit, computed, LOCKED_SHARE)
+        self._is_hung = False
         self._forwarded = 0
 
     @property
@@ -178,13 +226,21 @@ class LocalProcess:
         self._process.join()
 
     def end(self) -> tuple[int, str] | None:
-        """Returns the exit code, 128 + n if signal n killed it, and how it ended; None while it runs."""
+        """Returns the exit code, 128 + n if signal n killed it, and how it ended; None while it runs.
+
+        To be called periodically: it kills a process that hangs.
+        """
         if self.exitcode is None:
+            if self._silence.hangs(self._ticks.value):
+                self._is_hung = True
+                self.kill()
             return None
         self.join()
+        if self._is_hung or self.exitcode == HUNG:
+            return HUNG, "gave no sign of life for hang_seconds"
         if self.exitcode < 0:
             return 128 - self.exitcode, f"was killed by signal {-self.exitcode}"
-        return self.exitcode, "gave no sign of life for hang_seconds" if self.exitcode == HUNG else ""
+        return self.exitcode, ""
 
     def stop(self, request: Request, count: int = 1) -> None:
         """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""
@@ -193,3 +249,10 @@ class LocalProcess:
         elif self._forwarded < count:
             self.signal(request.number)
             self._forwarded += 1
+
+
+def _computed(process: psutil.Process) -> float:
+    with suppress(psutil.Error):  # it has ended
+        used = process.cpu_times()
+        return float(used.user + used.system)
+    return 0.0

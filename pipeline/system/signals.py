@@ -197,7 +197,7 @@ class Listener:
             began = part.began if part.is_end else 0.0
             deadline = min(deadline, max(self._second, began) + part.second)
         if self.owns_process and (now > deadline or (self.count >= 3 and not part.supervises)):
-            end_by_force(request)
+            end_by_force(request, part.exit_code)
 
 
 BEFORE_RUN_SECONDS = 0.2
@@ -336,14 +336,13 @@ def on_forced_exit(mark: Callable[[Request], object]) -> None:
     _listener.on_forced_exit = mark
 
 
-def end_by_force(request: Request) -> NoReturn:
-    """End the process now, with its run marked."""
-    part = _listener.part
-    if _listener.on_forced_exit is not None and not part.is_end:
+def end_by_force(request: Request, exit_code: int | None = None) -> NoReturn:
+    """End the process now, with its run marked. exit_code: None: the request's."""
+    if _listener.on_forced_exit is not None and not _listener.part.is_end:
         thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
         thread.start()
         thread.join(FORCED_EXIT_SECONDS)
-    os._exit(request.exit_code if part.exit_code is None else part.exit_code)
+    os._exit(request.exit_code if exit_code is None else exit_code)
 
 
 class Stop(reporter.Stop):

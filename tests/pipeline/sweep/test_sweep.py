@@ -124,6 +124,10 @@ def hang(settings: object) -> None:
     threading.Event().wait()
 
 
+def stop_itself(settings: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def refuses(settings: object) -> None:
     raise UserError("the data is gone", "it to be there")
 
@@ -136,22 +140,27 @@ def asleep() -> Any:
 
 
 def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: Path) -> None:
-    """The last one says what is wrong, and the third saves: the sweep goes on over each."""
-    loads = ("kill_itself", "hang", "stages.load.synthetic.synthetic", "refuses")
+    """The last one says what is wrong, and the fourth saves: the sweep goes on over each."""
+    loads = ("kill_itself", "hang", "stop_itself", "stages.load.synthetic.synthetic", "refuses")
     targets = ",".join(name if "." in name else f"{__name__}.{name}" for name in loads)
     limits = ("sweep.n_jobs=3", "hang_seconds=10", "job_timeout_seconds=15")
     callbacks = f"train.callbacks=[{{_target_: {__name__}.asleep}}]"
     done = commands.run("-m", f"data._target_={targets}", *limits, *LONG, callbacks, f"outputs={outputs}")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert [job.status for job in compare(latest(outputs)).runs] == ["FAILED", "FAILED", "KILLED", "FAILED"]
+    assert [job.status for job in compare(latest(outputs)).runs] == [*["FAILED"] * 3, "KILLED", "FAILED"]
     parent, children = sweep_runs(outputs)
     assert parent.info.status == "FAILED"
-    assert sorted(run.info.status for run in children) == ["FAILED", "FAILED", "FAILED", "KILLED"]
-    for said in ("it gave no sign of life for", "stopped by job_timeout_seconds=15", "exit code 124"):
+    assert sorted(run.info.status for run in children) == [*["FAILED"] * 4, "KILLED"]
+    for said in (
+        "it gave no sign of life for 10 s",
+        "it gave no sign of life for hang_seconds",
+        "stopped by job_timeout_seconds=15",
+        "exit code 124",
+    ):
         assert said in done.stdout
-    assert re.search(r"job 4/4 .* FAILED in .* s, exit code 1: the data is gone", done.stdout)
-    assert "job 4 FAILED: the data is gone" in (latest(outputs) / "comparison.md").read_text()
-    assert list(latest(outputs).glob("3_*/checkpoints/step-*.npz"))
+    assert re.search(r"job 5/5 .* FAILED in .* s, exit code 1: the data is gone", done.stdout)
+    assert "job 5 FAILED: the data is gone" in (latest(outputs) / "comparison.md").read_text()
+    assert list(latest(outputs).glob("4_*/checkpoints/step-*.npz"))
 
 
 def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:

@@ -1,9 +1,11 @@
 """Signs of life: what hangs is told from what computes, and from what waits and says so."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 from pipeline.console import Console
 from pipeline.exit_codes import HUNG, TIMED_OUT
 from pipeline.run.child import leave
-from pipeline.system.processes import LocalProcess
+from pipeline.system import signals
+from pipeline.system.processes import LocalProcess, watch
+from pipeline.system.signals import until
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -29,6 +33,52 @@ def test_a_job_ends_with_the_exit_code_of_its_run(tmp_path: Path) -> None:
     process = LocalProcess(ended, (tmp_path / "pipeline.log",))
     process.join()
     assert process.end() == (TIMED_OUT, "")
+
+
+LIMIT = 2.0
+
+
+def alive(how: str) -> None:
+    """As a job that is at work, and then does what `how` says."""
+    watch(LIMIT)
+    for _ in range(10):  # more than a job has
+        threading.Thread(target=until, args=(lambda: None,), daemon=True).start()
+    if how == "holds Python's lock":
+        ctypes.PyDLL(None).pause()
+    if how == "computes with Python's lock":
+        sum(range(10**12))
+    while True:
+        time.sleep(0.1)
+        signals.beat()
+
+
+def test_a_process_that_cannot_end_itself_is_killed() -> None:
+    """One that is suspended, or whose native code waits with Python's lock; not one whose native code computes."""
+    ways = ("is alive", "holds Python's lock", "computes with Python's lock", "is suspended", "may hang")
+    processes = [LocalProcess(alive, (how,), None if how == "may hang" else LIMIT) for how in ways]
+    try:
+        ended: dict[str, tuple[int, str] | None] = {}
+
+        def look() -> None:
+            ended.update((how, end) for how, process in zip(ways, processes, strict=True) if (end := process.end()))
+
+        until(look, 5)  # until they have imported what they need
+        assert not {"is alive", "is suspended"} & ended.keys()
+        for process in processes[3:]:
+            process.signal(signal.SIGSTOP)
+        until(look, 4 * LIMIT)
+        hung = (HUNG, "gave no sign of life for hang_seconds")
+        assert ended == {"holds Python's lock": hung, "is suspended": hung}
+        time.sleep(6)  # as suspended itself, with its jobs
+        processes[0].signal(signal.SIGSTOP)
+        time.sleep(6)
+        processes[0].signal(signal.SIGCONT)
+        until(look, 2 * LIMIT)
+        assert ended == {"holds Python's lock": hung, "is suspended": hung}
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 SCRIPT = """
