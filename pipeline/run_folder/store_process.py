@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.util import register_after_fork
 from pathlib import Path
@@ -138,9 +138,10 @@ def _answer(connection: Connection) -> None:
             connection.send(error)
             connection.recv()  # nothing comes before it is closed
             return
-        connection.send((run.run_id, run.open_with))
-        while True:
-            connection.send(run.deliver(connection.recv()))
+        with closing(run):
+            connection.send((run.run_id, run.open_with))
+            while True:
+                connection.send(run.deliver(connection.recv()))
 
 
 def main(connection: Connection, lock: int) -> None:

@@ -55,7 +55,7 @@ class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
 
     errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
-    _monitor: SystemMetricsMonitor | None = None
+    _monitor: "Monitor | None" = None
 
     def open(self, run_id: str | None) -> None:
         spec = self.spec
@@ -165,13 +165,39 @@ class MlflowRun(StoredRun):
         if status == "RUNNING":
             self._client.update_run(self.run_id, status)
             if self.spec.is_measured and self._monitor is None:
-                self._monitor = SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=self._store.uri)
+                self._monitor = Monitor(self.run_id, resume_logging=True, tracking_uri=self._store.uri)
                 self._monitor.start()
             return
         if self._monitor is not None:
             self._monitor.finish()
             self._monitor = None
         self._client.set_terminated(self.run_id, status, time)
+
+    def close(self) -> None:
+        if self._monitor is not None:
+            self._monitor.stop()
+
+
+class Monitor(SystemMetricsMonitor):
+    """MLflow's monitor, with a last point at the end of the run.
+
+    Each point measures the time until it is recorded; of MLflow 3.17 that before, so that the processor's first is 0.
+    """
+
+    def monitor(self) -> None:
+        super().monitor()
+        if self._shutdown_event.is_set():
+            self.publish_metrics({})
+
+    def publish_metrics(self, metrics: Mapping[str, float]) -> None:
+        for part in self.monitors:
+            part.clear_metrics()
+        self.collect_metrics()
+        super().publish_metrics(self.aggregate_metrics())
+
+    def stop(self) -> None:
+        """End without waiting for a store that may not answer."""
+        self._shutdown_event.set()
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:

@@ -141,6 +141,9 @@ class StoredRun:
     def status(self, status: str, time: int) -> None:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
 
+    def close(self) -> None:
+        """End what is done beside the calls, as nothing more is sent."""
+
 
 def reason(error: Exception) -> str:
     """Return an error of a store in one line, without secrets."""

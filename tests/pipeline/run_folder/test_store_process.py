@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ from pipeline import redaction, sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder import store_process
 from pipeline.run_folder.lock import is_locked, locked
-from pipeline.run_folder.store_process import OUTLIVES_SECONDS, StoreProcess
+from pipeline.run_folder.store_process import OUTLIVES_SECONDS, StoreClient, StoreProcess, serve
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from pipeline.tracking.store import Store
@@ -159,20 +160,44 @@ def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> No
     assert [point.value for point in client(outputs).get_metric_history(str(tracker.run_id), "loss")] == [1.0, 0.5]
 
 
+@pytest.mark.parametrize("interval", [0.3, 10])
 def test_the_machine_is_measured_while_a_run_works_and_never_by_who_sends_later(
-    outputs: Path, folder: Path, monkeypatch: Patch
+    interval: float, outputs: Path, folder: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
+    """At the end of a short run, too; the processor, which works all the while, in every point."""
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", str(interval))
+    name = "system/cpu_utilization_percentage"
     with started(outputs, folder) as process:
         spec = RunSpec(LOCAL, outputs, folder, "tried", "run", is_measured=True)
         tracker = open_tracker(spec, print, process.open_run)
-        time.sleep(3)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            pass
         tracker.status("FINISHED")
         assert tracker.close(30) == 0
-    measured = steps(outputs, "system/cpu_utilization_percentage")
-    assert measured == list(range(len(measured))) != []
+    measured = client(outputs).get_metric_history(str(tracker.run_id), name)
+    assert [point.step for point in measured] == list(range(len(measured)))
+    assert len(measured) == 1 if interval == 10 else len(measured) > 3
+    assert all(point.value > 0 for point in measured), measured
     assert sync.main([str(folder), "--again"]) == 0
-    assert steps(outputs, "system/cpu_utilization_percentage") == measured
+    assert len(client(outputs).get_metric_history(str(tracker.run_id), name)) == len(measured)
+
+
+def test_the_machine_is_not_measured_for_a_job_that_was_killed(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
+    """By the sweep that serves it: tried again, it would have two monitors."""
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
+    connection = serve(Store(LOCAL, outputs))
+    assert connection is not None
+    served = StoreClient(connection)
+    tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run", is_measured=True), print, served.open_run)
+
+    def is_measured() -> bool:
+        return any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())
+
+    assert until(is_measured, 10)
+    tracker._sender.close()
+    served.close()
+    assert until(lambda: not is_measured(), 10)
 
 
 def test_none_is_started_where_it_gains_nothing(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
