@@ -6,6 +6,7 @@ Until then no other command works on the run.
 """
 
 import fcntl
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.run_folder.pending import LOST, end_run
 from pipeline.system.environment import imports_kept
-from pipeline.system.signals import STOPS
+from pipeline.system.signals import STOPS, beat
 from pipeline.tracking.journal import Entry
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, open_run, reason, unusable
@@ -36,6 +37,8 @@ OUTLIVES_SECONDS = 10.0
 
 OPEN_SECONDS = 300.0
 """Limit of the wait for the store to be opened, which takes a minute where a database is made on a slow disk."""
+
+BEAT_SECONDS = 1.0
 
 
 class StoreClient(StoredRun):
@@ -70,12 +73,15 @@ class StoreClient(StoredRun):
         """End the connection; what has not been sent is sent later."""
         self._connection.close()
 
-    def _ask(self, request: object, seconds: float | None = None) -> Any:
+    def _ask(self, request: object, seconds: float = math.inf) -> Any:
+        deadline = time.monotonic() + seconds
         with self._lock:
             try:
                 self._connection.send(request)
-                if self._connection.poll(seconds):
-                    return self._connection.recv()
+                while time.monotonic() < deadline:
+                    if self._connection.poll(BEAT_SECONDS):
+                        return self._connection.recv()
+                    beat()  # the sweep that serves it may be suspended
             except (EOFError, OSError) as error:
                 raise ConnectionError("the process that talks to it has ended") from error
             raise ConnectionError(f"no answer after {seconds:g} s")

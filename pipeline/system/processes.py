@@ -110,6 +110,9 @@ IDLE_SHARE = 0.005
 LOCKED_SHARE = 0.05
 """The same of a process whose watch does not run. Each thread that waits for Python's lock uses 0.001."""
 
+LOCKED_SECONDS = 15.0
+"""Seconds more for such a process: TensorFlow holds Python's lock while the members of a cluster find each other."""
+
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
 """A process that looks later than that was suspended itself, or its machine slept: others may have been, too."""
@@ -202,7 +205,7 @@ class LocalProcess:
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
         computed = partial(_computed, psutil.Process(self.pid))
-        self._silence = Silence(math.inf if limit is None else limit, computed, LOCKED_SHARE)
+        self._silence = Silence(math.inf if limit is None else limit + LOCKED_SECONDS, computed, LOCKED_SHARE)
         self._is_hung = False
         self._forwarded = 0
 

@@ -250,9 +250,10 @@ last_beat = 0.0
 
 
 def beat() -> None:
-    """Show that this process does not hang, where `check` may not raise."""
+    """Show that this process does not hang, where `check` may not raise; no-op in other threads."""
     global last_beat  # one per process
-    last_beat = time.monotonic()
+    if threading.current_thread() is threading.main_thread():
+        last_beat = time.monotonic()
 
 
 def check() -> None:

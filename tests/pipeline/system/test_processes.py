@@ -52,8 +52,9 @@ def alive(how: str) -> None:
         signals.beat()
 
 
-def test_a_process_that_cannot_end_itself_is_killed() -> None:
+def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is suspended, or whose native code waits with Python's lock; not one whose native code computes."""
+    monkeypatch.setattr("pipeline.system.processes.LOCKED_SECONDS", 0.5)
     ways = ("is alive", "holds Python's lock", "computes with Python's lock", "is suspended", "may hang")
     processes = [LocalProcess(alive, (how,), None if how == "may hang" else LIMIT) for how in ways]
     try:
