@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
@@ -27,10 +27,12 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     overrides: list[Override] = []
     for word in words:
         try:
-            overrides += OverridesParser.create().parse_overrides([_with_letters(word)])
+            overrides += OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
         except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
             name = re.split(r"[=:\s]", word.strip("-=: "))[0] or "train.epochs"
             expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
+            if re.search(r"[^\x00-\x7f][^=]*[:=]", word):
+                expected += "; names with letters such as ö in a YAML file"
             raise UserError(f"'{word}' is not an override", expected, f"{name}=<value>") from error
     last = {(override.key_or_group, override.package): override for override in overrides}
     return tuple(
@@ -189,6 +191,17 @@ class Grid:
         )
 
 
+def _with_patterns(word: str) -> str:
+    """Return `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
+
+    Hydra's names hold no asterisk, and a name that the configuration does not have would need a plus sign.
+    """
+    match = re.fullmatch(r"((?:precision|strategy)\.layers)\.([^=]+)=(.+)", word)
+    if match is None:
+        return word
+    return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in match[3].split(","))
+
+
 def _check_values(override: Override, options: Options, sweep: bool) -> None:
     """Raise UserError for several values in a single run, and for values that a sweep cannot enumerate."""
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
@@ -198,6 +211,9 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
+    bounds = (value.start, value.stop, value.step) if isinstance(value, RangeSweep) else ()
+    if 0 in bounds[2:] or not all(math.isfinite(bound or 0) for bound in bounds):
+        raise UserError(f"{typed} has no end", _VALUES, f"{key}=range(1,4)")
     is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
     if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
         raise UserError(f"{typed} has no values in a fixed order", _VALUES, f"{key}=<a>,<b>")

@@ -34,6 +34,10 @@ def test_settings_are_typed_and_filled() -> None:
 
 
 WRONG = {
+    "-m seed=range(1,inf)": r"range\(1,inf\) has no end",
+    "-m train.epochs=range(1,4,nan)": r"range\(1,4,nan\) has no end",
+    "sweep=grid train.epochs=range(1,4,0)": r"range\(1,4,0\) has no end",
+    "data.features={Größe:number}": r"is not an override\. .*; names with letters such as ö in a YAML file",
     "strategy=mirord": r"unknown option 'strategy=mirord'\. Expected one of: .*mirrored, .*Try: strategy=mirrored",
     "trian.epochs=1": r"unknown setting 'trian\.epochs'\. .*Try: train\.epochs=",
     "model.network.filtres=[1]": r"one of: .*, model\.network\.dropout\. Try: 'model\.network\.filters=\[1\]'",
@@ -71,6 +75,7 @@ TYPED = {
     "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
     "-m +tracking.tags.api_key=first_key,second_key": r"api_key=\*\*\*.*its tracking is not that of the first",
     "-m strategy=one_device,nope": r"unknown option 'strategy=nope'",
+    "-m seed=range(1,4,0)": r"range\(1,4,0\) has no end\. Expected .*Try: seed=range\(1,4\)",
     "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*cannot be shared by 2 replicas",
 }
 """Of each way to be refused, by names, by a check and in a sweep, one that is typed."""
@@ -103,10 +108,10 @@ def test_a_server_that_swallows_requests_is_known_in_time(tmp_path: Path, monkey
         assert_refused(words, r"does not answer \(timed out\)")
 
 
-def test_patterns_of_layers_are_typed_as_a_mapping() -> None:
+@pytest.mark.parametrize("layers", [".conv2d*=mixed_bfloat16", "={conv2d*: mixed_bfloat16}"])
+def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
     """Hydra's own names hold no asterisk."""
-    words = ["precision.layers={conv2d*: mixed_bfloat16}", "precision.layers.head=float32"]
-    composed = Composer(read_arguments(words)).one()
+    composed = Composer(read_arguments([f"precision.layers{layers}", "precision.layers.head=float32"])).one()
     found = read(composed.document, composed.choices).settings["model"].precision.layers
     assert list(found.items()) == [("conv2d*", "mixed_bfloat16"), ("head", "float32")]
 
