@@ -251,7 +251,7 @@ def other_run(experiment: Experiment) -> Path | None:
     settings = experiment.of("evaluate", EvaluateSettings)
     if settings is None or settings.against is None:
         return None
-    from stages.evaluation.against import check_other  # needs pyarrow, part of a second
+    from stages.evaluation.predictions import check_other  # needs pyarrow, part of a second
 
     folder = Path(Runs(experiment.outputs).find(settings.against, "evaluate.against").folder)
     check_other(folder, settings.against)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.data.split import Split
@@ -15,11 +14,9 @@ from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns
 from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
-from stages.evaluation.predictions import CLASSES, METRIC, NAME, metadata_of, read_columns
+from stages.evaluation.predictions import CLASSES, METRIC, NAME, SETTING, check_other, read_columns
 from stages.evaluation.test_set import facts_of, is_same_test_set
 from stages.tasks.task import Task
-
-SETTING = "evaluate.against"
 
 
 @dataclass(frozen=True)
@@ -78,20 +75,6 @@ def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) 
         is_same = columns["predicted"] == others["predicted"]
         agreement = float(np.mean(is_same if is_same.ndim == 1 else is_same.all(axis=1)))
     return Against(folder.name, agreement, float(largest.max()), float(largest.mean()), found)
-
-
-def check_other(folder: Path, text: str) -> dict[str, str]:
-    """Returns the metadata of the predictions in `folder`, of the run that the user names by `text`.
-
-    Raises:
-        UserError: where it has no predictions, or their file is damaged.
-    """
-    try:
-        return metadata_of(folder)
-    except (OSError, KeyError, pa.ArrowException) as error:
-        why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
-        fix = f"{SETTING}=<run>"
-        raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
 
 
 def check_comparable(text: str, split: Split, task: Task) -> Path:

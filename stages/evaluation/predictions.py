@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stages.data.split import Split
+from stages.errors import UserError
 from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
@@ -22,6 +23,8 @@ CLASSES = "class_names"
 
 METRIC = "metric"
 """The metric by which the predictions are compared with others, in the metadata of their file."""
+
+SETTING = "evaluate.against"
 
 
 def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> dict[str, np.ndarray]:
@@ -96,6 +99,20 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
     if of_other != metric:
         raise KeyError(f"{metric} of one, {of_other} of the other")
     return metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence, metric=metric)
+
+
+def check_other(folder: Path, text: str) -> dict[str, str]:
+    """Returns the metadata of the predictions in `folder`, of the run that the user names by `text`.
+
+    Raises:
+        UserError: where it has no predictions, or their file is damaged.
+    """
+    try:
+        return metadata_of(folder)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
+        fix = f"{SETTING}=<run>"
+        raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
 
 
 def metadata_of(folder: Path) -> dict[str, str]:

@@ -11,8 +11,8 @@ from scipy import stats
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.against import Against, check_comparable, check_other, compare_with
-from stages.evaluation.predictions import NAME, compare_predictions, read_columns
+from stages.evaluation.against import Against, check_comparable, compare_with
+from stages.evaluation.predictions import NAME, check_other, compare_predictions, read_columns
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 from tests.stages.evaluation import made
