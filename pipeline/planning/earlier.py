@@ -259,9 +259,13 @@ def other_run(experiment: Experiment) -> Path | None:
 
 
 def _both(run: Summary, experiment: Experiment, ignored: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a run and of this one by their dotted names, but those that are `ignored`."""
-    before = OmegaConf.to_container(read_config(Path(run.folder)))
-    return relevant_settings(before, ignored), settings_of(experiment, tuple(ignored))
+    """Return the settings of a run and of this one by their dotted names, but those that are `ignored`.
+
+    And but those of a command that an older version had, such as `max_jobs`.
+    """
+    before = relevant_settings(OmegaConf.to_container(read_config(Path(run.folder))), ignored)
+    before = {name: value for name, value in before.items() if "." in name or name in experiment.document}
+    return before, settings_of(experiment, tuple(ignored))
 
 
 def _refuse_differing(

@@ -202,3 +202,11 @@ def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outp
     (stopped / "summary.json").write_text(json.dumps(facts))
     with pytest.raises(UserError, match=r"has no result of its stage train \(status: KILLED\)"):
         plan_of(experiment(*TRAINED, "from=evaluate", f"run={stopped}", outputs=outputs))
+
+
+def test_settings_of_a_command_that_are_gone_do_not_count(trained: Path, outputs: Path, tmp_path: Path) -> None:
+    older = tmp_path / "runs" / "older" / trained.name
+    shutil.copytree(trained, older)
+    with (older / "config.yaml").open("a") as config:
+        config.write("max_jobs: 2000\ntrust: true\n")
+    plan_of(experiment(*TRAINED, "from=evaluate", f"run={older}", outputs=outputs))
