@@ -252,6 +252,8 @@ def _apply(document: DictConfig, override: Override) -> None:
         ConfigLoaderImpl._apply_overrides_to_config([override], document)
     except (HydraException, OmegaConfBaseException) as error:
         if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError | None):
+            if (inner := str(getattr(error.__cause__, "full_key", ""))).startswith(f"{name}."):  # within a mapping
+                raise unknown_key(inner, list(dotted(document))) from error
             parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)
             if isinstance(parent, DictConfig) and not dataclasses.is_dataclass(OmegaConf.get_type(parent)):
                 raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error

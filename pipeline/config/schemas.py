@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -53,12 +54,20 @@ class TrackingSettings:
 
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", SQLITE, "postgresql", "mysql", "mssql")
-        if self.kind == "server" and not (self.uri or "").startswith(schemes):
+        if self.kind == "server" and not ((self.uri or "").startswith(schemes) and _has_port(str(self.uri))):
             raise UserError(
                 f"{path}.uri={self.uri} is no address of an MLflow store",
                 "http(s)://host:port or a database URI",
                 f"{path}.uri=http://127.0.0.1:5000",
             )
+
+
+def _has_port(uri: str) -> bool:
+    """Return whether the port of an address, if it names one, is the number of one; a database reads its own."""
+    try:
+        return not uri.startswith("http") or urlsplit(uri).port != 0
+    except ValueError:
+        return False
 
 
 @option("debug", "none")
