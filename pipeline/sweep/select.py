@@ -42,9 +42,12 @@ class Entry:
 
     @property
     def started(self) -> datetime:
-        """Its beginning, by its name, else by the file that is made at its beginning and never written."""
+        """Its beginning, by its name, its journal, or the file that is made at its beginning and never written."""
         with suppress(ValueError):
             return datetime.strptime(self.folder.name.rpartition("-")[0], NAME_TIME).replace(tzinfo=UTC).astimezone()
+        for entry in Journal(self.folder).entries:
+            if entry.call == "status":
+                return datetime.fromtimestamp(entry.arguments["time"] / 1000).astimezone()
         path = self.folder / LOCK
         return datetime.fromtimestamp((path if path.exists() else self.folder).stat().st_mtime).astimezone()
 

@@ -15,6 +15,7 @@ from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
 from pipeline.sweep.run import checked
+from pipeline.sweep.select import read_entries
 from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
@@ -91,6 +92,15 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
         session.settings.finish = finish
         assert to_resume(session, print) == (session.folder if finish == "all" else None)
         assert [job.run_folder.name for job in session._to_finish()] == finished
+
+
+def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "sweeps" / "copied" / "1_seed=1")
+    (folder / "tracking.jsonl").write_text(
+        '{"store": {"run_id": "1a"}}\n{"call": "status", "given": {"status": "RUNNING", "time": 86400000}}\n'
+    )
+    [job] = read_entries(tmp_path)
+    assert job.started.timestamp() == 86400
 
 
 def test_settings_that_are_named_like_secrets_tell_jobs_apart() -> None:
