@@ -121,7 +121,19 @@ def switch_noise_off(network: keras.Model) -> None:
 
 
 class Callbacks(keras.callbacks.CallbackList):
-    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them."""
+    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them.
+
+    with_initial: the callbacks, each with the attributes that it had at first, and since `on_train_begin`.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        super().__init__(callbacks)
+        self.with_initial = [(callback, [state_of(callback, "", {})[0]]) for callback in callbacks]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
+        for callback, known in self.with_initial:
+            known[1:] = [state_of(callback, "", {})[0]]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Call all callbacks with one mapping; add the numbers that they leave in it to `logs`."""

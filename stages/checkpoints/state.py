@@ -123,6 +123,8 @@ class State:
     """The variables and callbacks of a training. optimizer: what a fork makes of the other run's, in words.
 
     Args:
+        callbacks: each with the attributes that it had at first, and since `on_train_begin`, which sets them on
+            resumption, too: a checkpoint holds those that differ from the one or the other.
         step: of the training loop, or Keras'.
     """
 
@@ -132,7 +134,7 @@ class State:
         model: Model,
         dataset: Dataset,
         settings: TrainSettings,
-        callbacks: Sequence[keras.callbacks.Callback],
+        callbacks: Sequence[tuple[keras.callbacks.Callback, Sequence[Mapping[str, Any]]]],
         step: Any,
     ) -> None:
         self.optimizer = ""
@@ -168,7 +170,7 @@ class State:
             "parts": {**forms, "sums": [_form(variable) for variable in self._sums]},
             "order": {"seed": settings.seed, "batch_size": settings.batch_size},
             "optimizer": type(optimizer).__name__,
-            "callbacks": [{"kind": type(callback).__name__} for callback in callbacks],
+            "callbacks": [{"kind": type(callback).__name__} for callback, _ in callbacks],
             "result": {"restore_best": settings.restore_best, "monitor": settings.monitor},
         }
 
@@ -187,10 +189,14 @@ class State:
         }
         arrays |= {f"sums.{index}": self._sum(variable) for index, variable in enumerate(self._sums)}
         callbacks = []
-        for index, callback in enumerate(self._callbacks):
+        for index, (callback, before) in enumerate(self._callbacks):
             state = state_of(callback, f"callbacks.{index}", arrays)[0]
-            kept = {key: value for key, value in state.items() if not is_secret(key, value)}
-            callbacks.append({"kind": type(callback).__name__, "state": kept})
+            changed = {
+                key: value
+                for key, value in state.items()
+                if not is_secret(key, value) and any(key not in known or value != known[key] for known in before)
+            }
+            callbacks.append({"kind": type(callback).__name__, "state": changed})
         facts = {**self._facts, "step": progress.step, "progress": asdict(progress), "callbacks": callbacks}
         return Checkpoint(facts, arrays)
 
@@ -216,7 +222,7 @@ class State:
             for index, variable in enumerate(self._sums):
                 self._restore_sum(variable, checkpoint.arrays[f"sums.{index}"])
         if not checkpoint.is_fork:
-            for callback, saved in zip(self._callbacks, facts["callbacks"], strict=True):
+            for (callback, _), saved in zip(self._callbacks, facts["callbacks"], strict=True):
                 restore_attributes(callback, saved["state"], checkpoint.arrays)
             return progress
         if progress.done == 0:  # with another batch size, the same epochs are other steps
@@ -298,10 +304,8 @@ def _form(variable: Variable) -> str:
     return f"{tf.as_dtype(variable.dtype).name} {list(map(int, variable.shape))}"
 
 
-_PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta", "append_header")
-"""Attributes that Keras sets: it flips the sign of `min_delta` at a callback's first use, and would flip it twice, and
-has a CSVLogger look whether its file has a header when a training begins.
-"""
+_PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
+"""Attributes that Keras sets; it flips the sign of `min_delta` at a callback's first use, and would flip it twice."""
 
 
 def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:

@@ -108,7 +108,7 @@ class Phase:
             loss.check_use(model, settings)
             gradients.warn_of_draws(reporter)
             self.step = Step(strategy, gradients, optimizer, settings, dataset.train)
-        self.state = State(strategy, model, self.dataset, settings, session.callbacks.callbacks, self.step)
+        self.state = State(strategy, model, self.dataset, settings, session.callbacks.with_initial, self.step)
         self._scored = model.on_one_device() if strategy.coordinator is not None else trainable
         self._scorer = Scorer(strategy, self._scored)
         self.result = self.step.ema if settings.optimizer.ema_use else EMA()

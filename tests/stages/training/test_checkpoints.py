@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint, from_bytes, newest, read, to_bytes, write
+from stages.checkpoints.names import checkpoint_files
 from stages.checkpoints.state import restore_attributes, state_of
 from stages.errors import UserError
 from tests.stages.experiments import adam, flat, one_device, real_digits
@@ -149,3 +150,18 @@ def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
     trained, told = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
     assert told.warnings == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
     assert (other.seen, other.left) == (trained.steps, 10 - trained.steps)
+
+
+def test_what_a_callback_is_made_with_is_its_own_process(tmp_path: Path) -> None:
+    """Such as a path of each worker's own, or a temporary folder; a checkpoint holds no headers with a key, either."""
+
+    class Sending(keras.callbacks.Callback):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path, self.headers = path, {"Authorization": "Bearer a-key-of-1"}
+
+    stop(one_device(), tmp_path, 10, callbacks=[Sending("there")])
+    assert all("a-key-of-1" not in str(read(file).facts) for file in checkpoint_files(tmp_path / "checkpoints"))
+    here = Sending("here")
+    run(one_device(), tmp_path, callbacks=[here])
+    assert here.path == "here"
