@@ -70,7 +70,8 @@ def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> N
     Raises:
         UserError: where one cannot.
     """
-    asked = {type(exporter): exporter for exporter in _exporters(settings).values()}
+    found = sorted(_exporters(settings).values(), key=lambda exporter: getattr(exporter, "weights", "") == "float16")
+    asked = {type(exporter): exporter for exporter in found}  # of LiteRT's, float16 refuses most
     if asked.keys() == {SavedModel}:  # which holds any network
         return  # without a copy of the model
     state = random.getstate()

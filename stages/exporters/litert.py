@@ -33,6 +33,10 @@ class LiteRT(Exporter):
 
     def check(self, model: Model, dataset: Dataset) -> None:
         """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
+        learnt = np.abs([0.0, *model.task.learnt.get("mean", ()), *model.task.learnt.get("std", ())]).max()
+        if self.weights == "float16" and learnt > np.finfo(np.float16).max:
+            problem = f"LiteRT's float16 cannot hold the mean or the std of a target, {learnt:.6g}"
+            raise UserError(problem, "other weights, or targets in larger units", "export=saved_model")
         LiteRT().converted(model, dataset)
 
     def converted(self, model: Model, dataset: Dataset) -> bytes:

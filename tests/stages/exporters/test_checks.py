@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from stages.exporters.reload import load
 from stages.normalize import normalize
 from stages.results import Model, Trained
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import ResnetSettings, TransformerSettings
+from stages.settings.model import MlpSettings, ResnetSettings, TransformerSettings
 from stages.settings.results import ExportSettings, KerasSettings, LiteRTSettings, OnnxSettings
+from stages.tasks.regression import Regression
 from tests.pipeline.experiments import experiment
 from tests.stages.experiments import built_of, one_device, real_digits, table_of
 
@@ -190,6 +192,14 @@ def test_a_text_is_exported_whatever_columns_are_called(tmp_path: Path) -> None:
 
 def test_operations_that_litert_lacks_are_named() -> None:
     assert refusal(network("by_rows"), litert=LiteRTSettings()).startswith("LiteRT cannot compute TensorList")
+
+
+@pytest.mark.parametrize("settings", [LiteRTSettings(), LiteRTSettings(weights="float16")])
+def test_targets_that_float16_cannot_hold_are_refused(settings: LiteRTSettings) -> None:
+    built = built_of(MlpSettings(), real_digits(), one_device())
+    built = replace(built, task=Regression(built.task.names, (7e4,) * 10, (1.0,) * 10))
+    given = {"a": settings, "b": LiteRTSettings(weights="int8")}
+    assert ("float16 cannot hold the mean" in refusal(built, **given)) == (settings.weights == "float16")
 
 
 def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:
