@@ -115,8 +115,9 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Return the progress that `dataclasses.asdict` has converted."""
-        return cls(**{**values, "clock": Clock(**values["clock"])})
+        """Return the progress that `dataclasses.asdict` has converted; earlier code had fields that are gone."""
+        known = {name: value for name, value in values.items() if name in vars(cls())}
+        return cls(**{**known, "clock": Clock(**values["clock"])})
 
 
 class State:

@@ -21,8 +21,10 @@ def mlp(
     Args:
         categories: from inputs of indices to the number of different ones, each of which gets an embedding.
     """
-    inputs, joined = join(input_shape, categories or {})
     layers = [*_hidden(hidden, dropout), keras.layers.Dense(num_classes, dtype=last_dtype())]
+    if not isinstance(input_shape, Mapping):
+        return keras.Sequential([keras.layers.Input(input_shape), keras.layers.Flatten(), *layers], name="mlp")
+    inputs, joined = join(input_shape, categories or {})
     return keras.Model(inputs, _through(layers, joined), name="mlp")
 
 

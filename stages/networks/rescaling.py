@@ -102,6 +102,7 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     """Returns `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
     values = json.loads((saved / FACTS).read_text())
+    values = values.get("facts", values)  # runs of earlier code have them beside checksums
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
     images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
     if known is not None:

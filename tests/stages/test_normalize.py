@@ -1,5 +1,6 @@
 """What a trained network keeps of its own data when it meets other data: scale of targets, classes, categories."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from stages.evaluate import evaluate
 from stages.features.encoder import encoding
 from stages.features.kinds import NO_NUMBER
 from stages.load.table import table as load_table
+from stages.networks.rescaling import FACTS, restore_scaling, save_scaling
 from stages.normalize import normalize, with_kinds
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.table import TableSettings
 from tests.stages.evaluation.test_importance import fitted
-from tests.stages.experiments import REUSE, kept, one_device, table_of
+from tests.stages.experiments import REUSE, kept, one_device, real_digits, table_of
 
 ROWS = 400
 
@@ -128,3 +130,12 @@ def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
     other = table(tmp_path / "two", 2, area=np.arange(ROWS) % 4)
     with pytest.raises(UserError, match=r"area is category \(int64\), age is missing.*features=\{area: number\}"):
         kept(data, other, tmp_path)
+
+
+def test_scaling_that_earlier_code_has_written_is_read(tmp_path: Path) -> None:
+    """It stood beside checksums."""
+    dataset = normalize(real_digits(), NormalizeSettings())
+    save_scaling(dataset, tmp_path)
+    facts = json.loads((tmp_path / FACTS).read_text())
+    (tmp_path / FACTS).write_text(json.dumps({"facts": facts, "files": {}, "checksum": "0"}))
+    assert restore_scaling(tmp_path, real_digits()).normalization == dataset.normalization

@@ -1,5 +1,6 @@
 """Checkpoints: written when they are due, read whole or not at all, and only by the training that they are of."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from stages.checkpoints.files import Checkpoint, from_bytes, newest, read, to_bytes, write
 from stages.checkpoints.names import checkpoint_files
-from stages.checkpoints.state import restore_attributes, state_of
+from stages.checkpoints.state import Progress, restore_attributes, state_of
 from stages.errors import UserError
 from tests.stages.experiments import adam, flat, one_device, real_digits
 from tests.stages.training.stopped import Whole, run, stop
@@ -108,6 +109,11 @@ def test_a_checkpoint_of_another_training_is_refused(
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     with pytest.raises(UserError, match=message):
         run(one_device(), tmp_path, **changes)
+
+
+def test_a_checkpoint_of_earlier_code_may_know_more_of_its_progress() -> None:
+    values = {**dataclasses.asdict(Progress(2, 3, 19)), "start": {"val/start_loss": 0.5}}
+    assert Progress.of(values) == Progress(2, 3, 19)
 
 
 class Counting(keras.callbacks.Callback):
