@@ -130,19 +130,22 @@ class StageRunner:
         """
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(signals.check)
-        for index, stage in enumerate(stages):
-            if stage.planned.is_needed:
-                trains = stage.planned.name == "train"
-                if trains and not stage.planned.target.startswith("stages."):
-                    self.reporter.turn.wait()  # the project's own builds and traces before
-                if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
-                    fresh_process.prestart()  # imports TensorFlow meanwhile
-                result = self._timed(stage, stages[index + 1 :])
-                self._record(stage, result)
-                self._results[stage.planned.makes] = result
-                if trains:
-                    self.reporter.turn.wait()  # where there was nothing left to train
-                    self.reporter.turn.has_trained()
+        try:
+            for index, stage in enumerate(stages):
+                if stage.planned.is_needed:
+                    trains = stage.planned.name == "train"
+                    if trains and not stage.planned.target.startswith("stages."):
+                        self.reporter.turn.wait()  # the project's own builds and traces before
+                    if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
+                        fresh_process.prestart()  # imports TensorFlow meanwhile
+                    result = self._timed(stage, stages[index + 1 :])
+                    self._record(stage, result)
+                    self._results[stage.planned.makes] = result
+                    if trains:
+                        self.reporter.turn.wait()  # where there was nothing left to train
+                        self.reporter.turn.has_trained()
+        finally:
+            fresh_process.end()  # of a notebook's run that has failed before its export
         signals.check()
         for leave in self._on_exit:
             with signals.interruptible():

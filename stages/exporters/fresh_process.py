@@ -22,8 +22,7 @@ def prestart() -> None:
     """Start the process that the next `reload_files` asks: it imports TensorFlow while a run is evaluated.
 
     It is one of `python -I`, which sees installed packages alone, and the CPU alone: the GPUs' memory is the run's. It
-    ends with its input, also where the process that started it was killed. Of a notebook's run that has failed, the
-    next export asks it.
+    ends with its input, also where the process that started it was killed.
     """
     global _prestarted
     if _prestarted is None:
@@ -36,6 +35,15 @@ def prestart() -> None:
             env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | hidden,
             start_new_session=True,  # a terminal's signals are the run's
         )
+
+
+def end() -> None:
+    """End the process that has been started, where nothing has asked it."""
+    global _prestarted
+    process, _prestarted = _prestarted, None
+    if process is not None:
+        process.kill()
+        process.communicate()
 
 
 def reload_files(orders: Sequence[Mapping[str, Any]], seconds: float) -> None:

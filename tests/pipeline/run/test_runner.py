@@ -25,6 +25,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
+from stages.exporters import fresh_process
 from stages.results import Dataset, Exported, Model, Record, Strategy
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import real_digits
@@ -234,6 +235,20 @@ def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(run: Run) -> None
     with pytest.raises(UserError, match=r"^another worker of the cluster was lost \(Deadline Exceeded\)"):
         run(own=lose_a_worker)
     assert run.summary.failed_stage == "own"
+
+
+def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
+    """In a notebook, which lives on."""
+    started: list[Any] = []
+
+    def fail() -> None:
+        fresh_process.prestart()
+        started.append(fresh_process._prestarted)
+        raise UserError("it fails", "that it does not")
+
+    with pytest.raises(UserError, match="it fails"):
+        run(own=fail)
+    assert started[0].returncode is not None
 
 
 def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
