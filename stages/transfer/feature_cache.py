@@ -23,7 +23,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import FitSettings, TrainSettings
 from stages.storage.cache import Contents, cached
-from stages.transfer.pretrained import backbone_of, is_frozen
+from stages.transfer.pretrained import backbone_of, infers, is_frozen
 
 BATCH = 64
 """Examples of a batch for the backbone, at most."""
@@ -89,7 +89,8 @@ def _cut(
     reasons = {
         "as asked": settings.cache_features == "off",
         "Keras takes the steps": isinstance(settings, FitSettings),
-        "no backbone is frozen, by model.frozen=true": not is_frozen(model.network),
+        "no backbone is frozen": not is_frozen(model.network),
+        "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
         "images are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
         "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
         "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,

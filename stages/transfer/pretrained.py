@@ -163,9 +163,9 @@ def backbone_of(network: keras.Model) -> keras.Model | None:
 
 
 def is_frozen(network: keras.Model) -> bool:
-    """Returns whether `network` has a backbone as `freeze` leaves it: one without trained weights may be random."""
+    """Returns whether `network` has a backbone without trained weights."""
     backbone = backbone_of(network)
-    return backbone is not None and not backbone.trainable and _INFERS in vars(backbone)
+    return backbone is not None and not backbone.trainable
 
 
 def freeze(network: keras.Model) -> None:
@@ -202,6 +202,11 @@ def _infer_from_now_on(layer: keras.layers.Layer) -> None:
         return call(*inputs, **{**options, "training": False})
 
     layer.call = infer
+
+
+def infers(network: keras.Model) -> bool:
+    """Returns whether `freeze` has put the backbone into inference mode."""
+    return _INFERS in vars(backbone_of(network) or network)
 
 
 def unfreeze(network: keras.Model, layers: int) -> None:

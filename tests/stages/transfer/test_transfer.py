@@ -160,3 +160,13 @@ def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
         train(build(where, frozen=False), DATASET, where, given())
     with pytest.raises(UserError, match=r"cnn has no layer named backbone"):
         built_of(CnnSettings(filters=[8]), DATASET, where, frozen=True)
+
+
+def test_a_backbone_that_its_own_network_has_frozen_is_fine_tuned() -> None:
+    where = one_device()
+    made = build(where, frozen=False)
+    inside(made.network).trainable = False
+    before = flat(inside(made.network))
+    trained = train(made, DATASET, where, given(epochs=1, fine_tune_epochs=1, restore_best=False))
+    assert len(trained.history) == 2
+    assert np.any(flat(inside(made.network)) != before)
