@@ -71,7 +71,7 @@ def read(source: Path | BinaryIO) -> Checkpoint:
         with np.load(source, allow_pickle=False) as file:
             plain = {name: file[name] for name in file.files}  # compares the checksum of each
         header = json.loads(plain.pop(_HEADER).tobytes())
-        arrays = {name: plain.pop(name).view(np.dtype(dtype)) for name, dtype in header["dtypes"].items()}
+        arrays = {name: array.view(header["dtypes"].get(name, array.dtype)) for name, array in plain.items()}
     except OSError:
         raise
     except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
@@ -93,7 +93,7 @@ def from_bytes(content: bytes) -> Checkpoint:
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     """Return the arrays that make up the file, whose format names no dtypes that NumPy lacks, such as bfloat16."""
-    dtypes = {name: array.dtype.name for name, array in checkpoint.arrays.items()}
+    dtypes = {name: array.dtype.name for name, array in checkpoint.arrays.items() if array.dtype.isbuiltin == 2}
     header = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
     return {**checkpoint.arrays, _HEADER: np.frombuffer(header, np.uint8)}
 

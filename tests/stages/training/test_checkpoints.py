@@ -86,6 +86,7 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
     kinds = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int64, tf.uint32, tf.bool)
     arrays = {kind.name: tf.cast(tf.constant([[0, 1], [1, 0]]), kind).numpy() for kind in kinds}
+    arrays["texts"] = np.array(["one", "three"])  # which a callback may have
     write(
         Checkpoint({"step": 3, "nan": float("nan")}, {**arrays, "scalar": np.array(2, np.float32)}), tmp_path / "x.npz"
     )
