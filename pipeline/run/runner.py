@@ -220,6 +220,8 @@ class StageRunner:
 
     def _add_file(self, place: str, path: Path) -> None:
         """Record a file or folder; one that does not exist is listed at the end, as the store refuses it."""
+        if not path.parts:  # the working directory is not the run's to record, nor to redact
+            raise UserError(f"Record.files['{place}'] holds an empty path", "the path of a file or a folder")
         if not path.is_absolute():
             path = path.absolute() if path.exists() else self.folder / path
         redact_file(path)

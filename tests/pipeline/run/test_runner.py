@@ -183,6 +183,18 @@ def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.Mo
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("path", ["", ".", Path()])
+def test_the_working_directory_is_neither_recorded_nor_redacted(
+    path: str | Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "a-token-of-mine")
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("a-token-of-mine")
+    with pytest.raises(UserError, match="holds an empty path"):
+        run(mine=lambda: Record(files={"plots": path}))
+    assert Path("mine.txt").read_text() == "a-token-of-mine"
+
+
 def test_a_record_that_is_handed_on_is_recorded_once(run: Run) -> None:
     record = Record({"a": 1}, {"data/size": 3})
     run(load=lambda: WithRecord(record), denoise=lambda: WithRecord(record, 0.1))
