@@ -40,7 +40,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
         name: _taken(split, _count(len(split), batch, steps)) for name, split in dataset.splits.items()
     }
     if settings.same_batch:
-        one = _taken(dataset.train, min(batch, len(dataset.train)))
+        one = _in_memory(_taken(dataset.train, min(batch, len(dataset.train))))
         splits = {"train": one.take(np.tile(np.arange(len(one)), steps)), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
@@ -61,6 +61,15 @@ def _count(examples: int, batch_size: int, steps: int) -> int:
 def _taken(split: Split, count: int) -> Split:
     """Returns `count` examples of a split, at equal distances."""
     return split if count == len(split) else split.take(np.arange(count) * len(split) // count)
+
+
+def _in_memory(split: Split) -> Split:
+    """Returns `split` with what is read at each use: a parameter server's workers take no others."""
+    features, encoded = (
+        {name: np.asarray(column[:]) for name, column in (columns or {}).items()}
+        for columns in (split.features, split.encoded)
+    )
+    return replace(split, features=features, encoded=encoded or None)
 
 
 @dataclass(kw_only=True)

@@ -41,10 +41,10 @@ def test_images_that_are_read_at_each_use_still_are(digits: Dataset) -> None:
 
 
 def test_every_step_takes_the_same_batch(digits: Dataset) -> None:
-    one = shorten(digits, ShortenSettings(steps=4, batch_size=32, same_batch=True))
+    one = shorten(streamed(digits), ShortenSettings(steps=4, batch_size=32, same_batch=True))
     batches = elements(training_input(one, 32, seed=1, epochs=2))
     assert len(batches) == 8
-    assert isinstance(one.train.images, np.ndarray)
+    assert isinstance(one.train.images, np.ndarray)  # a parameter server's workers take no others
     assert len(one.train.images) == 4 * 32
     for images, labels, _ in batches:
         np.testing.assert_array_equal(images, batches[0][0])
