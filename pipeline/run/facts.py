@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as the description of a run or a sweep."""
 
-TRAINING = ("build", "features", "steps", "input_wait", "validation", "callbacks", "checkpoints", "other")
-"""The parts of training's time, `train/<part>_seconds`."""
-
-CALLED = {"build": "building and tracing", "input_wait": "waiting for input"}
-
 
 def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
     """Print what will be done, before it is done."""
@@ -179,7 +174,7 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _speed(summary: Summary) -> list[tuple[str, str]]:
-    """Return how fast training was, and what its time went into."""
+    """Return how fast training was."""
     metrics = summary.metrics
     rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
@@ -188,10 +183,6 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
         rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
-    parts = {name: metrics.get(f"train/{name}_seconds") for name in TRAINING}
-    texts = [f"{CALLED.get(name, name)} {value:.1f} s" for name, value in parts.items() if value and value >= 0.05]
-    if texts:
-        rows.append(("training", ", ".join(texts)))
     return rows
 
 
