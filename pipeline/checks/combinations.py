@@ -7,7 +7,7 @@ setting that is on (`optimizer.clip_norm`), has one of several values (`train.ji
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,3 +215,14 @@ def read_composed(composed: "Composed") -> Experiment:
             if re.fullmatch(pattern, name) and (beside := found(combination, experiment)):
                 raise UserError(f"{name} has no effect {beside}", "", fix)
     return experiment
+
+
+def advice(experiment: Experiment) -> Iterator[str]:
+    """Yield a line for a precision that works but costs more than it gains on the available devices."""
+    model, strategy = experiment.of("model", ModelSettings), experiment.settings.get("strategy")
+    name = model.precision.lowest if model else "float32"
+    kind = "fp16" if name in ("mixed_float16", "float16") else "bf16"
+    has_instructions = {f"avx512_{kind}", f"amx_{kind}"} & machine.cpu_flags()
+    is_elsewhere = isinstance(strategy, TpuSettings) or (machine.gpus() and not is_on_cpu(experiment))
+    if name not in ("float32", "float64") and not is_elsewhere and not has_instructions:
+        yield f"precision={name} is no faster than float32 on this CPU, which has no instructions for it"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.checks.combinations import advice
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.exit_codes import DONE
@@ -177,6 +178,8 @@ def run_job(job: Job, console: Console) -> int:
         plan = tuple(replace(stage, is_needed=stage.is_needed and stage.name not in left_out) for stage in plan)
     announce(experiment, plan, console)
     show_plan(experiment, plan, console)
+    for line in advice(experiment):
+        console.warn(line)
     job = resolve(job, console)
     other_run(experiment)
     if experiment.dry_run:

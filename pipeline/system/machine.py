@@ -50,6 +50,12 @@ def visible_gpus() -> list[str]:
     return visible[:count] if visible else [str(number) for number in range(count)]
 
 
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
+    return frozenset(_of_cpu("flags", "Features").split())
+
+
 def usable_cores() -> int:
     """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -68,10 +74,10 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _of_cpu(name: str) -> str:
-    """Returns the first value of /proc/cpuinfo that has this name; empty where there is none."""
+def _of_cpu(*names: str) -> str:
+    """Returns the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
     with suppress(OSError), Path("/proc/cpuinfo").open() as file:
-        return next((line.partition(":")[2].strip() for line in file if line.startswith(name)), "")
+        return next((line.partition(":")[2].strip() for line in file if line.startswith(names)), "")
     return ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.checks.combinations import expected_replicas
+from pipeline.checks.combinations import advice, expected_replicas
 from pipeline.config.debug import debugged
 from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.system import machine
@@ -117,6 +117,20 @@ def test_what_works_is_not_refused(given: str) -> None:
 
 def test_a_debug_run_may_end_before_a_rate_falls() -> None:
     debugged(experiment("schedule=step", "debug=fast"))
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "line"),
+    [("precision=mixed_float16", "avx2", "mixed_float16 is no faster than float32 on this CPU"),
+     ("precision=bfloat16", "avx2", "no instructions for it"), ("precision=mixed", "avx512_bf16", ""),
+     ("precision=float16", "avx512_fp16", ""), ("precision=float64", "avx2", "")],
+)  # fmt: skip
+def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
+    told = " ".join(advice(experiment(given)))
+    assert line in told
+    assert bool(line) == bool(told)
 
 
 def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:
