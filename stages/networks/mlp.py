@@ -21,6 +21,7 @@ def mlp(
     Args:
         categories: from inputs of indices to the number of different ones, each of which gets an embedding.
     """
+    # Before the embeddings: a layer's first weights follow from how many were made before it.
     layers = [*_hidden(hidden, dropout), keras.layers.Dense(num_classes, dtype=last_dtype())]
     if not isinstance(input_shape, Mapping):
         return keras.Sequential([keras.layers.Input(input_shape), keras.layers.Flatten(), *layers], name="mlp")

@@ -43,6 +43,18 @@ def test_each_category_has_an_embedding(name: str) -> None:
     assert answers_that_change(network, inputs, zip=[2, 1, 70]) == [True, False, False]
 
 
+def test_the_first_weights_of_an_mlp_do_not_depend_on_its_embeddings() -> None:
+    """Another order of its layers would train another network from the same seed."""
+    width = 4 + sum(map(embedding_width, VALUES.values()))
+    kernels = []
+    for shapes, values in ((COLUMNS, VALUES), ({"numbers": (width,)}, None)):
+        keras.utils.set_random_seed(1)
+        layers = mlp(shapes, 3, [8], 0.1, values).layers
+        kernels.append([layer.kernel.numpy() for layer in layers if isinstance(layer, keras.layers.Dense)])
+    for one, other in zip(*kernels, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("name", OF_TEXTS)
 def test_a_text_stands_beside_other_columns(name: str) -> None:
     network = NETWORKS[name]({"numbers": (4,), "zip": (), "text": (6,)}, {"zip": 71, **TEXT})
