@@ -210,59 +210,79 @@ def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
 
 def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
     """Return the metrics that have an interval by influences; not those that have too few examples for one."""
-    found = _macro_f1(predicted) | _roc_auc(predicted)
+    found = _of_classes(predicted) | _of_rankings(predicted)
     if len(predicted) >= LEAST_FOR_LOSS:
         losses = -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
         found["log_loss"] = mean_estimate(losses, predicted.parts)
     return found
 
 
-def _macro_f1(predicted: Predicted) -> dict[str, Estimate]:
-    """Return the mean of the classes' F1; none where a class has too few examples."""
+def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
+    """Return the macro means; none where a class has too few examples."""
     size, count = predicted.num_classes, len(predicted)
     labels, classes, parts, correct = predicted.labels, predicted.predicted, predicted.parts, predicted.correct
     hits = np.bincount(labels[correct], parts[correct], size) / count
-    below = np.bincount(labels, parts, size) / count + np.bincount(classes, parts, size) / count
-    is_there = below > 0
+    support, chosen = (np.bincount(part, parts, size) / count for part in (labels, classes))
+    is_there = support + chosen > 0
     if (predicted.support[is_there] < LEAST_OF_CLASS).any():
         return {}
-    scale = np.divide(1.0, below, out=np.zeros(size), where=is_there)
-    f1 = 2 * hits * scale
-    lost = (f1 * scale)[labels] + (f1 * scale)[classes]
-    influences = parts * (2 * correct * scale[labels] - lost)
-    return {"macro_f1": (float(f1[is_there].mean()), influences / is_there.sum())}
+
+    def ratio(factor: int, of_support: int, of_chosen: int) -> Estimate:
+        """Return the mean over classes of factor · hits / (of_support · support + of_chosen · chosen)."""
+        below = of_support * support + of_chosen * chosen
+        scale = np.divide(1.0, below, out=np.zeros(size), where=below > 0)
+        values = factor * hits * scale
+        lost = of_support * (values * scale)[labels] + of_chosen * (values * scale)[classes]
+        influences = parts * (factor * correct * scale[labels] - lost)
+        return float(values[is_there].mean()), influences / is_there.sum()
+
+    return {"macro_precision": ratio(1, 0, 1), "macro_recall": ratio(1, 1, 0), "macro_f1": ratio(2, 1, 1)}
 
 
-def _roc_auc(predicted: Predicted) -> dict[str, Estimate]:
-    """Return the ROC-AUC, one-vs-rest; none where a class has too few examples."""
+def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
+    """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
     chosen = predicted.averaged
     fewest = np.minimum(predicted.support, predicted.support.sum() - predicted.support)[chosen]
     if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
         return {}
-    value, influences = 0.0, np.zeros(len(predicted))
+    values, influences = np.zeros(2), np.zeros((2, len(predicted)))
     for number in chosen:
-        area, by_example = _area(predicted.labels == number, predicted.probabilities[number], predicted.parts)
-        value += area / len(chosen)
+        is_positive, scores = predicted.labels == number, predicted.probabilities[number]
+        of_one, by_example = _of_ranking(is_positive, scores, predicted.parts)
+        values += of_one / len(chosen)
         influences += by_example / len(chosen)
         safe_place()
-    return {"roc_auc": (value, influences)}
+    names = ("roc_auc", "average_precision")
+    return {name: (float(values[place]), influences[place]) for place, name in enumerate(names)}
 
 
-def _area(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) -> Estimate:
-    """Return the ROC-AUC of one class, whose examples count by their `parts`, their weights.
+def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ROC-AUC and average precision of one class, float64 [2], and the influences on them, float64 [2, n].
 
-    The influence is the fraction of the other kind that the example is ranked correctly against.
+    On the area it is the fraction of the other kind that the example is ranked correctly against. The average precision
+    is the mean over the positives of T / N, the positives among the examples with at least their score: an example
+    changes T / N of all positives that are not above it by (1 - T / N) / N where it is positive, by -T / N² where not.
+    Examples count by their `parts`, their weights.
     """
     count, positives = len(scores), float(parts[is_positive].sum())
     levels, level = np.unique(scores, return_inverse=True)
     of_positives = np.bincount(level[is_positive], parts[is_positive], len(levels))
-    of_negatives = np.bincount(level, parts, len(levels)) - of_positives
+    of_all = np.bincount(level, parts, len(levels))
+    of_negatives = of_all - of_positives
     below = np.cumsum(of_negatives) - of_negatives / 2
     above = positives - np.cumsum(of_positives) + of_positives / 2
     area = np.where(is_positive, below[level], above[level])
     area /= np.where(is_positive, count - positives, positives)
-    value = float(np.average(area[is_positive], weights=parts[is_positive]))
-    return value, parts * (area - value) * (count / np.where(is_positive, positives, count - positives))
+    value = np.average(area[is_positive], weights=parts[is_positive])
+    area -= value
+    area *= count / np.where(is_positive, positives, count - positives)
+    true, ranked = (np.cumsum(part[::-1])[::-1] for part in (of_positives, of_all))
+    precision = true / ranked
+    mean = (of_positives * precision).sum() / positives
+    gained = np.cumsum(of_positives / ranked)
+    lost = np.cumsum(of_positives * precision / ranked)
+    average = is_positive * (precision[level] - mean + gained[level]) - lost[level]
+    return np.array([value, mean]), parts * np.stack([area, average * (count / positives)])
 
 
 def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from tests.stages.evaluation import made
 def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     """In 95 of 100 samples, but for the noise of 100; `python -m benchmarks.coverage` has more."""
     found = coverage(name, 100, 100)
-    assert found.keys() >= {"accuracy", "log_loss", "roc_auc", "macro_f1"}
+    assert found.keys() >= {"accuracy", "log_loss", "roc_auc", "average_precision", "macro_recall", "macro_f1"}
     assert "ece" not in found
     for metric, (held, _) in found.items():
         assert held >= 0.88, metric
@@ -46,7 +46,7 @@ def test_means_over_classes_need_some_examples_of_each(tmp_path: Path) -> None:
     for kept in (slice(None), slice(0, -1)):
         predicted = made.read(tmp_path, labels[kept], made.probabilities(labels, 3)[kept])
         found = intervals_of(predicted, 0.95)
-        means = {"macro_f1", "roc_auc"}
+        means = {"macro_precision", "macro_recall", "macro_f1", "roc_auc", "average_precision"}
         assert found.keys() & means == (means if kept == slice(None) else set())
         assert {"accuracy", "log_loss"} <= found.keys()
     weightless = replace(made.read(tmp_path, labels, made.probabilities(labels, 3)), weights=np.arange(125.0)[::-1])
