@@ -173,6 +173,9 @@ class TableSettings(ImagesSettings):
                 "an image alone, or other columns",
                 f"'{path}.features={{{images[0]}: image}}'",
             )
+        if self.root is not None and not images:
+            fix = f"'{path}.features={{<column>: image}}'"
+            raise UserError(f"{path}.root={self.root} without a column of images", "one", fix)
         if self.root is not None and not is_folder(self.root):
             raise UserError(f"{path}.root={self.root} is not a directory", "the one that paths of images begin in")
 
