@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns
-from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.estimates import ESTIMATES, Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.predictions import CLASSES, METRIC, NAME, SETTING, check_other, read_columns
 from stages.evaluation.test_set import facts_of, is_same_test_set
@@ -86,10 +86,10 @@ def check_comparable(text: str, split: Split, task: Task) -> Path:
     folder = Path(text)
     other = check_other(folder, text)
     has_columns = has_known_columns(task) and {*task.column_names} <= {*pq.read_schema(folder / NAME).names}
-    if other[METRIC] != task.primary or not has_columns:
+    if other[METRIC] != task.primary or task.primary not in ESTIMATES or not has_columns:
         raise UserError(
             f"{SETTING}={text} is compared by {other[METRIC]}, and this model by {task.primary}",
-            "the same metric of the project's for both, and predictions that it is computed from",
+            f"one of {', '.join(ESTIMATES)} for both, and predictions that it is computed from",
             f"{SETTING}=null",
         )
     names = json.loads(other[CLASSES])

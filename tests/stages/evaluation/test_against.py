@@ -106,6 +106,9 @@ def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path:
     with pytest.raises(UserError, match="predictions that it is computed from"):
         check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
     table = pq.read_table(folder / NAME)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"metric": b"mine"}), folder / NAME)
+    with pytest.raises(UserError, match=r"by mine, and this model by mine\. Expected one of accuracy, macro_f1"):
+        check_comparable(str(folder), SPLIT, OtherMetric(NAMES))
     pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
     with pytest.raises(UserError, match="predictions that it is computed from"):
         check_comparable(str(folder), SPLIT, Classification(NAMES))
