@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.evaluation.by_task import report_labels, report_numbers
+from stages.errors import UserError
+from stages.evaluation.by_task import report_labels, report_numbers, report_of
 from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
 from stages.evaluation.paired_tests import metric_difference
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.task import Task
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -81,9 +85,24 @@ def test_errors_of_numbers_are_those_of_scikit_learn(is_weighted: bool) -> None:
     columns = dict(zip(("target", "prediction"), pair, strict=True)) | ({} if weights is None else {"weight": weights})
     report = report_numbers(columns, ("a", "b"), 0.95)
     scores = {"rmse": sk.root_mean_squared_error, "mae": sk.mean_absolute_error, "r2": sk.r2_score}
-    for name, score in scores.items():
+    for name, score in (scores | {"median_error": sk.median_absolute_error}).items():
         each = score(*pair, multioutput="raw_values", sample_weight=weights)
         assert [report.values[f"{name}/{target}"] for target in "ab"] == pytest.approx(each, rel=1e-12)
+
+
+def test_examples_without_a_weight_have_no_median_error() -> None:
+    columns = {name: RANDOM.normal(size=(20, 1)) for name in ("target", "prediction")}
+    values = report_numbers({**columns, "weight": np.zeros(20)}, ("a",), 0.95).values
+    assert "median_error" not in values
+
+
+@pytest.mark.parametrize("task", [Classification(NAMES), MultiLabel(NAMES)])
+def test_probabilities_that_are_no_numbers_are_one_line(task: Task) -> None:
+    targets, predicted, probabilities = made(20)
+    probabilities[7, 1] = np.nan
+    columns = {"target": targets, "label": targets[:, 0], "predicted": predicted, "probabilities": probabilities}
+    with pytest.raises(UserError, match=r"answers to 1 of 20 test examples are no numbers.*precision=float32"):
+        report_of(task, columns, 0.95, 15)
 
 
 def test_influences_are_derivatives_by_the_weight() -> None:
