@@ -116,8 +116,9 @@ class Files(NamedTuple):
         return [path.decode(errors="backslashreplace") for path in paths]
 
 
-_OF_A_DISK = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-"""Errors after which another run may be able to read a file, so that no entry of the cache is to lack it."""
+_OF_A_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors that `_state` tells. After any other one the next run may be able to read the file, so that no entry of the
+cache is to lack it."""
 
 
 def file_source(files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None) -> Source:
@@ -136,7 +137,7 @@ def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded 
         return Encoded(where(number), regular_file(files.paths[number]).read_bytes(), files.labels[number])
     except (OSError, ValueError) as error:  # an impossible path
         why = getattr(error, "strerror", None) or str(error)
-        if getattr(error, "errno", None) in _OF_A_DISK:
+        if isinstance(error, OSError) and error.errno not in _OF_A_PATH:
             raise UserError(f"{where(number)} cannot be read ({why})", "a disk that answers") from error
         return Invalid(where(number), why)
 

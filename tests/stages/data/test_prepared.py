@@ -1,10 +1,12 @@
 """Images prepared once: shared, checked, whole or not at all; held in memory or streamed, with the same batches."""
 
+import errno
 import json
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,28 @@ def test_an_image_that_could_not_be_read_is_left_out_unless_the_disk_fails(tmp_p
     with pytest.raises(UserError, match=r"new\.png cannot be read \(Input/output error\)"):
         image_folder(settings(root, on_error="skip"), cache=cache)
     assert len(list(cache.glob("images-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "is_left_out"), [(errno.EACCES, True), (errno.EMFILE, False), (errno.ENOTCONN, False)]
+)
+def test_what_another_run_may_read_is_not_left_out_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_left_out: bool
+) -> None:
+    """Nothing that is known of the file tells a later run that it can be read again."""
+    root, cache, read = folder_of(tmp_path / "images"), tmp_path / "cache", Path.read_bytes
+    wrong = next(root.glob("*/*.png"))
+
+    def failing(path: Path) -> bytes:
+        if path == wrong:
+            raise OSError(number, "no")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    with nullcontext() if is_left_out else pytest.raises(UserError, match=f"{wrong.name} cannot be read"):
+        left_out = image_folder(settings(root, on_error="skip"), cache=cache)
+        assert left_out.record.params["data/skipped"] == 1
+    assert len(list(cache.glob("images-*"))) == is_left_out
 
 
 def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> None:
