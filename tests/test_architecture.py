@@ -121,6 +121,7 @@ def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
     """In a fresh process, every module of the framework, however deep, but the one whose task it is."""
     script = (
         "import importlib, pkgutil, sys, pipeline, stages.settings\n"
+        "import stages.evaluation.predictions, stages.evaluation.test_set\n"  # which planning and comparisons read
         "for package in (pipeline, stages.settings):\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        if not module.name.endswith(('.preload', '.__main__')): importlib.import_module(module.name)\n"
