@@ -193,16 +193,15 @@ class StageRunner:
                 self._records.append(record)
                 self._add(name, record)
                 if record.metrics and not stage.planned.target.startswith("stages."):
-                    self.summary.facts.setdefault("own", {})[name] = [*map(metric_name, record.metrics)]
+                    self.summary.facts.setdefault("own", {})[name] = [metric_name(str(one)) for one in record.metrics]
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
 
     def _add(self, stage: str, record: Record) -> None:
         self.reporter.metrics(record.metrics, step=0)
         if record.weights is not None:
             self.reporter.weights(record.weights)
-        self.tracker.params(
-            {name if "/" in name else f"{stage}/{name}": value for name, value in record.params.items()}
-        )
+        params = {str(name): value for name, value in record.params.items()}
+        self.tracker.params({name if "/" in name else f"{stage}/{name}": value for name, value in params.items()})
         for place, paths in record.files.items():
             for path in [paths] if isinstance(paths, (str, Path)) else paths:
                 self._add_file(place, Path(path).expanduser())

@@ -195,6 +195,12 @@ def test_the_working_directory_is_neither_recorded_nor_redacted(
     assert Path("mine.txt").read_text() == "a-token-of-mine"
 
 
+def test_names_may_be_numbers(run: Run) -> None:
+    """Such as those of classes."""
+    run(mine=lambda: Record({1: 2}, {0: 0.5}))  # type: ignore[dict-item]
+    assert (run.tracker.kept, run.summary.metrics["0"]) == ({"mine/1": 2}, 0.5)
+
+
 def test_a_record_that_is_handed_on_is_recorded_once(run: Run) -> None:
     record = Record({"a": 1}, {"data/size": 3})
     run(load=lambda: WithRecord(record), denoise=lambda: WithRecord(record, 0.1))
