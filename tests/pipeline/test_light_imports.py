@@ -30,6 +30,12 @@ def test_it_is_answered_without_them(words: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "imported:", done.stdout
 
 
+def test_another_run_is_looked_for_without_tensorflow(tmp_path: Path) -> None:
+    script = SCRIPT.format(heavy=("tensorflow", "keras"))
+    done = commands.run_alone(script, "dry_run=true", "evaluate.against=nope", f"outputs={tmp_path}", timeout=60)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "imported:"), done.stderr
+
+
 @pytest.mark.parametrize("command", ["runs", "sync"])
 def test_a_command_without_a_word_looks_into_this_directory(command: str, tmp_path: Path) -> None:
     line = [sys.executable, "-m", f"pipeline.{command}"]
