@@ -172,7 +172,8 @@ def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys:
     job._settings, job._console = RayCluster(), Console()
     job._host = lambda *_: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
     with pytest.raises(StopIteration) as ended:
-        next(job._run_members())
+        next(job._attempt())
     assert ended.value.value == FAILED
     reason = "an actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
+    assert job._lost == reason
     assert f"{reason}: the run cannot continue" in capsys.readouterr().out
