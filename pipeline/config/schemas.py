@@ -18,7 +18,7 @@ from stages.settings import ranges
 from stages.settings.ranges import choice, number, option
 
 MOST_JOBS = 100_000
-"""Seeds of a sweep, trials of a search."""
+"""Of a sweep, as all are composed before the first one runs; trials of a search."""
 
 LONGEST_NAME = 200
 """Bytes of a folder's name, leaving room for a suffix."""

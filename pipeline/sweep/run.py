@@ -7,6 +7,7 @@ from pipeline.checks.registry import check_rules, check_surroundings
 from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import MOST_JOBS
 from pipeline.planning.earlier import forked_run, other_run, plan_of
 from pipeline.sweep.index import SweepJob, job_labels, typed
 from stages.errors import UserError
@@ -21,8 +22,11 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
     Files, servers and devices are asked once, as the jobs share `outputs` and `tracking`.
 
     Raises:
-        UserError: where any of the jobs is wrong, or two are the same.
+        UserError: where there are too many, any of them is wrong, or two are the same.
     """
+    if total > MOST_JOBS:
+        problem = f"the values make {total:,} jobs"
+        raise UserError(problem, f"{MOST_JOBS:,} jobs or fewer: fewer values, or a search", "sweep=tpe sweep.trials=50")
     jobs: list[SweepJob] = []
     identities: dict[str, int] = {}
     first: Experiment | None = None  # as it was composed

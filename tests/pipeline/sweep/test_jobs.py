@@ -32,6 +32,7 @@ def jobs(outputs: Path, *words: str) -> list[SweepJob]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("seed=1,1",), "jobs 1 and 2 have the same settings (seed=1"),
+     (("seed=range(0,1000000)",), "the values make 1,000,000 jobs"),
      (("seed=1,2", "optimizer.learning_rate=0.1,1e-1"), "jobs 1 and 2 have the same settings"),
      (("seed=1,2", "evaluate.against=nope"), "against=nope"), (("name=a,b",), "have the same settings (name=b")],
 )  # fmt: skip
