@@ -125,7 +125,7 @@ class TopSettings:
         None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
     )
     hang_seconds: float | None = number(
-        300.0, at_least=10, unit="seconds without a safe place after which a job or member that idles ends itself"
+        300.0, at_least=10, unit="seconds without a safe place after which a job or member that idles is ended"
     )
     resume: str = "auto"
     """`auto`: resume the last run of this experiment, if it has not finished; `never`: start a new one; else the

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -259,8 +258,6 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     in_stages = sum(stage["seconds"] for stage in summary["stages"].values())
     parts = summary["start_seconds"] + in_stages + summary["recording_seconds"]
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
-    in_training = [v for name, v in summary["metrics"].items() if re.fullmatch(r"train/\w+_seconds", name)]
-    assert 0 < sum(in_training) <= summary["stages"]["train"]["seconds"]
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
     store = "mlflow ui --backend-store-uri sqlite:///"
