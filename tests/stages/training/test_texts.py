@@ -69,6 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return normalize(loaded, NormalizeSettings(length=8))
 
 
+@pytest.mark.slow
 def test_layers_of_several_inputs_are_on_several_devices(data: Dataset) -> None:
     make = partial(build, network=TRANSFORMER)
     (one, _), (placed, _) = (after_steps(where(), data, settings(), 6, make) for where in (one_device, model_parallel))
@@ -79,7 +80,7 @@ def test_layers_of_several_inputs_are_on_several_devices(data: Dataset) -> None:
 CNN, TRANSFORMER = TextCnnSettings(filters=16, dropout=0.2), TransformerSettings(width=16, dropout=0.2)
 
 
-@pytest.mark.parametrize("network", [CNN, TRANSFORMER])
+@pytest.mark.parametrize("network", [CNN, pytest.param(TRANSFORMER, marks=pytest.mark.slow)])
 def test_replicas_equal_one_device(data: Dataset, network: Any) -> None:
     made = partial(build, network=network)
     assert_replicas_equal_one_device(data, settings(batch_size=64), STEPS, made, 3)
