@@ -116,7 +116,7 @@ class Files(NamedTuple):
         return [path.decode(errors="backslashreplace") for path in paths]
 
 
-_OF_A_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+_OF_A_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors that `_state` tells. After any other one the next run may be able to read the file, so that no entry of the
 cache is to lack it."""
 

@@ -1,5 +1,6 @@
 """Images whose paths are a column of a table: for classes, several labels and numbers; paths that cannot be read."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,11 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
 
 @pytest.mark.parametrize(("path", "why"), [
     ("gone.png", "No such file or directory"), ("/etc/hostname", "cannot identify it"),
-    ("text.png", "cannot identify it"),
+    ("fifo.png", "not a regular file"), ("text.png", "cannot identify it"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:
     (photos / "photos" / "text.png").write_text("no image")
+    os.mkfifo(photos / "photos" / "fifo.png")
     lines = (photos / "labels.csv").read_text().splitlines()
     lines[5] = f"{path},{lines[5].partition(',')[2]}"
     (photos / "labels.csv").write_text("\n".join(lines))
