@@ -1,5 +1,6 @@
 """The `train` stage: the training loop, or Keras' own steps, with validation, callbacks and the best weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -47,6 +48,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
             another training, or one cannot be written.
     """
     reporter = reporter or Reporter()
+    settings = replace(settings, early_stopping_patience=settings.patience(dataset.images is not None))
     _refuse_or_warn(model, dataset, strategy, settings, reporter)
     best, callbacks = build_callbacks(settings, model.task, reporter, folder, model.metrics)
     steps = steps_per_epoch(dataset.train, settings.batch_size)

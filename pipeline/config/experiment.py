@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import re
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pipeline.config.cluster import ClusterSettings
 from pipeline.config.errors import dotted, explained, parts, unknown_key
 from pipeline.config.schemas import (
     GROUPS,
+    LONGEST_NAME,
     SCHEMAS,
     DebugSettings,
     SweepSettings,
@@ -26,6 +29,7 @@ from pipeline.paths import outputs_folder
 from pipeline.redaction import learn
 from stages.errors import UserError
 from stages.settings import model, train
+from stages.settings.data import DataSettings
 from stages.settings.ranges import check
 from stages.settings.strategy import StrategySettings
 
@@ -128,7 +132,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
             of_job.pop(group, None)
     own: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
     own |= {
-        "name": top.name or f"{choices.get('data', 'data')}_{choices.get('model', 'model')}".replace("/", "_"),
+        "name": top.name or _default_name(settings, choices),
         "outputs": outputs_folder(top.outputs),
         "from_stage": top.from_,
         "pipeline": pipeline,
@@ -143,6 +147,14 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         "debug": None if hidden else debug,
     }
     return Experiment(**own)
+
+
+def _default_name(settings: Mapping[str, Any], choices: Mapping[str, str]) -> str:
+    """Return the data set and the model, in characters that `name` may have; the data set of a file is its name."""
+    data = settings.get("load")
+    source = data.source if isinstance(data, DataSettings) else ""
+    safe = re.sub(r"[^\w.=+-]+", "-", unicodedata.normalize("NFC", source)).strip(".=+-")[: LONGEST_NAME // 5]
+    return f"{safe or choices.get('data', 'data')}_{choices.get('model', 'model')}".replace("/", "_")
 
 
 def read_sweep(document: DictConfig) -> SweepSettings:

@@ -112,7 +112,8 @@ class TopSettings:
     """Top-level keys of the configuration that belong to no group."""
 
     name: str | None = None
-    """Name of the experiment, in MLflow and under `outputs/runs`; null: the data set and the model."""
+    """Name of the experiment, in MLflow and under `outputs/runs`; null: the data set, or its file or folder,
+    and the model."""
     seed: int = number(42, at_least=0, at_most=2**31 - 1)
     """Fixes initial weights, the order of examples, augmentation and dropout; not the splits (`data.split_seed`)."""
     deterministic: bool = False

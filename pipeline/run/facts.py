@@ -11,11 +11,13 @@ from pipeline.config.names import split_override
 from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
 from pipeline.paths import shorter
-from pipeline.planning.plan import PlannedStage
+from pipeline.planning.plan import TRAIN, PlannedStage
 from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import UNITS, Summary, scored
+from stages.settings.data import DataSettings
+from stages.settings.train import TrainSettings
 
 if TYPE_CHECKING:
     from stages.results import Dataset, Exported
@@ -30,6 +32,9 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
     where = f"tracking {experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
     console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, {where}")
+    if patience := _patience(experiment):
+        setting = f"{experiment.groups[TRAIN]}.early_stopping_patience"
+        console.log(f"stops after {patience} epochs without a better {experiment.settings[TRAIN].monitor} ({setting})")
     if experiment.debug is not None:
         console.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
     rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs)) for stage in plan]
@@ -40,6 +45,15 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
         action = f"{stage.action:8}" if partly else ""
         columns = f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}"
         console.log(f"  {index:{digits}}  {action}{columns} -> {stage.makes}")
+
+
+def _patience(experiment: Experiment) -> int:
+    """Return the epochs without a better one after which training stops; 0 if it does not, or only the data tell."""
+    train, data = experiment.of(TRAIN, TrainSettings), experiment.of("load", DataSettings)
+    if train is None:
+        return 0
+    patience = train.patience(has_images=data is None or not data.is_without_images)
+    return patience if patience < train.all_epochs else 0
 
 
 def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:

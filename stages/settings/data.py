@@ -42,6 +42,16 @@ class DataSettings:
         """The fraction of each split that is cut from the training examples, in the order of the cuts."""
         return {"test": self.test_fraction, "val": self.val_fraction}
 
+    @property
+    def is_without_images(self) -> bool:
+        """Whether the settings alone tell that the examples are not images."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """The name of the file, folder or set, for the name of an experiment; empty if the option's name says it."""
+        return ""
+
 
 @option("data", "digits")
 @dataclass(kw_only=True)
@@ -157,6 +167,10 @@ class TfdsSettings(ImagesSettings):
     """null: `test` where the set has it, else `test_fraction` of all."""
 
     @property
+    def source(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
     def folder(self) -> Path:
         """The folder that holds prepared sets."""
         return resolved(self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
@@ -179,6 +193,10 @@ class FolderSettings(DataSettings):
 
     dir: str | None = None
     """Holds a folder for each class, or `train`, `val` and `test` with those in them."""
+
+    @property
+    def source(self) -> str:
+        return self.folder.name if self.dir is not None else ""
 
     @property
     def folder(self) -> Path:
@@ -214,6 +232,10 @@ class TextFolderSettings(FolderSettings):
     encoding: str = "utf8"
     """Of all files, such as `cp1252`."""
 
+    @property
+    def is_without_images(self) -> bool:
+        return True
+
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -221,6 +243,12 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 """Names of splits, in any case, as folders, columns and arrays have them, and the splits that they mean."""
+
+
+def name_of_file(path: Path) -> str:
+    """Return a file's name without its endings; if that is only the name of a split or `data`, its folder's name."""
+    name = path.name.partition(".")[0] or path.name
+    return path.absolute().parent.name or name if name.lower() in {*SPLITS, "data"} else name
 
 
 @option("data", "arrays")
@@ -241,6 +269,10 @@ class ArraysSettings(DataSettings):
     task: Any = II("task")
     on_error: str = choice("fail", "fail", "skip")
     """For examples that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
+
+    @property
+    def source(self) -> str:
+        return name_of_file(self.path) if self.files is not None else ""
 
     @property
     def path(self) -> Path:

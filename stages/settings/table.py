@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.data import ImagesSettings, refuse_missing
+from stages.settings.data import ImagesSettings, name_of_file, refuse_missing
 from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option
 
@@ -83,6 +83,14 @@ class TableSettings(ImagesSettings):
     def targets(self) -> list[str]:
         """The columns to predict."""
         return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def is_without_images(self) -> bool:
+        return self.image is None
+
+    @property
+    def source(self) -> str:
+        return name_of_file(files_of(self.files)[0]) if self.files else ""
 
     @property
     def split_of_each(self) -> list[str]:

@@ -228,7 +228,10 @@ class TrainSettings:
     """Decides which epoch is best, and when to stop early: a metric that the task has, also of `task.metrics`."""
     restore_best: bool = True
     """Whether the weights of the best epoch are the result, not those of the last."""
-    early_stopping_patience: int = number(0, at_least=0, unit="epochs without a better one; 0: never stop early")
+    early_stopping_patience: int | None = number(
+        None, at_least=0, unit="epochs without a better one, after which training stops; 0: it never stops early"
+    )
+    """null: a third of `epochs`, but at least 5, for tables and texts, which overfit early; 0 for images."""
     checkpoint_every_seconds: float = number(30.0, above=0, unit="seconds between checkpoints, written while training")
     checkpoint_every_steps: int | None = number(None, at_least=1, unit="steps between checkpoints, in addition")
     checkpoints_kept: int = number(2, at_least=1, unit="checkpoints, the last ones, until the run is finished")
@@ -251,6 +254,16 @@ class TrainSettings:
     def all_epochs(self) -> int:
         """Epochs of both phases, unless training stops early."""
         return self.epochs + self.fine_tune_epochs
+
+    def patience(self, has_images: bool) -> int:
+        """Return the epochs without a better one after which training stops; 0 if it never stops early.
+
+        Args:
+            has_images: whether the examples are images.
+        """
+        if self.early_stopping_patience is not None:
+            return self.early_stopping_patience
+        return 0 if has_images else max(5, self.epochs // 3)
 
     def check(self, path: str) -> None:
         longest = max(self.epochs, self.fine_tune_epochs)  # each phase has the schedule to itself

@@ -33,6 +33,18 @@ def test_settings_are_typed_and_filled() -> None:
     assert list(composed.pipeline) == stages.split()
 
 
+def test_an_experiment_is_named_after_its_file_or_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "Häuser"
+    folder.mkdir()
+    names = {"price list (2024).csv": "price-list-2024", "train.csv": "Häuser", "x" * 99 + ".tsv": "x" * 40}
+    for file, name in names.items():
+        (folder / file).write_text("a,b\n1,2\n")
+        given = experiment("data=table", f"data.files='{folder / file}'", "data.target=b")
+        assert given.name == f"{name}_auto"
+    assert experiment("data=text_folder", f"data.dir='{folder}'").name == "Häuser_auto"
+    assert experiment("data=image_folder", f"data.dir='{folder}'", "name=mine").name == "mine"
+
+
 WRONG = {
     "-m seed=range(1,inf)": r"range\(1,inf\) has no end",
     "-m train.epochs=range(1,4,nan)": r"range\(1,4,nan\) has no end",

@@ -12,6 +12,7 @@ from pipeline.comparison.report import write
 from pipeline.console import Console
 from pipeline.paths import new_folder_name
 from pipeline.planning.job import Job
+from pipeline.planning.plan import make_plan
 from pipeline.run import facts
 from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
@@ -29,6 +30,26 @@ METRICS = {
 def summary(folder: Path, **changes: Any) -> Summary:
     changes["weights"] = {"epoch": 22, "selection": "best", "monitor": "val_loss", "ema": False}
     return Summary("abc", "FINISHED", "x", str(folder), {}, metrics=dict(METRICS), replicas=1, **changes)
+
+
+def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed) -> None:
+    """Tables and texts overfit early, so they stop by default; what the user sets wins."""
+    (tmp_path / "some.csv").write_text("a,b\n1,2\n")
+    table = ("data=table", f"data.files={tmp_path / 'some.csv'}", "data.target=b")
+    for words, expected in {
+        table: "stops after 10 epochs without a better val_loss",
+        (*table, "train.epochs=60", "train.monitor=val_rmse"): "stops after 20 epochs without a better val_rmse",
+        (*table, "train.early_stopping_patience=3"): "stops after 3 epochs",
+        (*table, "train.early_stopping_patience=0"): "",
+        (*table, "train.epochs=4"): "",  # of which it could leave out none
+        ("data=text_folder", f"data.dir={tmp_path}"): "stops after 10 epochs",
+        (): "",
+        ("train.early_stopping_patience=7",): "stops after 7 epochs",
+    }.items():
+        facts.show_plan(given := experiment(*words), make_plan(given), Console())
+        printed = capsys.readouterr().out
+        assert expected in printed
+        assert ("stops after" in printed) == bool(expected)
 
 
 def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:

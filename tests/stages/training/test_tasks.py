@@ -15,7 +15,8 @@ from stages.normalize import normalize
 from stages.results import Dataset, Strategy
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
-from stages.settings.train import AutoTaskSettings, MultiLabelSettings, RegressionSettings
+from stages.settings.train import AutoTaskSettings, MultiLabelSettings, RegressionSettings, SgdSettings
+from stages.train import train
 from tests import commands
 from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, settings, table_of
 
@@ -81,6 +82,16 @@ def test_replicas_equal_one_device(name: str, folder: Path, alone: Any) -> None:
     several, of_several = trained(name, folder, mirrored(3))
     np.testing.assert_allclose(several, weights, rtol=0, atol=2e-7 * max(1, np.abs(weights).max()))
     assert of_several == pytest.approx(means, rel=5e-7, abs=1e-7)
+
+
+def test_a_table_stops_early_by_default_and_not_if_that_is_set(folder: Path) -> None:
+    """After a third of the epochs, but at least five, without a better one. Images do not: see `test_train`."""
+    data, slow = dataset("diabetes", folder), SgdSettings(learning_rate=1e-12)
+    for patience, epochs in (None, 6), (0, 8), (2, 3):
+        where = one_device()
+        model = built_of(MlpSettings(hidden=[4]), data, where, task=AutoTaskSettings())
+        given = settings(epochs=8, batch_size=512, optimizer=slow, monitor="val_r2", early_stopping_patience=patience)
+        assert len(train(model, data, where, given).history) == epochs
 
 
 @pytest.mark.parametrize("name", ["wine", "labels", "linnerud"])
