@@ -1,7 +1,7 @@
 """The cache of arrays and facts that runs share, `outputs/cache`: each entry made once, whole or not at all.
 
-An entry is a folder of `.npy` files, which are mapped, and of `facts.json`, which has their digests and a checksum of
-its own: what is no longer what was written is made again. An entry is safe to delete.
+An entry is a folder of `.npy` files, which are mapped, and of `facts.json`, which has the entry's key, the digests of
+the files and a checksum of its own: an entry that is not what was written is made again. It is safe to delete.
 """
 
 import fcntl
@@ -84,7 +84,7 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
                 if os.path.lexists(place):
                     reporter.warn(f"{place} is not what was written ({error}), and is made again")
                     remove(place)
-            atomic_write(place, lambda folder: _write(folder, make))
+            atomic_write(place, lambda folder: _write(folder, place.name, make))
             return _read(place), True
     except OSError as error:
         raise UserError(
@@ -98,6 +98,9 @@ def _read(place: Path) -> Contents:
     content = json.loads((place / FACTS).read_bytes())
     if content.pop("checksum") != _checksum(content):
         raise ValueError(f"the checksum of {FACTS} does not fit")
+    key = content.get("key", "an entry of an earlier version")
+    if key != place.name:  # two entries of the same shape may have changed places
+        raise ValueError(f"it was written as {key}")
     for name, digest in content["digests"].items():
         if _digest(place / f"{name}.npy") != digest:
             raise ValueError(f"the size or the digest of {name}.npy does not fit")
@@ -107,7 +110,7 @@ def _read(place: Path) -> Contents:
     return Contents(content["facts"], arrays)
 
 
-def _write(folder: Path, make: Callable[[Path], Contents]) -> None:
+def _write(folder: Path, key: str, make: Callable[[Path], Contents]) -> None:
     folder.mkdir()
     contents = make(folder)
     for name, array in contents.arrays.items():
@@ -115,7 +118,7 @@ def _write(folder: Path, make: Callable[[Path], Contents]) -> None:
         if not path.exists():
             np.save(path, array, allow_pickle=False)
     digests = {name: _digest(folder / f"{name}.npy") for name in contents.arrays}
-    content = {"facts": contents.facts, "digests": digests}
+    content = {"key": key, "facts": contents.facts, "digests": digests}
     (folder / FACTS).write_text(json.dumps({**content, "checksum": _checksum(content)}))
 
 

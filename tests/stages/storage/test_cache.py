@@ -67,6 +67,26 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
 
 
+def test_an_entry_is_not_taken_for_another_of_the_same_shape(tmp_path: Path) -> None:
+    """Whole entries that have changed places, and one that was copied to a second name."""
+    first, second, third = (tmp_path / f"entry-{number}" for number in (1, 2, 3))
+    made = {first: IMAGES, second: IMAGES + 1, third: IMAGES + 2}
+    for place, images in made.items():
+        cached(place, lambda _, images=images: Contents({}, {"images": images}), Reporter())  # type: ignore[misc]
+    first.rename(tmp_path / "other")
+    second.rename(first)
+    (tmp_path / "other").rename(second)
+    shutil.rmtree(third)
+    shutil.copytree(first, third)
+    for place, images in made.items():
+        reporter = Telling()
+        make = lambda _, images=images: Contents({}, {"images": images})  # noqa: E731
+        entry, is_new = cached(place, make, reporter)
+        assert is_new
+        assert "it was written as entry-" in reporter.lines[0]
+        np.testing.assert_array_equal(entry.arrays["images"], images)
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("file", ["facts.json", "labels.npy", "images.npy"])
 def test_every_bit_counts_of_large_files_those_of_the_header(
