@@ -27,7 +27,10 @@ TRACED_EPOCH = 1
 
 
 class BestWeights(keras.callbacks.Callback):
-    """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first."""
+    """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first.
+
+    A value that is not finite is never the best.
+    """
 
     def __init__(self, monitor: str, is_higher_better: bool) -> None:
         super().__init__()
@@ -39,7 +42,8 @@ class BestWeights(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         value = (logs or {})[self.monitor]
-        if math.isnan(self.best_value) or self.sign * value > self.sign * self.best_value:
+        is_better = math.isfinite(value) and self.sign * value > self.sign * self.best_value
+        if is_better or not math.isfinite(self.best_value):  # until one is finite, the weights are the last epoch's
             self.best_epoch = epoch + 1
             self.best_value = value
             self.weights = self.model.get_weights()
@@ -141,6 +145,8 @@ class Callbacks(keras.callbacks.CallbackList):
         passed: dict[str, Any] = dict(logs)
         for callback in self.callbacks:
             callback.on_epoch_end(epoch, passed)
+            if isinstance(callback, _MONITORING) and not math.isfinite(callback.best or 0.0):
+                callback.best = None  # no later value would be better than nan, or than inf
             passed |= numbers(passed)  # a CSVLogger, for one, cannot write a tensor
         logs |= numbers(passed)
 

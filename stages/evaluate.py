@@ -1,5 +1,6 @@
 """The `evaluate` stage: the trained model on the test split."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.evaluation.predictions import NAME, columns_of, write_predictions
+from stages.evaluation.predictions import NAME, check_finite, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
@@ -55,6 +56,7 @@ def evaluate(
     batch_size = settings.batch_size or min(BATCH, scorer.most)
     scores = scorer.score(test, batch_size, predicts=True)
     assert scores.predictions is not None
+    check_finite(scores.predictions, test, task, dataset.name, model.policy)  # in every worker, so that all end
     if not is_chief(strategy):  # has computed its part of them
         return Evaluation(scores.loss, scores.metrics)
     other = None if settings.against is None else check_comparable(settings.against, test, task)
@@ -69,12 +71,16 @@ def evaluate(
     beside = [part for part in (baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
-    values = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
+    measured = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
+    values = {name: value for name, value in measured.items() if math.isfinite(value)}
+    undefined = [
+        f"{name} is {value} on the test split: it is left out" for name, value in measured.items() if name not in values
+    ]
     about = (
         f"{len(test):,} test examples. low, high: {100 * settings.confidence:g} % interval over the test examples; it "
         "does not show how results vary with the seed."
     )
-    said = [*report.notes, *(part.sentence for part in beside), *drift.sentences("the test examples")]
+    said = [*report.notes, *undefined, *(part.sentence for part in beside), *drift.sentences("the test examples")]
     report = replace(
         report,
         values={f"test/{name}": value for name, value in values.items()},

@@ -36,6 +36,9 @@ DARK = 16
 MOST_UNKNOWN = 0.5
 """Of the words of the validation split, from which a network learns nothing."""
 
+LARGEST = float(np.finfo(np.float32).max)
+"""Size of the numbers that scikit-learn's trees take."""
+
 LEAVES = 32
 """Of the tree that predicts the target from one column."""
 
@@ -135,7 +138,7 @@ def _giving_away(dataset: Dataset) -> dict[str, float]:
         values = train.features[name][sampled]
         if feature.kind == "category":
             values = np.unique(values, return_inverse=True)[1]
-        column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis]
+        column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis].clip(-LARGEST, LARGEST)
         score = tree.fit(column[:half], targets[:half]).score(column[half:], targets[half:])
         if score > GIVES_AWAY:
             found[str(feature.facts.get("column", name))] = float(score)

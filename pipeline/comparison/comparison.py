@@ -145,6 +145,9 @@ def compare_runs(
         choice = Choice(search.metrics[0], rows=best)
     else:
         choice = choose(rows, base)
+        metric = choice.metric
+        if metric is not None and (unfit := [row for row in rows if not math.isfinite(_mean(row, metric))]):
+            warnings.append(f"left out of the choice, as {metric} is not a finite number: {_unfit(unfit, metric)}")
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
@@ -181,6 +184,9 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
         return {}, warnings
     values, metric = _by_example(rows, base), primary_of([base])
     alike = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
+    if unfit := [row for row in alike if not math.isfinite(_mean(row, f"test/{metric}"))]:
+        warnings.append(f"not compared, as test/{metric} is not a finite number: {_unfit(unfit, f'test/{metric}')}")
+        alike = [row for row in alike if row not in unfit]
     known = [row for row in alike if row.by_seed(values)]
     if missing := [row.label for row in alike if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
@@ -194,6 +200,15 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
         for row, both in pairs.items()
     }
     return differences, warnings
+
+
+def _unfit(rows: Sequence[Row], metric: str) -> str:
+    """Return the rows of which a run has a metric that is not finite, and the seeds of these runs."""
+    texts = []
+    for row in rows[:3]:
+        seeds = [run.seed for run in row.runs if not math.isfinite(run.metrics.get(metric, 0.0)) and run.seed]
+        texts.append(row.label + (f" (seed {', '.join(seeds)})" if seeds else ""))
+    return "; ".join(texts) + "; …" * (len(rows) > 3)
 
 
 def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:

@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +214,7 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
     import pandas as pd
     from matplotlib.figure import Figure  # half a second to import
 
+    finite = {name: partial(getattr(pd.Series, name), skipna=False) for name in ("mean", "min", "max")}
     styles = _styles(comparison)
     frames = {}
     for row in styles:
@@ -228,7 +230,7 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
         panel: Any = figure.add_subplot(lines, 2, place)
         for row, frame in frames.items():
             if name in frame:
-                found = frame[name].groupby(level=0).agg(["mean", "min", "max"]).dropna()
+                found = frame[name].groupby(level=0).agg(**finite).dropna()
                 panel.plot(found.index, found["mean"], **styles[row], markersize=4, markevery=len(found) // 15 + 1)
                 panel.fill_between(
                     found.index, found["min"], found["max"], color=styles[row]["color"], alpha=0.2, linewidth=0

@@ -1,6 +1,7 @@
 """Runs as they are compared, read from their folders, and rows of those that differ by seed alone."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -215,7 +216,8 @@ class Row:
     @cached_property
     def speed(self) -> float:
         """Examples per second that training takes; 0 where that is not known."""
-        return self.mean(self.rate) or 0.0
+        speed = self.mean(self.rate) or 0.0
+        return speed if math.isfinite(speed) else 0.0
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:

@@ -12,7 +12,7 @@ from stages.evaluation.by_task import has_known_columns, metric_of, values_of
 from stages.evaluation.estimates import ERRORS, Columns, Ends, by_example, fraction_interval, interval
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
-from stages.evaluation.report import Section
+from stages.evaluation.report import Section, blank_where_nan
 from stages.features.encoder import encoding
 from stages.features.kinds import texts_of
 from stages.networks.complexity import scoring_batch
@@ -175,8 +175,11 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     def of_examples(permuted: dict[str, np.ndarray]) -> np.ndarray:
         given = {**columns, **permuted}
         parts = [predict(encode(given, slice(start, start + batch))) for start in range(0, len(test), batch)]
-        values = by_example(metric, columns_of(test, task, np.concatenate(parts)))
+        answers = np.concatenate(parts)
         safe_place()
+        if not np.isfinite(answers).all():  # a class or a label would be predicted all the same
+            return np.full(len(test), np.nan)
+        values = by_example(metric, columns_of(test, task, answers))
         return values.astype(np.float64)
 
     base, sign = of_examples({}), 1 if metric in ERRORS else -1
@@ -188,12 +191,14 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         worse = mean_difference(sign * base, sign * permuted, True, None, confidence)
         rise = sign * float(np.mean(permuted) - np.mean(base))
         found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
-    found.sort(key=lambda part: -part[1].difference)
+    found.sort(key=lambda part: -np.nan_to_num(part[1].difference, nan=-np.inf))
     note = (
         f"by how much {metric} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
         f"test examples. low, high: {100 * confidence:g} % interval. Columns that say the same share their importance."
     )
     change = "rise" if metric in ERRORS else "loss"
     header = ("column", f"{change} of {metric}", "low", "high")
-    table = [(name, part.difference, part.low, part.high) for name, part in found]
+    if any(np.isnan(part.difference) for _, part in found):
+        note += " Blank: with it permuted, the network's answers are not finite."
+    table = [(name, *blank_where_nan(np.array([part.difference, part.low, part.high]))) for name, part in found]
     return Section("importance", "Importance of columns", note, [header, *table])

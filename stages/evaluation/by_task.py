@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from stages.errors import UserError
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
 from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, intervals_by, mean_of, number_estimates, parts_of
 from stages.evaluation.report import Measured, blank_where_nan, some
@@ -41,14 +40,7 @@ def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Mea
 
     Args:
         bins: of the calibration error.
-
-    Raises:
-        UserError: where probabilities are not all numbers.
     """
-    probabilities = columns.get("probabilities", np.zeros((1, 1)))
-    if wrong := int((~np.isfinite(probabilities)).any(axis=1).sum()):
-        problem = f"the network's answers to {wrong:,} of {len(probabilities):,} test examples are no numbers"
-        raise UserError(problem, "probabilities of each class, or label", "precision=float32")
     if isinstance(task, Classification):
         return report_classes(columns, task.names, confidence, bins)
     if isinstance(task, MultiLabel):
@@ -125,7 +117,7 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
         if several:
             estimates |= {f"{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
     values = {name: value for name, (value, _) in estimates.items()}
-    if np.isfinite(answers).all() and (weights is None or weights.any()):
+    if weights is None or weights.any():
         medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):
             values["median_error" + f"/{name}" * several] = float(error)

@@ -65,7 +65,7 @@ def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray
         r2 = 1 - mse / spread
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            "rmse": (rmse, squares / (2 * rmse)),
+            "rmse": (rmse, squares / (2 * rmse) if rmse else squares),
             "mae": mean_estimate(np.abs(error), parts),
             "r2": (r2, ((1 - r2) * apart - squares) / spread),
         }
@@ -95,7 +95,7 @@ def by_example(metric: str, columns: Columns) -> np.ndarray:
         return np.asarray(columns["label"] == columns["predicted"])
     count = len(next(iter(columns.values())))
     value, influences = ESTIMATES[metric](columns, parts_of(count, weights))
-    return np.nan_to_num(value + influences - influences.mean())
+    return value + influences - influences.mean()
 
 
 def intervals_by(estimates: Mapping[str, Estimate], confidence: float) -> dict[str, Ends]:

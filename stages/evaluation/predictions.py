@@ -14,6 +14,7 @@ from stages.errors import UserError
 from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
+from stages.features.kinds import IMAGES
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import Task
 
@@ -47,10 +48,13 @@ def read_by_example(path: Path) -> tuple[str, np.ndarray]:
     """Returns the metric by which the predictions at `path` are compared, and its values of `by_example`.
 
     Raises:
-        KeyError: where nothing is known of each example for that metric.
+        KeyError: where nothing is known of each example for that metric, or one has no finite value.
     """
     metric = (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
-    return metric, by_example(metric, read_columns(path, ("example", "file", "probabilities")))
+    values = by_example(metric, read_columns(path, ("example", "file", "probabilities")))
+    if not np.isfinite(values).all():
+        raise KeyError(f"{metric} is not finite")
+    return metric, values
 
 
 def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.ndarray]:
@@ -61,6 +65,45 @@ def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.nda
     """
     weights = {} if split.weights is None else {"weight": split.weights}
     return {**weights, task.target: np.asarray(split.targets), **task.columns(values)}
+
+
+SINGULAR = {"classes": "class", "labels": "label", "targets": "target"}
+"""One of what the names of a task are."""
+
+
+def check_finite(values: np.ndarray, split: Split, task: Task, where: str, policy: str) -> None:
+    """Refuse predictions of `split` that are not finite: no metric of them would mean anything.
+
+    Args:
+        values: what `Task.predict` returns for each example, float32 [n, width].
+        where: the data set, as the message begins.
+        policy: the network's dtype policy.
+
+    Raises:
+        UserError: names the first such example, what is predicted, and the largest number that the example has.
+    """
+    wrong = np.argwhere(~np.isfinite(values))
+    if not len(wrong):
+        return
+    row, place = map(int, wrong[0])
+    count = len(np.unique(wrong[:, 0]))
+    others = f" (and {count - 1:,} more)" if count > 1 else ""
+    what = f"{SINGULAR.get(task.named, 'answer')} {[*task.names, place][min(place, len(task.names))]}"
+    columns = {name: np.asarray(column[row : row + 1]) for name, column in split.features.items() if name != IMAGES}
+    sizes = {name: np.abs(part).max() for name, part in columns.items() if part.dtype.kind in "iuf"}
+    largest = max((name for name in sizes if sizes[name] >= 0), key=sizes.__getitem__, default="")
+    cause = f"; its largest number is {sizes[largest]:.4g}, in the column {largest}" if largest else ""
+    problem = f"{where}: {_name_of(split, row)}{others}: the network answers {values[row, place]} for {what}{cause}"
+    helps = policy in ("float16", "mixed_float16") and sizes.get(largest, 0.0) < np.finfo(np.float32).max
+    raise UserError(problem, "finite answers", "precision=float32" if helps else "")
+
+
+def _name_of(split: Split, row: int) -> str:
+    """Return how errors name an example: its file; the row in its table, from 1; or its number in the source."""
+    if split.files is not None:
+        return str(split.files[row])
+    number = int(numbers_of(split)[row])
+    return f"example {number:,}" if IMAGES in split.features else f"row {number + 1:,}"
 
 
 def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) -> None:
@@ -105,14 +148,20 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
     """Returns the metadata of the predictions in `folder`, of the run that the user names by `text`.
 
     Raises:
-        UserError: where it has no predictions, or their file is damaged.
+        UserError: where it has no predictions, their file is damaged, or one of them is not finite.
     """
     try:
-        return metadata_of(folder)
+        metadata, columns = metadata_of(folder), read_columns(folder / NAME)
     except (OSError, KeyError, pa.ArrowException) as error:
         why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
         fix = f"{SETTING}=<run>"
         raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
+    for name, column in columns.items():
+        if column.dtype.kind == "f" and len(wrong := np.argwhere(~np.isfinite(column))):
+            row, value = int(wrong[0][0]), column[tuple(wrong[0])]
+            problem = f"{SETTING}={text}: its {NAME} has {value} in row {row + 1:,}, column {name}"
+            raise UserError(problem, "a run whose predictions are finite", f"{SETTING}=<run>")
+    return metadata
 
 
 def metadata_of(folder: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -71,7 +72,9 @@ def learn_vector(column: Column) -> LearntVector:
 
     counts = sum((~np.isnan(block)).sum(axis=0) for block in blocks())
     means = sum(np.nansum(block, axis=0) for block in blocks()) / np.maximum(counts, 1)
-    stds = np.sqrt(sum(np.nansum(np.square(block - means), axis=0) for block in blocks()) / np.maximum(counts, 1))
+    with np.errstate(over="ignore"):  # `learn` refuses what is too large
+        squares = sum(np.nansum(np.square(block - means), axis=0) for block in blocks())
+    stds = np.sqrt(squares / np.maximum(counts, 1))
     some = np.asarray(column[evenly_spread(column.shape[0], rows)], np.float64).reshape(-1, width)
     is_unknown = np.isnan(some).all(axis=0)
     medians = np.where(is_unknown, means, np.nanmedian(np.where(is_unknown, 0.0, some), axis=0))
@@ -107,9 +110,14 @@ def learn(
             return texts.learn_tokens(column, settings.tokenizer, settings.length, name)
         if kind == "text":
             return texts.learn_text(column, settings.max_tokens, settings.length, name)
-        if kind == "vector":
-            return learn_vector(column)
-        return learn_vector(column).elements[0] if kind == "number" else learn_category(column)
+        if kind == "category":
+            return learn_category(column)
+        learnt = learn_vector(column)
+        if not all(math.isfinite(element.std) for element in learnt.elements):
+            problem = f"the column {features[name].facts.get('column', name)} has numbers whose squares overflow"
+            expected = "numbers below 1e150 in size in the training split"
+            raise UserError(problem, expected, declaring({str(features[name].facts.get("column", name)): "leave_out"}))
+        return learnt if kind == "vector" else learnt.elements[0]
 
     return {name: of(feature.kind, columns[name], name) for name, feature in features.items()}
 

@@ -75,11 +75,20 @@ class OwnMetric:
         return {self._sum(index): value for index, value in enumerate(state)}
 
     def score(self, sums: Mapping[str, Any]) -> float:
-        """Returns the metric of added sums."""
+        """Returns the metric of added sums; nan where it needs examples of both kinds, and has those of one.
+
+        Keras' own value is 0 or 1 there.
+        """
         import keras
         import tensorflow as tf
 
         state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
+        at_thresholds = (keras.metrics.SensitivityAtSpecificity, keras.metrics.SpecificityAtSensitivity)
+        is_ranking = isinstance(self.metric, keras.metrics.AUC) and self.metric.curve.value == "ROC"
+        if is_ranking or isinstance(self.metric, at_thresholds):
+            hits, false_hits, true_misses, misses = map(keras.ops.convert_to_numpy, state)
+            if not ((hits + misses > 0) & (false_hits + true_misses > 0)).all():
+                return float("nan")
         return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
 
 
@@ -155,6 +164,8 @@ class Task(ABC):
 
     def text(self, metric: str, value: float) -> str:
         """Returns a loss or a metric as the line of an epoch has it: errors with four digits in all."""
+        if value != value:
+            return "undefined"
         return f"{value:.4f}" if metric.endswith("loss") or self.is_higher_better(metric) else f"{value:.4g}"
 
     @abstractmethod

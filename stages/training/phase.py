@@ -19,6 +19,7 @@ from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
 from stages.errors import UserError
 from stages.evaluation.eval_step import BATCH, Scorer
+from stages.evaluation.predictions import check_finite
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
 from stages.optimization.gradients import Gradients, choose_jit
@@ -240,12 +241,23 @@ class Phase:
         callbacks.on_test_batch_begin(0)
         logs = self.score()
         if not math.isfinite(logs["loss"]):
-            raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}")
+            raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}{self._not_finite()}")
         if (invalid := first_invalid(self._scored.network.trainable_weights)) is not None:
             raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
         callbacks.on_test_batch_end(0, logs)
         callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
+
+    def _not_finite(self) -> str:
+        """Name a validation example whose answer is not finite, as one number of its may be the cause."""
+        dataset, model = self.dataset, self._scored
+        answers = self._scorer.score(dataset.val, self._batch_of_scores, predicts=True).predictions
+        assert answers is not None
+        try:
+            check_finite(answers, dataset.val, model.task, dataset.name, model.policy)
+        except UserError as error:
+            return f" ({error.problem})"
+        return ""
 
     def _own_metrics(self) -> dict[str, float]:
         """Metrics of the epoch that no callback sees."""
@@ -266,9 +278,12 @@ class Phase:
     def score(self) -> dict[str, float]:
         """Return loss and metrics of the current weights on the validation split."""
         self.present_model()
-        batch_size = min(max(self.settings.batch_size, BATCH), self._scorer.most)
-        scores = self._scorer.score(self.dataset.val, batch_size)
+        scores = self._scorer.score(self.dataset.val, self._batch_of_scores)
         return {"loss": scores.loss, **scores.metrics}
+
+    @property
+    def _batch_of_scores(self) -> int:
+        return min(max(self.settings.batch_size, BATCH), self._scorer.most)
 
     def present_model(self) -> Model:
         """Return the whole model with its current weights, on one device where servers hold it."""

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.comparison.answer import answer, choice, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.report import markdown, notes
+from pipeline.comparison.report import as_csv, markdown, notes, page
 from pipeline.comparison.rows import read_finished
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare
@@ -118,6 +119,38 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
     assert answer(faster).commands == ["python -m pipeline precision=mixed"]
     clear = compared(tmp_path / "clear", base, worse)
     assert choice(clear).startswith("best: precision=float32, chosen on val/best_loss")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_with_a_seed_that_is_not_finite_is_shown_and_left_out(tmp_path: Path, value: float) -> None:
+    """Whatever the other seeds are: the row would win, and be compared, without it."""
+    base = runs("float32", dict.fromkeys("123", 0.5), (1000, 1010, 990))
+    broken = runs("mixed", {"1": 0.1, "2": value, "3": 0.1}, (1000, 1010, 990))
+    also = runs("bfloat16", {"1": 0.4, "2": 0.41, "3": 0.42})
+    comparison = compared(tmp_path, base, broken, also)
+    _, left_out, best = comparison.rows
+    assert left_out not in (comparison.choice.best, *comparison.choice.tied, *comparison.choice.rows)
+    assert comparison.choice.best is best
+    told = "left out of the choice, as val/best_loss is not a finite number: precision=mixed (seed 2)"
+    for text in (page(comparison), "\n".join(notes(comparison)), markdown(comparison)):
+        assert told in text
+    assert "nan" in markdown(comparison)
+    assert as_csv(comparison).count("precision") == 1
+    assert "nan" in next(line for line in as_csv(comparison).splitlines() if "mixed" in line)
+
+
+def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: Path) -> None:
+    base = runs("float32", dict.fromkeys("12", 0.5))
+    broken = runs("mixed", {"1": 0.1, "2": 0.1})
+    broken[1] = replace(broken[1], metrics={"test/accuracy": np.nan})
+    found = compared(tmp_path / "row", base, broken)
+    assert not found.differences
+    assert "not compared, as test/accuracy is not a finite number: precision=mixed (seed 2)" in found.warnings
+    assert not compared(tmp_path / "base", broken, base).differences
+    slow = [replace(run, metrics={}, speed=np.nan) for run in broken]
+    speeds = compared(tmp_path / "speeds", base, slow)
+    assert speeds.rows[1] not in speeds.speeds
+    assert speeds.rows[1].speed == 0
 
 
 DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]

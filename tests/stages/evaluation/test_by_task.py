@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.errors import UserError
-from stages.evaluation.by_task import report_labels, report_numbers, report_of
+from stages.evaluation.by_task import report_labels, report_numbers
 from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
 from stages.evaluation.paired_tests import metric_difference
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.task import Task
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -94,15 +90,6 @@ def test_examples_without_a_weight_have_no_median_error() -> None:
     columns = {name: RANDOM.normal(size=(20, 1)) for name in ("target", "prediction")}
     values = report_numbers({**columns, "weight": np.zeros(20)}, ("a",), 0.95).values
     assert "median_error" not in values
-
-
-@pytest.mark.parametrize("task", [Classification(NAMES), MultiLabel(NAMES)])
-def test_probabilities_that_are_no_numbers_are_one_line(task: Task) -> None:
-    targets, predicted, probabilities = made(20)
-    probabilities[7, 1] = np.nan
-    columns = {"target": targets, "label": targets[:, 0], "predicted": predicted, "probabilities": probabilities}
-    with pytest.raises(UserError, match=r"answers to 1 of 20 test examples are no numbers.*precision=float32"):
-        report_of(task, columns, 0.95, 15)
 
 
 def test_influences_are_derivatives_by_the_weight() -> None:

@@ -1,0 +1,200 @@
+"""Predictions that are not finite end an evaluation; nothing puts a number in the place of one, or finds it good."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.callbacks import BestWeights, Callbacks
+from stages.data.split import Split
+from stages.errors import UserError
+from stages.evaluate import evaluate
+from stages.evaluation.against import compare_with
+from stages.evaluation.by_column import importance_of
+from stages.evaluation.estimates import ESTIMATES, by_example
+from stages.evaluation.predictions import NAME, check_finite, check_other, read_by_example, read_columns
+from stages.inspect import statistics
+from stages.normalize import normalize
+from stages.results import Dataset, Trained
+from stages.settings.data import NormalizeSettings
+from stages.settings.model import MlpSettings
+from stages.settings.results import EvaluateSettings
+from stages.tasks.classification import Classification
+from stages.tasks.multi_label import MultiLabel
+from stages.tasks.regression import Regression
+from stages.tasks.task import OwnMetric, Task
+from stages.train import train
+from tests.stages.evaluation import made
+from tests.stages.evaluation.test_own_task import Counts
+from tests.stages.experiments import built_of, one_device, settings, table_of
+
+ROWS = 300
+HUGE = 290
+"""The row of the test split with a number that float32 cannot hold."""
+
+
+def with_huge_number(folder: Path, row: int, value: float = 1e300) -> Dataset:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": random.normal(size=ROWS), "age": random.normal(size=ROWS)})
+    frame["price"] = frame["size"] + random.normal(size=ROWS)
+    frame["split"] = ["train"] * 200 + ["val"] * 40 + ["test"] * 60
+    frame.loc[row, "size"] = value
+    return normalize(table_of(folder, frame, target="price", split_column="split"), NormalizeSettings())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return with_huge_number(tmp_path_factory.mktemp("table"), HUGE)
+
+
+def test_a_number_that_no_network_holds_ends_the_evaluation_with_its_row(data: Dataset, tmp_path: Path) -> None:
+    model = built_of(MlpSettings(hidden=[4]), data, one_device())
+    told = rf"row {HUGE + 1}: the network answers nan for target price; its largest number is 1e\+300, in the column si"
+    with pytest.raises(UserError, match=told):
+        evaluate(Trained(model, (), 1, 0), data, one_device(), EvaluateSettings(), tmp_path)
+    assert not (tmp_path / NAME).exists()
+
+
+def test_a_number_that_no_network_holds_is_named_in_validation_and_in_training(tmp_path: Path) -> None:
+    where = one_device()
+    validated = with_huge_number(tmp_path, 210)
+    model = built_of(MlpSettings(hidden=[4]), validated, where)
+    with pytest.raises(
+        UserError, match=r"validation loss is nan \(\S+ row 211: the network answers nan for target price"
+    ):
+        train(model, validated, where, settings(epochs=1))
+    with pytest.raises(UserError, match=r"the column size has numbers whose squares overflow.*size: leave_out"):
+        with_huge_number(tmp_path, 10)
+    assert statistics(with_huge_number(tmp_path, 10, 1e100)).giving_away == {}  # more than a tree of scikit-learn takes
+
+
+def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(data: Dataset) -> None:
+    """As `importance_of` sees the whole test split, the answers are not finite without a permutation, either."""
+    model = built_of(MlpSettings(hidden=[4]), data, one_device())
+    found = importance_of(model, data, 0.95)
+    assert [row[1:] for row in found.rows[1:]] == [("", "", "")] * 2
+    assert "Blank" in found.note
+
+
+TASKS: dict[str, tuple[Task, int, str]] = {
+    "classes": (Classification(("cat", "dog")), 1, "class dog"),
+    "single logit": (Classification(("cat", "dog")).with_single_logit(), 0, "class cat"),
+    "labels": (MultiLabel(("hot", "wet")), 1, "label wet"),
+    "numbers": (Regression(("price", "rent"), (0.0,) * 2, (1.0,) * 2), 0, "target price"),
+    "own task": (Counts(("a", "b")), 1, "target b"),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_every_task_names_the_example_and_what_is_predicted(name: str, value: float) -> None:
+    task, place, what = TASKS[name]
+    values = np.zeros((5, task.width), np.float32)
+    targets = np.zeros(5, np.int32)
+    split = Split({"a": np.arange(5.0), "b": np.array(list("vwxyz"), object)}, targets, numbers=np.arange(10, 15))
+    check_finite(values, split, task, "t.csv", "float32")
+    values[3, place] = value
+    told = rf"^t.csv: row 14: the network answers {value} for {what}; its largest number is 3, in the column a\. "
+    with pytest.raises(UserError, match=told + "Expected finite answers$"):
+        check_finite(values, split, task, "t.csv", "mixed_bfloat16")
+    values[4] = value
+    with pytest.raises(UserError, match=r"row 14 \(and 1 more\).* Try: precision=float32$"):
+        check_finite(values, split, task, "t.csv", "mixed_float16")
+    images = Split.of_images(np.zeros((5, 1, 1, 1), np.uint8), targets)
+    with pytest.raises(UserError, match=r"digits: example 3 .and 1 more.: the network answers"):
+        check_finite(values, images, task, "digits", "float32")
+    with pytest.raises(UserError, match=rf"photos: d\.png .* for {what}\. Expected"):
+        check_finite(values, replace(images, files=[f"{name}.png" for name in "abcde"]), task, "photos", "float32")
+
+
+def test_no_metric_of_predictions_replaces_what_is_not_finite() -> None:
+    target = np.random.default_rng(1).normal(size=(50, 1))
+    for metric in ("rmse", "mae", "r2"):
+        for value in (np.nan, np.inf):
+            answers = target + 1
+            answers[7] = value
+            with np.errstate(invalid="ignore"):
+                assert not np.isfinite(by_example(metric, {"target": target, "prediction": answers})).all()
+        exact = by_example(metric, {"target": target, "prediction": target})
+        assert exact == pytest.approx(
+            np.full(50, ESTIMATES[metric]({"target": target, "prediction": target}, np.ones(50))[0])
+        )
+
+
+def test_predictions_of_another_run_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    """Files of earlier versions may have some."""
+    target = np.arange(40.0)
+    values = target + 1
+    made.write_numbers(tmp_path, target, values)
+    assert check_other(tmp_path, "abc")["metric"] == "rmse"
+    assert read_by_example(tmp_path / NAME)[1].mean() == pytest.approx(1)
+    values[5] = np.inf
+    path = made.write_numbers(tmp_path, target, values)
+    with pytest.raises(UserError, match=r"against=abc: its predictions.parquet has inf in row 6, column prediction"):
+        check_other(tmp_path, "abc")
+    with pytest.raises(KeyError, match="not finite"), np.errstate(invalid="ignore"):
+        read_by_example(path)
+    ours = {**read_columns(path), "prediction": (target + 1)[:, None]}
+    with np.errstate(invalid="ignore"):
+        assert not compare_with(ours, Regression(("price",)), tmp_path, 0.95).found.is_better
+
+
+class Network(keras.Model):
+    """Weights that say in which epoch they were read."""
+
+    epoch = 0
+
+    def get_weights(self) -> list[np.ndarray]:
+        return [np.array(self.epoch)]
+
+
+def after(values: list[float], *callbacks: keras.callbacks.Callback, metric: str = "val_auc") -> Network:
+    """Returns the network after epochs with these values, or those until a callback stops."""
+    network, every = Network(), Callbacks(callbacks)
+    network.stop_training = False
+    every.set_model(network)
+    every.on_train_begin()
+    for epoch, value in enumerate(values):
+        network.epoch = epoch + 1
+        every.on_epoch_end(epoch, {metric: value})
+        if network.stop_training:
+            break
+    return network
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [([np.nan, 0.5, np.nan, 0.7, 0.6], 4), ([0.5, np.inf, 0.4], 1), ([np.inf, 0.5, 0.6], 3), ([np.nan, np.nan], 2)],
+)
+def test_the_best_epoch_has_a_finite_value(values: list[float], best: int) -> None:
+    kept = BestWeights("val_auc", is_higher_better=True)
+    after(values, kept)
+    assert (kept.best_epoch, kept.weights) == (best, [np.array(best)])
+    lower = BestWeights("val_auc", is_higher_better=False)
+    after([-value for value in values], lower)
+    assert lower.best_epoch == best
+
+
+@pytest.mark.parametrize("first", [np.nan, np.inf])
+def test_early_stopping_goes_on_after_a_value_that_is_not_finite(first: float) -> None:
+    stopping = keras.callbacks.EarlyStopping("val_auc", patience=2, mode="max")
+    assert after([first, 0.1, 0.2, 0.3, 0.4, 0.3, 0.3, 0.3], stopping).epoch == 7
+    assert after([0.5, np.nan, np.nan, 0.6, 0.7], stopping).epoch == 3
+
+
+@pytest.mark.parametrize(
+    "metric", [keras.metrics.AUC(), keras.metrics.SensitivityAtSpecificity(0.5), keras.metrics.AUC(multi_label=True)]
+)
+def test_a_metric_that_needs_two_classes_is_undefined_of_one(metric: Any) -> None:
+    own = OwnMetric(metric)
+    answers = np.linspace(0.1, 0.9, 8, dtype=np.float32)[:, None]
+    for targets in (np.zeros((8, 1), np.float32), np.ones((8, 1), np.float32)):
+        assert np.isnan(own.score(own.add(targets, answers, np.ones(8, np.float32))))
+    both = (answers > 0.5).astype(np.float32)
+    assert own.score(own.add(both, answers, np.ones(8, np.float32))) == pytest.approx(1)
+    assert np.isnan(own.score(own.add(both, answers, 1 - both[:, 0])))  # the weighed examples are of one class
+    assert Regression(("a",)).text("auc", np.nan) == "undefined"
