@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,12 +206,20 @@ class Composer:
 
         OmegaConf.register_new_resolver("hydra", resolve, replace=True)
         document: DictConfig = pickle.loads(saved)
-        for override in overrides:
-            if not self._chooses(override):
-                _refuse_alias(document, override)
-                _apply(document, override)
-        typed = tuple(override.key_or_group for override in overrides if override.key_or_group not in self._inherited)
-        return Composed(document, choices, lines, typed, self._config_dirs)
+        values = [override for override in overrides if not self._chooses(override)]
+        for override in values:
+            _refuse_alias(document, override)
+            _apply(document, override)
+        typed = [override for override in overrides if override.key_or_group not in self._inherited]
+        if self._inherited:
+            own: DictConfig = pickle.loads(saved)
+            for override in values:
+                with suppress(UserError):  # it may need an inherited one
+                    if override in typed:
+                        _apply(own, override)
+            _refuse_other_targets(document, own)
+        names = tuple(override.key_or_group for override in typed)
+        return Composed(document, choices, lines, names, self._config_dirs)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, Mapping[str, str]]:
         """Return the configuration under `options`, pickled, and the option of each group.
@@ -229,6 +238,29 @@ class Composer:
                 OmegaConf.set_struct(node, False)
         choices: Any = found.overrides.known_choices
         return pickle.dumps(document), choices
+
+
+def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
+    """Refuse a `_target_` in `document` that is not in `own`, which has no values of another run."""
+    if others := _targets(document) - _targets(own):
+        problem = f"another run's settings name {', '.join(sorted(others))}"
+        raise UserError(problem, "a _target_ that this command or an option's file names", "<setting>._target_=…")
+
+
+def _targets(document: DictConfig) -> set[str]:
+    """Return every `_target_` in a configuration, resolved."""
+    found: set[str] = set()
+    pending: list[Any] = [document]
+    while pending:
+        node = pending.pop()
+        for key in node if isinstance(node, DictConfig) else range(len(node)):
+            with suppress(OmegaConfBaseException):  # a missing value names nothing
+                part = node[key]
+                if key == "_target_":
+                    found.add(str(part))
+                elif OmegaConf.is_config(part):
+                    pending.append(part)
+    return found
 
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:

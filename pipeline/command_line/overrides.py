@@ -69,6 +69,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         if override.is_sweep_override():
             _check_values(override, options, sweep)
         value = override.value()
+        _refuse_outside(override, options)
         if key not in options.defaults or isinstance(value, dict):
             effective.append(override)
         elif not isinstance(value, (str, list)) and not override.is_sweep_override():
@@ -79,6 +80,16 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         else:
             effective.append(override)
     return tuple(effective)
+
+
+def _refuse_outside(override: Override, options: Options) -> None:
+    """Refuse an option whose path leads out of the folders of options: Hydra would read any file as one."""
+    group, value = override.key_or_group.split("/")[0], override.value()
+    is_swept = override.is_sweep_override() and not override.is_interval_sweep()
+    values: Any = override.sweep_string_iterator() if is_swept else value if isinstance(value, list) else [value]
+    for option in map(str, values if group in options.groups else ()):
+        if ".." in option.split("/"):
+            raise unknown_option(group, option, options.groups[group])
 
 
 def is_of_sweep(override: Override) -> bool:

@@ -263,7 +263,7 @@ def _both(run: Summary, experiment: Experiment, ignored: Sequence[str]) -> tuple
 
     And but those of a command that an older version had, such as `max_jobs`.
     """
-    before = relevant_settings(OmegaConf.to_container(read_config(Path(run.folder))), ignored)
+    before = relevant_settings(OmegaConf.to_container(read_config(Path(run.folder)), resolve=True), ignored)
     before = {name: value for name, value in before.items() if "." in name or name in experiment.document}
     return before, settings_of(experiment, tuple(ignored))
 

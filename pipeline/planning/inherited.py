@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
-from pipeline.command_line.overrides import quoted
+from pipeline.command_line.overrides import parsed, quoted
 from pipeline.config.errors import explained
-from pipeline.config.names import split_override
+from pipeline.config.names import flatten, split_override
 from pipeline.paths import outputs_folder
 from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
@@ -26,6 +26,9 @@ _NOT_INHERITED = {
     "run": (*_OF_ONE_RUN, "export.register", "export.alias", "export.promote_if"),
 }
 """Settings that a command does not take over: what the other run began with, where it is, and its registration."""
+
+_REACH_OUT = ("cluster.address", "cluster.hosts", "cluster.options")
+"""Settings by which other machines send code to this one, or by which a shell gets commands."""
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
@@ -74,13 +77,34 @@ def _setting(arguments: Arguments, name: str) -> Any:
 
 
 def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, str]) -> None:
-    """Refuse overrides that must be typed again: they name code, and the folder may be another's, or had a secret."""
-    words = [text for text in overrides if "_target_" in text]
+    """Refuse overrides that must be typed again, as the folder may be another's: more than data, or with a secret."""
+    words = [text for text in overrides if MASK not in text and _is_more_than_data(text)]
     secret = [_key(text) for text in overrides if MASK in text]
     words += [f"{key}=<as before>" for key in secret if key.partition(".")[0] not in typed]
     if words:
-        problem = f"{option} had {', '.join(map(_key, words))} with a secret in it or code, which is not taken over"
+        named = ", ".join(map(_key, words))
+        problem = (
+            f"{option} had {named} with a secret in it, an address, an interpolation or code, which is not taken over"
+        )
         raise UserError(problem, "these settings once more", f"{option} {' '.join(map(shlex.quote, words))}")
+
+
+def _is_more_than_data(override: str) -> bool:
+    """Return whether an override could run code: it names some, has an interpolation, or reaches another machine.
+
+    Hydra's grammar unquotes keys and values, so both the text and its parsed form are searched.
+    """
+    if "_target_" in override or "${" in override:
+        return True
+    for one in parsed([override]):
+        value = {one.key_or_group: one.value()}
+        if any(part in str(value) for part in ("_target_", "${")):
+            return True
+        for name, text in flatten(value):
+            is_of_cluster = f"{name}.".startswith("cluster.") and not str(text).isprintable()
+            if is_of_cluster or any(f"{name}.".startswith(f"{setting}.") for setting in _REACH_OUT):
+                return True
+    return False
 
 
 def _key(override: str) -> str:

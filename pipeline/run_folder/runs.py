@@ -1,10 +1,12 @@
 """Runs on disk: all of them, the one that a user means, the last of an experiment, and the metrics of their epochs."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -37,10 +39,22 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
 
 
 def read_config(folder: Path) -> DictConfig:
-    """Return the whole configuration of the run in `folder`, without secrets."""
-    document = OmegaConf.load(folder / CONFIG)
+    """Return the whole configuration of the run in `folder`, without secrets.
+
+    It was recorded with its interpolations resolved, so what looks like one is text: the folder may be another's.
+    """
+    document = OmegaConf.create(_literal(OmegaConf.to_container(OmegaConf.load(folder / CONFIG))))
     assert isinstance(document, DictConfig)
     return document
+
+
+def _literal(value: Any) -> Any:
+    """Return `value` with its texts escaped, so that OmegaConf resolves nothing in them."""
+    if isinstance(value, dict):
+        return {key: _literal(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_literal(part) for part in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def has_finished(folder: Path) -> bool:

@@ -65,7 +65,15 @@ class Axis:
         return f"{whole}{values.low!r} to {values.high!r}{step}{', by the logarithm' if values.log else ''}"
 
     def line(self, value: Any) -> str:
-        """Return the override that sets a value which Optuna has drawn."""
+        """Return the override that sets a value which Optuna has drawn.
+
+        Raises:
+            UserError: for any other value, as the file of a study may be another's.
+        """
+        is_listed = isinstance(self.drawn_from, CategoricalDistribution)
+        is_drawn = value in (self.grid or ()) if is_listed else re.fullmatch(r"[-+.\de]+", str(value))
+        if not is_drawn:
+            raise UserError(f"the study has {self.key}={value!r}", f"one of {self.text}", "resume=never")
         return f"{self.key}={value}"
 
 
@@ -165,7 +173,7 @@ class Plan:
 
     def lines(self, trial: FrozenTrial) -> tuple[str, ...]:
         """Return the overrides that make a trial."""
-        return tuple(axis.line(trial.params[axis.key]) for axis in self.axes)
+        return tuple(axis.line(trial.params.get(axis.key)) for axis in self.axes)
 
     @property
     def points(self) -> int | None:

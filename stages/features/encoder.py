@@ -320,5 +320,5 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         columns = {name: split.features[own[name]] for name in features}
         return replace(split, features=columns, made_of=None)  # the same examples
 
-    encoder = keras.models.load_model(saved / f"{NAME}.keras")
+    encoder = keras.models.load_model(saved / f"{NAME}.keras", safe_mode=True)
     return with_encoder(dataset.with_each_split(renamed, features=features), encoder, features, cache, reporter)

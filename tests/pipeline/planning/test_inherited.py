@@ -1,18 +1,27 @@
 """A folder from somebody else brings settings, and no code."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from pipeline.clean import main as clean
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
+from pipeline.compare import main as compare
+from pipeline.diff import main as diff
+from pipeline.paths import CONF
 from pipeline.planning.inherited import inherit_overrides
+from pipeline.run_folder.runs import read_config
 from pipeline.run_folder.summary import Summary
+from pipeline.runs import main as runs_command
+from pipeline.sync import main as sync
 from pipeline.tracking.store import Store
 from stages.errors import UserError
-from tests.pipeline.experiments import Patch, write_files, write_run
+from tests.pipeline.experiments import Patch, Printed, write_files, write_run
 
 HARMLESS = [
     "train.epochs=7", "strategy=mirrored", "tracking.tags.team=x", "~pipeline.inspect", "++train.batch_size=2",
@@ -22,8 +31,14 @@ HARMLESS = [
 ASKED = (
     "model.network._target_=os.system", "+train.callbacks=[{_target_: evil.Watch}]",
     "+a.b.c=[[{x: [{_target_: subprocess.run}]}]]", "data._target_=${tracking.tags.x}",
-    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'",
+    "+model.network='${oc.decode:\"{_target_: evil.net}\"}'", "optimizer='${oc.decode:adam}'",
+    "tracking.tags.x=${oc.env:HOME}", "data.dir=[a,'${oc.env:HOME}']", "train={epochs: ['${seed}']}",
+    "tracking.note='a \\' ${marker:x}'", "cluster.address=evil:1", "cluster={hosts: [a:1]}",
+    "+cluster.options.wrap=x",
 )  # fmt: skip
+
+OUTSIDE = ("model={}", "optimizer={}", "+experiment={}", "model=./{}")
+"""Options that are paths."""
 
 NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hydra.job.chdir=true", "a b=1", "")
 
@@ -82,6 +97,63 @@ def test_code_is_typed_again(override: str, tmp_path: Path) -> None:
     assert taken_over(typed)[1:] == [override, "train.epochs=7"]
     key = override.lstrip("+").partition("=")[0]
     assert override not in taken_over([f"resume={place}", f"{key}=x"])
+
+
+def test_a_second_line_for_the_script_of_a_cluster_is_typed_again(tmp_path: Path) -> None:
+    place = foreign(tmp_path, "cluster=slurm", "cluster.account=team", "cluster.partition='a\nevil'")
+    with pytest.raises(UserError, match=r"had cluster\.partition with"):
+        taken_over([f"resume={place}"])
+
+
+@pytest.mark.parametrize("option", ["resume", "fork", "run"])
+def test_a_file_outside_of_the_folders_of_options_is_no_option(option: str, tmp_path: Path) -> None:
+    """As Hydra would read `model=../../somewhere/file`, a file of the received folder among them."""
+    write_files(tmp_path, {"evil.yaml": "network: {_target_: os.system}\n"})
+    outside = os.path.relpath(tmp_path / "evil", CONF / "model")
+    for number, override in enumerate(text.format(outside) for text in OUTSIDE):
+        run = write_run(tmp_path / str(number), "KILLED", overrides=[override])
+        with pytest.raises(UserError, match="unknown option"):
+            Composer(inherit_overrides(read_arguments([f"{option}={run}"]))).one()
+
+
+def test_targets_are_compared_after_resolution(tmp_path: Path) -> None:
+    """A file of the user's own may put a `_target_` together; another run's values cannot change what it names."""
+    write_files(
+        tmp_path,
+        {
+            "experiment/mine.yaml": """\
+# @package _global_
+model: {network: {_target_: "stages.networks.cnn.${tracking.tags.which}"}}
+tracking: {tags: {which: cnn}}
+"""
+        },
+    )
+    words = [f"--config-dir={tmp_path}", "experiment=mine"]
+    run = write_run(tmp_path / "run", "KILLED", overrides=["tracking.tags.which=resnet", "seed=3"])
+    with pytest.raises(UserError, match=r"name stages\.networks\.cnn\.resnet"):
+        Composer(inherit_overrides(read_arguments([f"fork={run}", *words]))).one()
+    composer = Composer(inherit_overrides(read_arguments([f"fork={run}", *words, "tracking.tags.which=resnet"])))
+    assert composer.one().document.seed == 3
+
+
+def test_nothing_in_a_folder_is_resolved(tmp_path: Path, capsys: Printed) -> None:
+    """Each text of a run's files is an interpolation that would leave a mark."""
+    marks: list[str] = []
+    OmegaConf.register_new_resolver("mark", lambda: marks.append("x"), replace=True)
+    mark = "${mark:}"
+    for name in ("a", "b"):
+        place = tmp_path / "runs" / "made" / name
+        write_run(place, overrides=[f"train.epochs={mark}"], precision=mark, error=mark, exported={mark: mark})
+        write_files(place, {"config.yaml": f"x: '{mark}'\nnested: [{{y: '{mark} and more'}}]\n"})
+    runs = [str(tmp_path / "runs" / "made" / name) for name in "ab"]
+    for command, words in ((runs_command, []), (compare, runs), (diff, runs), (clean, []), (sync, runs)):
+        command([f"outputs={tmp_path}", *words])
+    for option in ("fork", "resume", "run"):
+        with pytest.raises(UserError, match="not taken over"):
+            taken_over([f"{option}={runs[0]}", f"outputs={tmp_path}"])
+    config = read_config(Path(runs[0]))
+    assert (config.x, config.nested[0].y) == (mark, f"{mark} and more")
+    assert not marks
 
 
 @pytest.mark.parametrize("override", NEVER)

@@ -1,5 +1,6 @@
 """Studies: which trials come, and that an interrupted one goes on as if it had not been."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pipeline.config.schemas import SearchSettings
 from pipeline.planning.job import PrunedError
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw
+from stages.errors import UserError
 from tests import commands
 
 pytestmark = pytest.mark.slow
@@ -41,6 +43,13 @@ def run(study: Study, at_most: int = 10**6) -> list[FrozenTrial]:
             break
         study.tell(trial, [loss(trial)])
     return study.trials()
+
+
+@pytest.mark.parametrize(("axis", "value"), [*itertools.product(SPACE, ("${x:}", "1]", None)), (SPACE[1], "d")])
+def test_a_value_that_the_space_does_not_have_is_refused(axis: Axis, value: Any) -> None:
+    """As the file of a study may be another's."""
+    with pytest.raises(UserError, match="the study has"):
+        axis.line(value)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "nsga2"])
