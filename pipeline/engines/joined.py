@@ -34,6 +34,9 @@ LOG_SECONDS = 10.0
 CALL_SECONDS = 2.0
 """Longest wait for a connection, and for the greeting on it."""
 
+TAKEN = b"taken"
+"""What the chief says to a second process of the same member."""
+
 MOST_NAMED = 8
 """Missing members that a line names."""
 
@@ -59,6 +62,7 @@ class Joined(Engine):
         if strategy is not None and strategy.members():
             task = self.task(strategy)
             check_members(task, strategy)
+            _listener(task, 0).close()  # before anything starts: a second process of this member stops here
             task = replace(task, meet=partial(wait_for_members, task, self.settings.timeout_seconds))
             os.environ["TF_CONFIG"] = task.tf_config
         if owns_process():
@@ -182,7 +186,11 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
                 yield {name: address for name, address in others.items() if name not in here}
                 continue
             line = lines.enter_context(listener.accept()[0])
-            if (name := _caller(line)) in others:
+            name = _caller(line)
+            if name in here and not select.select([here[name]], [], [], 0)[0]:  # readable if that member has left
+                with suppress(OSError):
+                    line.sendall(TAKEN)
+            elif name in others:
                 here[name] = line
         for line in here.values():
             with suppress(OSError):
@@ -194,16 +202,27 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
 
 
 def _call_chief(task: Task) -> Generator[Mapping[str, str], None, None]:
-    """Call the chief; yield it as missing until it says that all have come."""
+    """Call the chief; yield it as missing until it says that all have come.
+
+    The port of this member stays in use for the whole wait, so that a second process of the same member is refused.
+    """
     name = f"{task.chief} 0"
     address = task.addresses()[name]
+    with _listener(task, 0):
+        yield from _calls(task, name, address)
+
+
+def _calls(task: Task, name: str, address: str) -> Generator[Mapping[str, str], None, None]:
     while True:
         with suppress(OSError), socket.create_connection(split_address(address), CALL_SECONDS) as line:
             line.sendall(f"{task.job} {task.index}".encode())
             line.settimeout(POLL_SECONDS)
             while True:
                 with suppress(TimeoutError):
-                    if line.recv(100):  # `all`, or what TensorFlow's server says
+                    if answer := line.recv(100):  # `all`, or what TensorFlow's server says
+                        if answer == TAKEN:
+                            problem = f"another process is {task.name} of this cluster"
+                            raise UserError(problem, "one process for each member", "cluster.index=<another>")
                         return
                     break  # the chief has left
                 yield {f"member that {name} waits for": address}
@@ -218,8 +237,9 @@ def _listener(task: Task, backlog: int) -> socket.socket:
     try:
         return socket.create_server(("", port), family=family, backlog=backlog + 16, dualstack_ipv6=is_dual)
     except OSError as error:
-        problem = f"the port {port} of {task.name}, which is this process, cannot be listened at ({error.strerror})"
-        raise UserError(problem, "a port that no other process has, above 1023") from error
+        why = os.strerror(error.errno or 0)  # its own text repeats the address
+        problem = f"{task.name}, which is this process, cannot listen at its port {port} ({why})"
+        raise UserError(problem, "one process for each member, and a port above 1023 that no other uses") from error
 
 
 def _caller(line: socket.socket) -> str:

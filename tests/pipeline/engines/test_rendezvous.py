@@ -70,7 +70,20 @@ def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.M
 def test_a_chief_whose_port_is_taken_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         [error] = waiting([Task("worker", 0, {"worker": [f"127.0.0.1:{other.getsockname()[1]}", "b:1"]})])
-    assert re.search(r"the port \d+ of worker-0, which is this process, cannot be listened at", str(error))
+    assert re.search(
+        r"worker-0, which is this process, cannot listen at its port \d+ \(Address already in use\)", str(error)
+    )
+
+
+def test_a_second_process_of_a_member_is_refused_at_once_and_the_others_meet() -> None:
+    """On the same machine by its port; on another one, here at another port, by the chief."""
+    chief, first, last = local_tasks(MultiWorkerSettings(deterministic=False, workers=3).members())
+    moved = Task("worker", 1, {"worker": [chief.address, "127.0.0.1:0", last.address]})
+    moved.cluster["worker"][1] = local_tasks({"worker": 1})[0].address
+    here, elsewhere = waiting([chief, first, first, moved, last])[2:4]
+    assert re.search(r"worker-1, which is this process, cannot listen at its port \d+", str(here))
+    assert "another process is worker-1 of this cluster" in str(elsewhere)
+    assert waiting([chief, first, last]) == [None] * 3
 
 
 def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
