@@ -1,13 +1,16 @@
 """Settings of the `model` stage: the network, and the precision it computes in."""
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from omegaconf import II, MISSING
 
 from stages.errors import UserError
-from stages.settings.places import is_file_or_folder, resolved
+from stages.settings.places import is_file_or_folder, is_folder, regular_file, resolved
 from stages.settings.ranges import choice, number, option
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
@@ -191,10 +194,28 @@ class ModelSettings:
                 "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
                 f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
             )
-        is_file = self.weights not in ("none", "imagenet") and not self.is_tracked
-        if is_file and not is_file_or_folder(self.weights):
-            raise UserError(
-                f"{path}.weights={self.weights} is no file",
-                "none, imagenet, a file (.h5, .weights.h5), a SavedModel, runs:/<run id>, models:/<name>/<version>",
-                f"{path}.weights=<a file>",
-            )
+        if self.weights not in ("none", "imagenet") and not self.is_tracked:
+            _check_weights(f"{path}.weights", self.weights)
+
+
+SIGNATURES = {".h5": b"\x89HDF", ".keras": b"PK"}
+"""How a file of weights begins, by its ending."""
+
+
+def _check_weights(setting: str, text: str) -> None:
+    """Refuse a path without weights before TensorFlow starts; for the folder of a run, name the weights in it."""
+    path = Path(resolved(text))
+    if not is_folder(text):
+        with suppress(OSError):
+            signature = SIGNATURES.get(path.suffix)
+            if signature is not None and regular_file(path).open("rb").read(len(signature)) == signature:
+                return
+    elif any(is_file_or_folder(f"{path}/{name}") for name in ("saved_model.pb", "tf2model/saved_model.pb")):
+        return
+    inside = [f"{text}/{name}" for name in ("export/saved_model", "checkpoints/best.weights.h5")]
+    found = [name for name in inside if is_file_or_folder(name) and re.fullmatch(r"[\w./~+-]+", name)]
+    raise UserError(
+        f"{setting}={text} has no weights",
+        "none, imagenet, a file (.h5, .weights.h5, .keras), a SavedModel, runs:/<run id>, models:/<name>/<version>",
+        f"{setting}={(found or ['<a file>'])[0]}",
+    )

@@ -1,5 +1,6 @@
 """From a tracked run to another: its weights, the backbone frozen and then fine-tuned, in one record."""
 
+import os
 from pathlib import Path
 
 import keras
@@ -11,7 +12,7 @@ from stages.checkpoints.saved import DIGESTS
 from stages.checkpoints.saved import TRAINED as SAVED
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
-from tests.pipeline.experiments import TRAINED, ran
+from tests.pipeline.experiments import TRAINED, assert_refused, ran
 from tests.stages.transfer.small import with_backbone
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,19 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     assert all(same[2:6])  # BatchNorm was trained neither with the head nor later
     assert not any(same[12:])
     assert np.isin(first[DIGESTS], second[DIGESTS]).all()  # a later evaluation sees them, without those weights
+
+
+def test_a_path_without_weights_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """For a run's folder, the message names the weights in it."""
+    for name, content in {"empty.h5": b"", "text.weights.h5": b"weights", "page.keras": b"<html>"}.items():
+        (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "pipe.h5")
+    (tmp_path / "run" / "export" / "saved_model").mkdir(parents=True)
+    (tmp_path / "run" / "export" / "saved_model" / "saved_model.pb").touch()
+    for name in ("", "empty.h5", "text.weights.h5", "page.keras", "pipe.h5"):
+        assert_refused([f"model.weights={tmp_path / name}"], "has no weights")
+    error = assert_refused([f"model.weights={tmp_path / 'run'}"], "has no weights")
+    assert error.fix == f"model.weights={tmp_path}/run/export/saved_model"
 
 
 @pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3"])
