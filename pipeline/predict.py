@@ -4,11 +4,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipeline import serving
 from pipeline.command_line.command import Command, run_command
+from pipeline.run_folder.lock import output_locked
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
@@ -31,6 +33,11 @@ def _predict(options: argparse.Namespace) -> int:
         raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
+    with output_locked(options.output) if options.output is not None else nullcontext():
+        return _answer(options)
+
+
+def _answer(options: argparse.Namespace) -> int:
     loaded = serving.load(serving.saved_model(options.model, options.tracking_uri, options.outputs))
     files = list(_files(options.files, serving.suffixes_of(loaded)))
     drift = serving.drift_of(loaded)

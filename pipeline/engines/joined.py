@@ -35,7 +35,7 @@ CALL_SECONDS = 2.0
 """Longest wait for a connection, and for the greeting on it."""
 
 TAKEN = b"taken"
-"""What the chief says to a second process of the same member."""
+"""The answer of the chief to a second process of the same member."""
 
 MOST_NAMED = 8
 """Missing members that a line names."""

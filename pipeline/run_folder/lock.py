@@ -1,4 +1,4 @@
-"""Locks of run folders, by which only one process works in each."""
+"""Locks of run folders and of files to write, by which only one process works on each."""
 
 import fcntl
 import os
@@ -46,6 +46,29 @@ def locked(folder: Path, patience: float | None = None, shared: bool = False) ->
         if not until(lambda: _is_taken(file, shared), PATIENCE_SECONDS if patience is None else patience):
             raise LockedError(folder)
         yield file
+
+
+@contextmanager
+def output_locked(path: Path) -> Iterator[None]:
+    """Lock the file `path`, which this process will write, for other processes that would write it, too.
+
+    Raises:
+        UserError: if another process writes it, or its folder cannot be written.
+    """
+    lock = path.with_name(f".{path.name}{LOCK}")
+    try:
+        file = lock.open("a")
+    except OSError as error:
+        raise UserError(
+            f"--output={path} cannot be written ({error.strerror})", "a file in a folder of yours"
+        ) from error
+    with file:
+        if not _is_taken(file, shared=False) or not lock.exists():  # the second: removed by the process before
+            raise UserError(f"another process writes {path}", "another file, or to wait for its end")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def share(lock: IO[str]) -> None:

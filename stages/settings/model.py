@@ -199,7 +199,7 @@ class ModelSettings:
 
 
 SIGNATURES = {".h5": b"\x89HDF", ".keras": b"PK"}
-"""How a file of weights begins, by its ending."""
+"""First bytes of a file of weights, by its ending."""
 
 
 def _check_weights(setting: str, text: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import predict
+from pipeline.run_folder.lock import output_locked
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import write_run
@@ -62,6 +63,22 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     assert predict.main([*(word.format(run=run, image=image) for word in words), f"--outputs={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other one is refused before it loads the model. A lock that a killed process left does not count."""
+    output = tmp_path / "answers.csv"
+    words = [str(run), "x.csv", f"--output={output}"]
+    with output_locked(output):
+        assert predict.main(words) == 2
+        assert capsys.readouterr().err.startswith(f"error: another process writes {output}. ")
+    (tmp_path / ".answers.csv.lock").touch()
+    for _ in range(2):
+        with output_locked(output):
+            pass
+        assert not list(tmp_path.iterdir())
+    assert predict.main([str(run), "x.csv", f"--output={tmp_path}/none/answers.csv"]) == 2
+    assert "answers.csv cannot be written (No such file or directory)" in capsys.readouterr().err
 
 
 def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
