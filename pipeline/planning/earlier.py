@@ -83,7 +83,7 @@ def resolve(job: Job, console: Console) -> Job:
             folder = shorter(Path(previous.folder))
             console.log(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
         elif job.folder is None:
-            _show("resuming", previous, console)
+            _show("resuming", previous, console, "" if _has_trained(previous) else FROM_SCRATCH)
         return job.resuming(previous)
     forked = forked_run(experiment)
     if forked is not None:
@@ -92,8 +92,18 @@ def resolve(job: Job, console: Console) -> Job:
     return job
 
 
-def _show(doing: str, run: Summary, console: Console) -> None:
-    console.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status})")
+FROM_SCRATCH = ", from epoch 1: no checkpoint had been written"
+
+
+def _has_trained(run: Summary) -> bool:
+    """Return whether a run has trained, or has a checkpoint from which its training goes on."""
+    trained = run.stages.get(TRAIN)
+    is_over = trained is not None and trained.status in ("ran", "reused")
+    return is_over or can_start(Path(run.folder) / "checkpoints")
+
+
+def _show(doing: str, run: Summary, console: Console, where: str = "") -> None:
+    console.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status}){where}")
     if run.overrides:
         console.log(f"its overrides: {' '.join(run.overrides)}")
 

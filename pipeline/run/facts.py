@@ -169,6 +169,14 @@ def _scores(summary: Summary, prefix: str) -> str:
     return ", ".join(texts)
 
 
+TAKE_WEIGHTS = {"evaluate": "test", "export": "export"}
+"""Stages that take the trained weights, and their results in a sentence."""
+
+
+def _ran(summary: Summary, stage: str) -> bool:
+    return stage in summary.stages and summary.stages[stage].status in ("ran", "reused")
+
+
 def _epochs(summary: Summary) -> list[tuple[str, str]]:
     """Return the validation of the best and of the last epoch, and of which of them the weights are."""
     metrics = summary.metrics
@@ -181,9 +189,11 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
     if last != best:
         scores = _scores(summary, "val/")  # none of a run that was evaluated again
         rows.append(["last epoch", f"{last:.0f}{scores and f': val {scores}'}"])
-    if "epoch" in weights:
+    took = [name for stage, name in TAKE_WEIGHTS.items() if _ran(summary, stage)]
+    if "epoch" in weights and took:
         chosen = rows[0 if weights["epoch"] == best else -1]
-        chosen[1] += f"; test and export have its weights{' (EMA)' if weights.get('ema') else ''}"
+        verb = "have" if len(took) > 1 else "has"
+        chosen[1] += f"; {' and '.join(took)} {verb} its weights{' (EMA)' if weights.get('ema') else ''}"
     return [(label, text) for label, text in rows]
 
 

@@ -80,11 +80,12 @@ def job(outputs: Path, *given: str) -> Job:
     return Job(experiment(*LONG, *given, outputs=outputs), (*LONG, *given))
 
 
-def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path) -> None:
+def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path, capsys: Printed) -> None:
     before = last(killed)
     assert (before.status, before.error) == ("KILLED", "stopped by SIGINT")
     found = resolve(job(killed), Console())
     assert found.resumed is not None
+    assert capsys.readouterr().out.splitlines()[0].endswith("(status: KILLED)")
     assert (found.folder, found.resumed.run_id) == (Path(before.folder), before.run_id)
 
 
@@ -224,10 +225,12 @@ def test_data_that_have_changed_are_refused_before_any_work(tmp_path: Path, outp
         again = resolve(Job(experiment(*words, outputs=outputs), words), Console())
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(outputs: Path, capsys: Printed) -> None:
     folder = outputs / "runs" / "synthetic_mlp" / "20260101-000000-aaaaaaaa"
     made = experiment(*SHORT, outputs=outputs)
     write_run(folder, "RUNNING", None, identity=identity(made), code=sources(made).digest)
+    resolve(Job(experiment(*SHORT, outputs=outputs), SHORT), Console())
+    assert "(status: RUNNING), from epoch 1: no checkpoint had been written\n" in capsys.readouterr().out
     ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert Summary.read(folder).resumed_from_step is None

@@ -28,6 +28,7 @@ METRICS = {
 
 
 def summary(folder: Path, **changes: Any) -> Summary:
+    changes.setdefault("stages", {name: StageOutcome("ran", 1.0) for name in ("train", "evaluate", "export")})
     changes["weights"] = {"epoch": 22, "selection": "best", "monitor": "val_loss", "ema": False}
     return Summary("abc", "FINISHED", "x", str(folder), {}, metrics=dict(METRICS), replicas=1, **changes)
 
@@ -63,6 +64,14 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     facts.show_summary(made, None, Console())
     assert "test        accuracy 0.9600 (95 %: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
+    for left_out, said in ({"export"}, "; test has its weights"), ({"evaluate"}, "; export has its weights"):
+        stages = {name: StageOutcome("ran", 1.0) for name in {"train", "evaluate", "export"} - left_out}
+        facts.show_summary(summary(tmp_path, stages=stages), None, Console())
+        assert said in " ".join(capsys.readouterr().out.split())
+    for status in ("failed", "skipped"):
+        stages = {"train": StageOutcome("ran", 1.0), "evaluate": StageOutcome(status, 1.0)}
+        facts.show_summary(summary(tmp_path, stages=stages), None, Console())
+        assert "its weights" not in capsys.readouterr().out
     made.metrics = {name: value for name, value in METRICS.items() if not name.startswith(("val/a", "val/l"))}
     facts.show_summary(made, None, Console())
     assert "last epoch  30\n" in capsys.readouterr().out, "evaluated again"
