@@ -15,6 +15,7 @@ from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
+from stages.settings.folders import files_below
 from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
 
@@ -90,17 +91,13 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
 
 
 def _files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Yields the files, and those of folders that have one of the suffixes and are not hidden.
+    """Yields the files, and those below folders that have one of the suffixes, as training finds them.
 
     Raises:
         UserError: where a folder has none.
     """
-
-    def is_taken(path: Path) -> bool:
-        return path.name.lower().endswith(suffixes) and not any(part.startswith(".") for part in path.parts)
-
     for path in paths:
-        inside = sorted(file for file in path.rglob("*") if is_taken(file.relative_to(path)) and not file.is_dir())
+        inside = [file for file in files_below(path) if file.name.lower().endswith(suffixes)]
         if path.is_dir() and not inside:
             raise UserError(f"{path} has no file for this model", f"files that end in {', '.join(suffixes)}")
         yield from inside if path.is_dir() else [path]

@@ -15,10 +15,11 @@ from pipeline.run_folder.runs import Runs
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
-from stages.data.convert import SUFFIXES, decode_each
+from stages.data.convert import decode_each
 from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
+from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES
 from stages.settings.table import NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
@@ -132,7 +133,7 @@ def takes_texts(loaded: Any) -> bool:
 
 def suffixes_of(loaded: Any) -> tuple[str, ...]:
     """Return the suffixes of files that are taken from a folder for a loaded SavedModel."""
-    return (".txt",) if takes_texts(loaded) else NAMES if takes_columns(loaded) else SUFFIXES
+    return TEXT_SUFFIXES if takes_texts(loaded) else NAMES if takes_columns(loaded) else IMAGE_SUFFIXES
 
 
 def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:

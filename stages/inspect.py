@@ -20,6 +20,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record, Strategy
 from stages.seeds import derive
 from stages.settings.data import InspectSettings
+from stages.settings.folders import same_name
 from stages.settings.table import declaring
 from stages.storage.atomic import write_csv
 from stages.tables import aligned
@@ -181,6 +182,7 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         fix = declaring({column: "leave_out"})
         reporter.warn(f"{column} alone predicts the target ({score:.1%}); to leave it out: {fix}")
     _warn_of_absent(found.by_class or {}, dataset, reporter)
+    _warn_of_same_names(dataset.task.names if found.by_class is not None else (), reporter)
     _warn_of_unknown(dataset, reporter)
 
 
@@ -193,6 +195,15 @@ def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, report
                 f"{is_absent.sum()} of {dataset.task.outputs} classes have no example in {name}, such as "
                 f"{dataset.task.names[is_absent.argmax()]}: add some, or leave the class out"
             )
+
+
+def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
+    """Warns of two classes whose names differ only in case, spaces or the form of a letter; folders are refused."""
+    first: dict[str, str] = {}
+    for name in classes:
+        other = first.setdefault(same_name(name), name)
+        if other != name:
+            reporter.warn(f"{ascii(other)} and {ascii(name)} are two classes: give them one name if they are the same")
 
 
 def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:

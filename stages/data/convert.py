@@ -9,9 +9,6 @@ from typing import TypeVar
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-"""Of files that are taken for images."""
-
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")
 
 _NATIVE = (b"\xff\xd8", b"\x89PNG")

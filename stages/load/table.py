@@ -19,7 +19,7 @@ from stages.features.kinds import IMAGES, Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
-from stages.settings.data import SPLITS
+from stages.settings.folders import SPLITS
 from stages.settings.table import TableSettings, TrainedTableSettings, declaring
 from stages.storage.atomic import write_csv
 from stages.tasks.classification import Classification

@@ -6,11 +6,12 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import II
 
 from stages.errors import UserError
+from stages.settings.folders import IMAGE_SUFFIXES, SPLITS, TEXT_SUFFIXES, classes_of
 from stages.settings.places import is_folder, regular_file, resolved
 from stages.settings.ranges import choice, number, option, text
 
@@ -191,6 +192,8 @@ class TfdsSettings(ImagesSettings):
 class FolderSettings(DataSettings):
     """Settings of a directory with a folder for each class."""
 
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Of files that are examples."""
     dir: str | None = None
     """Holds a folder for each class, or `train`, `val` and `test` with those in them."""
 
@@ -208,6 +211,8 @@ class FolderSettings(DataSettings):
         if self.dir is None or not is_folder(self.dir):
             problem = f"{path}.dir={self.dir} is not a directory below {Path.cwd()}"
             raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<it>")
+        if self.suffixes and self._target_ == type(self)._target_:
+            classes_of(self.folder, self.suffixes)
 
 
 @option("data", "image_folder")
@@ -215,6 +220,7 @@ class FolderSettings(DataSettings):
 class ImageFolderSettings(ImagesSettings, FolderSettings):
     """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
 
+    suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
     _target_: str = "stages.load.folders.image_folder"
     size: Any = 160
 
@@ -228,6 +234,7 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
 class TextFolderSettings(FolderSettings):
     """A directory with a folder of texts (`.txt`) for each class, with or without train/, val/, test/ above them."""
 
+    suffixes: ClassVar[tuple[str, ...]] = TEXT_SUFFIXES
     _target_: str = "stages.load.folders.text_folder"
     encoding: str = "utf8"
     """Of all files, such as `cp1252`."""
@@ -235,14 +242,6 @@ class TextFolderSettings(FolderSettings):
     @property
     def is_without_images(self) -> bool:
         return True
-
-
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-"""Names of splits, in any case, as folders, columns and arrays have them, and the splits that they mean."""
 
 
 def name_of_file(path: Path) -> str:

@@ -100,6 +100,17 @@ def test_a_class_without_training_examples_is_warned_of() -> None:
     assert heard.warnings == ["1 of 4 classes have no example in train, such as d: add some, or leave the class out"]
 
 
+def test_classes_of_the_same_name_are_warned_of() -> None:
+    """Of a table, arrays or TFDS; folders are refused."""
+    given = three(noise(9), noise(8, seed=1), noise(8, seed=2))
+    heard = Telling()
+    inspect(replace(given, task=Classification(("Cat", "cat", "caf\u00e9", "cafe\u0301 "))), SETTINGS, reporter=heard)
+    assert heard.warnings == [
+        "'Cat' and 'cat' are two classes: give them one name if they are the same",
+        "'caf\\xe9' and 'cafe\\u0301 ' are two classes: give them one name if they are the same",
+    ]
+
+
 def test_images_of_few_levels_are_warned_of() -> None:
     """Those of 12 bits in files of 16, of which the upper 8 are read."""
     heard, given = Telling(), three(noise(20), noise(8, seed=1), noise(8, seed=2))

@@ -45,7 +45,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has data sets and packages be there that are not."""
     for name in (
         "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "data.ArraysSettings",
-        "model.KerasHubSettings",
+        "model.KerasHubSettings", "data.TextFolderSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)
     monkeypatch.setattr("stages.settings.model.KerasHubSettings.requires", ())

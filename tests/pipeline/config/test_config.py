@@ -41,6 +41,10 @@ def test_an_experiment_is_named_after_its_file_or_folder(tmp_path: Path) -> None
         (folder / file).write_text("a,b\n1,2\n")
         given = experiment("data=table", f"data.files='{folder / file}'", "data.target=b")
         assert given.name == f"{name}_auto"
+    for label in ("good", "bad"):
+        (folder / label).mkdir()
+        for suffix in ("txt", "png"):
+            (folder / label / f"1.{suffix}").touch()
     assert experiment("data=text_folder", f"data.dir='{folder}'").name == "Häuser_auto"
     assert experiment("data=image_folder", f"data.dir='{folder}'", "name=mine").name == "mine"
 

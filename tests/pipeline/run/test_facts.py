@@ -17,7 +17,7 @@ from pipeline.run import facts
 from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
-from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, experiment, only_folder
+from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, experiment, only_folder, write_files
 
 GROUPS = {"strategy": "mirrored", "debug": "fast", "precision": "float32", "model": "mlp"}
 METRICS = {
@@ -37,6 +37,7 @@ def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed
     """Tables and texts overfit early, so they stop by default; what the user sets wins."""
     (tmp_path / "some.csv").write_text("a,b\n1,2\n")
     table = ("data=table", f"data.files={tmp_path / 'some.csv'}", "data.target=b")
+    write_files(tmp_path, {"good/1.txt": "fine", "bad/1.txt": "poor"})
     for words, expected in {
         table: "stops after 10 epochs without a better val_loss",
         (*table, "train.epochs=60", "train.monitor=val_rmse"): "stops after 20 epochs without a better val_rmse",

@@ -81,6 +81,89 @@ def test_what_is_no_image_is_named_or_left_out_and_recorded(tmp_path: Path, kind
             image_folder(settings(root), cache=cache)
 
 
+@pytest.mark.parametrize(("one", "two"), [
+    ("train/Cat", "test/cat"), ("train/caf\u00e9", "test/cafe\u0301"), ("train/cat", "train/cat "), ("Cat", "cat"),
+    ("big dog", "big  dog"), ("straße", "STRASSE"), ("cat", "cat\u200b"), ("val/İ", "train/i\u0307"),
+    ("ﬁsh", "fish"), ("a\u00a0b", "a b"),
+])  # fmt: skip
+def test_names_that_mean_one_class_are_refused(one: str, two: str, tmp_path: Path) -> None:
+    """Also before TensorFlow is imported, by `check`."""
+    root = tmp_path / "images"
+    for name in (one, two, f"{Path(one).parent}/other"):
+        folder_of(root / name, classes=0)
+        write(root / name / "1.png")
+    for refuse in (lambda: image_folder(settings(root)), lambda: settings(root).check("data")):
+        with pytest.raises(UserError, match="are two classes, and their names are the same except for") as caught:
+            refuse()
+        for name in (one, two):
+            assert repr(name) in str(caught.value) or ascii(name) in str(caught.value)
+        assert "rename" in caught.value.expected
+
+
+LEFT = (
+    "__MACOSX/class 0/._001.png", "__macosx/x.png", "@eaDir/001.png", "class 0/@eaDir/001.png/thumb.png",
+    ".ipynb_checkpoints/x.png", "class 1/.ipynb_checkpoints/x.png", "class 0/._001.png", "class 0/Thumbs.db",
+    "desktop.ini", "class 1/Desktop.ini", ".DS_Store", "lost+found/x.png", "$RECYCLE.BIN/x.png",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("below", [".", "train"])
+def test_what_archives_and_programs_leave_is_no_example(below: str, tmp_path: Path) -> None:
+    clean, root = tmp_path / "clean", tmp_path / "images"
+    for folder in (clean, root):
+        folder_of(folder / below)
+    for place in LEFT:
+        for top in {root / below} if place.startswith("class") else {root, root / below}:
+            write(top / f"{place}.png", 7).rename(top / place)
+    reporter = Telling()
+    assert image_folder(settings(root), reporter).fingerprint == image_folder(settings(clean)).fingerprint
+    assert not any("passed over" in line for line in reporter.lines)
+
+
+def test_links_lose_no_image_without_a_word(tmp_path: Path) -> None:
+    plain, root, other = folder_of(tmp_path / "plain"), tmp_path / "images", tmp_path / "elsewhere"
+    folder_of(root, classes=1)
+    folder_of(other)
+    (root / "class 1").symlink_to(other / "class 1")  # a class
+    (root / "class 0" / "000.png").unlink()
+    (root / "class 0" / "000.png").symlink_to(other / "class 0" / "000.png")
+    reporter = Telling()
+    assert image_folder(settings(root), reporter).fingerprint == image_folder(settings(plain)).fingerprint
+    assert not reporter.warnings
+    moved = other / "moved"
+    moved.mkdir()
+    for number in range(6, 12):
+        (root / "class 0" / f"{number:03}.png").rename(moved / f"{number:03}.png")
+    (root / "class 0" / "more").symlink_to(moved)  # a folder in a class
+    (root / "class 0" / "notes.txt").touch()
+    (root / "class 0" / "up").symlink_to(root)
+    (root / "class 0" / "itself").symlink_to(root / "class 0" / "itself")
+    (root / "class 1" / "gone").symlink_to(other / "gone")
+    (root / "class 2").symlink_to(other / "gone")
+    reporter = Telling()
+    dataset = image_folder(settings(root), reporter)
+    assert sum(len(split) for split in dataset.splits.values()) == 24
+    [warning] = reporter.warnings
+    assert "4 links to nothing, or to a folder above them, are skipped, such as class" in warning
+    assert any(": 1 files are passed over" in line for line in reporter.lines)
+
+
+def test_a_folder_above_the_classes_is_found(tmp_path: Path) -> None:
+    folder_of(tmp_path / "photos")
+    (tmp_path / "__MACOSX").mkdir()
+    with pytest.raises(UserError, match=r"has 1 class folder\(s\): photos") as caught:
+        settings(tmp_path).check("data")
+    assert caught.value.fix == f"data.dir={tmp_path / 'photos'}"
+    settings(tmp_path / "photos").check("data")
+
+
+def test_splits_beside_another_folder_are_no_classes(tmp_path: Path) -> None:
+    for name in ("Train", "Test", "predictions"):
+        folder_of(tmp_path / name)
+    with pytest.raises(UserError, match=r"has Test/, Train/, predictions/\. Expected train/"):
+        settings(tmp_path).check("data")
+
+
 def test_a_tenth_is_for_the_test_as_of_other_images() -> None:
     assert ImageFolderSettings().test_fraction == TfdsSettings().test_fraction == 0.1
 

@@ -68,7 +68,7 @@ def test_images_texts_and_arrays(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     assert sum(map(len, image_folder(settings(tmp_path / "images")).splits.values())) == 24
     assert list(predict._answers(None, [fifo], Drift("{}"))) == [(fifo, "not a regular file")]
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         read_text(fifo, "utf8")
     with pytest.raises(UserError, match="not a regular file"):
         ArraysSettings(files=str(fifo)).check("data")

@@ -1,0 +1,163 @@
+"""Folders of classes: what lies below them, which of them are splits, and names that mean the same class."""
+
+import os
+import shlex
+import unicodedata
+from collections.abc import Iterator, Mapping, Set
+from itertools import islice
+from pathlib import Path
+
+from stages.errors import UserError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
+"""Of files that are taken for images."""
+
+TEXT_SUFFIXES = (".txt",)
+"""Of files that are taken for texts."""
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Names of splits, in any case, as folders, columns and arrays have them, and the splits that they mean."""
+
+LEFTOVERS = (
+    "__macosx", "@eadir", "#recycle", "@recycle", "$recycle.bin", "system volume information", "lost+found",
+    "__pycache__", "thumbs.db", "desktop.ini",
+)  # fmt: skip
+"""Files and folders that archives, file managers and network drives leave, in any case."""
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder, by name, without hidden entries and LEFTOVERS.
+
+    Raises:
+        UserError: if the folder cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - of names, which sort and compare faster
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror})", "a folder that you may read") from error
+    for name in names:
+        if not name.startswith(".") and name.casefold() not in LEFTOVERS:
+            yield folder / name
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below `folder` in the order of their paths, without hidden ones and LEFTOVERS.
+
+    Links are followed. A link to nothing, or to a folder that it lies in, counts as a file, which cannot be read.
+    """
+    if folder.is_dir():
+        yield from _below(folder, {_place(path) for path in (folder, *folder.parents, *folder.resolve().parents)})
+
+
+def _below(folder: Path, above: Set[tuple[int, int]]) -> Iterator[Path]:
+    for path in entries(folder):
+        is_link = path.is_symlink()
+        if path.is_dir() and not (is_link and _place(path) in above):
+            yield from _below(path, above | {_place(path)})
+        elif is_link or path.is_file():
+            yield path
+
+
+def _place(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def split_folders(root: Path) -> dict[str, Path]:
+    """Return the folders with class folders in them, by the names of their splits; `root` as `train` if it has none.
+
+    Raises:
+        UserError: if some folders are splits and others are not, there is no `train`, or one split has two folders.
+    """
+    folders = [path for path in entries(root) if path.is_dir()]
+    named = {path: SPLITS[path.name.casefold()] for path in folders if path.name.casefold() in SPLITS}
+    # A single Train/ beside others may be a class, such as a vehicle.
+    if len(named) < len(folders) and len(named) < 2 and root / "train" not in named:
+        return {"train": root}
+    if not folders:
+        return {"train": root}
+    if len(named) < len(folders) or "train" not in named.values() or len({*named.values()}) < len(named):
+        raise UserError(
+            f"data.dir={root} has {', '.join(f'{path.name}/' for path in folders)}",
+            "train/, with val/ and test/ beside it and nothing else, or a folder for each class",
+            "data.dir=<a folder with those alone>",
+        )
+    return {split: path for split in ("test", "train", "val") for path in folders if named[path] == split}
+
+
+def class_names(root: Path, splits: Mapping[str, Path]) -> list[str]:
+    """Return the names of the class folders in any of the splits, in order.
+
+    Raises:
+        UserError: if there are fewer than two, or two names differ in nothing but case, spaces or Unicode form.
+    """
+    folders = [path for split in splits.values() for path in entries(split) if path.is_dir()]
+    first: dict[str, Path] = {}
+    for folder in folders:
+        other = first.setdefault(same_name(folder.name), folder)
+        if other.name != folder.name:
+            looks_alike = unicodedata.normalize("NFKC", other.name) == unicodedata.normalize("NFKC", folder.name)
+            one, two, name = map(
+                ascii if looks_alike else repr,
+                (str(other.relative_to(root)), str(folder.relative_to(root)), other.name),
+            )
+            raise UserError(
+                f"data.dir={root}: {one} and {two} are two classes, and their names are the same except for case, "
+                "spaces or the form of a letter",
+                f"one name for each class: rename {two} to {name}, or to a different name",
+            )
+    names = sorted({folder.name for folder in folders})
+    if len(names) < 2:
+        inside = splits["train"] / names[0] if names else root
+        is_above = len(splits) == 1 and sum(path.is_dir() for path in entries(inside)) > 1
+        raise UserError(
+            f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
+            "a folder for each class, or train/, val/, test/ with those in them",
+            f"data.dir={shlex.quote(str(inside))}" if is_above else "data.dir=<the folder above the class folders>",
+        )
+    return names
+
+
+def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], list[str]]:
+    """Return the folders of splits and the names of classes; reads no more folders than it needs.
+
+    Args:
+        suffixes: of the files that are examples.
+
+    Raises:
+        UserError: if folders or their names are wrong, a split has no example, or training fewer than two classes.
+    """
+    splits = split_folders(root)
+    names = class_names(root, splits)
+    ends = ", ".join(suffixes)
+    for split, top in splits.items():
+        least = 2 if split == "train" else 1
+        has_files = (name for name in names if any(is_example(path, suffixes) for path in files_below(top / name)))
+        present = list(islice(has_files, least))
+        if split == "train" and not present:
+            raise UserError(
+                f"data.dir={root} has no file that ends in {ends} in a class folder", "one in each at least"
+            )
+        if split == "train" and len(present) < least:
+            raise UserError(
+                f"data.dir={root}: only the class {present[0]} has training examples, files that end in {ends}",
+                "training examples of two classes or more",
+            )
+        if not present:
+            raise UserError(f"the {split} split of {root.name} has no example in a class folder", f"files in {top}")
+    return splits, names
+
+
+def is_example(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file is an example by its name."""
+    return path.suffix.lower() in suffixes
+
+
+def same_name(name: str) -> str:
+    """Return what equal names have in common: without case, spaces around and doubled, and the form of Unicode."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return " ".join("".join(letter for letter in folded if unicodedata.category(letter) != "Cf").split())
