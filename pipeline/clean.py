@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.command_line.command import Command, run_command
-from pipeline.paths import shorter
-from pipeline.run_folder.lock import LOCK, LockedError, locked
+from pipeline.paths import LOCK, shorter
+from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.runs import has_finished
 from stages.errors import UserError
 from stages.storage.atomic import PARTIAL, remove

@@ -17,6 +17,9 @@ CHECKOUT: Path | None = _HERE.parent if (_HERE.parent / "pyproject.toml").is_fil
 CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
 """The configuration; a wheel carries it inside the package."""
 
+LOCK = ".lock"
+"""The file in the folder of a run or a sweep that the process at work there has locked; nothing is written to it."""
+
 OUTPUT_FOLDERS = ("runs", "sweeps", "cache", "artifacts")
 """Folders in `outputs` that runs write to."""
 

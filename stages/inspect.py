@@ -203,7 +203,7 @@ def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
     for name in classes:
         other = first.setdefault(same_name(name), name)
         if other != name:
-            reporter.warn(f"{ascii(other)} and {ascii(name)} are two classes: give them one name if they are the same")
+            reporter.warn(f"{other!a} and {name!a} are two classes: give them one name if they are the same")
 
 
 def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:

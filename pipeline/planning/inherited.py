@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -15,8 +16,9 @@ from pipeline.config.names import flatten, split_override
 from pipeline.paths import outputs_folder
 from pipeline.redaction import MASK
 from pipeline.run_folder.runs import Runs
+from pipeline.tracking.journal import Journal
 from pipeline.tracking.models import ADDRESSES, run_of_model
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, is_named_by_user
 from stages.errors import UserError
 
 _OF_ONE_RUN = ("from", "run", "fork", "fork_weights", "outputs")
@@ -27,8 +29,8 @@ _NOT_INHERITED = {
 }
 """Settings that a command does not take over: what the other run began with, where it is, and its registration."""
 
-_REACH_OUT = ("cluster.address", "cluster.hosts", "cluster.options")
-"""Settings by which other machines send code to this one, or by which a shell gets commands."""
+_REACH_OUT = ("cluster.address", "cluster.hosts", "cluster.options", "tracking.options")
+"""Settings by which other machines send code to this one or get its credentials, or a shell gets commands."""
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
@@ -58,7 +60,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
-        _refuse_untyped(overrides, f"{option}={name}", typed)
+        _refuse_untyped(overrides, f"{option}={name}", typed, Journal(Path(run.folder)).is_own)
         arguments = replace(arguments, inherited=tuple(text for text in overrides if MASK not in text))
     return arguments
 
@@ -76,9 +78,13 @@ def _setting(arguments: Arguments, name: str) -> Any:
         return OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
 
 
-def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, str]) -> None:
-    """Refuse overrides that must be typed again, as the folder may be another's: more than data, or with a secret."""
-    words = [text for text in overrides if MASK not in text and _is_more_than_data(text)]
+def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, str], is_own: bool) -> None:
+    """Refuse overrides that must be typed again, as the folder may be another's: more than data, or with a secret.
+
+    Args:
+        is_own: whether the user's own command wrote them, here, so that the address of its store is the user's, too.
+    """
+    words = [text for text in overrides if MASK not in text and _is_more_than_data(text, is_own)]
     secret = [_key(text) for text in overrides if MASK in text]
     words += [f"{key}=<as before>" for key in secret if key.partition(".")[0] not in typed]
     if words:
@@ -89,7 +95,7 @@ def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, s
         raise UserError(problem, "these settings once more", f"{option} {' '.join(map(shlex.quote, words))}")
 
 
-def _is_more_than_data(override: str) -> bool:
+def _is_more_than_data(override: str, is_own: bool) -> bool:
     """Return whether an override could run code: it names some, has an interpolation, or reaches another machine.
 
     Hydra's grammar unquotes keys and values, so both the text and its parsed form are searched.
@@ -102,6 +108,8 @@ def _is_more_than_data(override: str) -> bool:
             return True
         for name, text in flatten(value):
             is_of_cluster = f"{name}.".startswith("cluster.") and not str(text).isprintable()
+            if name == "tracking.uri" and not is_own and not is_named_by_user(str(text)):
+                return True
             if is_of_cluster or any(f"{name}.".startswith(f"{setting}.") for setting in _REACH_OUT):
                 return True
     return False

@@ -11,9 +11,9 @@ from typing import IO
 
 from pipeline.config.experiment import Experiment
 from pipeline.exit_codes import DONE
-from pipeline.paths import new_folder_name, shorter
+from pipeline.paths import LOCK, new_folder_name, shorter
 from pipeline.provenance.code_state import CodeState
-from pipeline.run_folder.lock import LOCK, locked, share
+from pipeline.run_folder.lock import locked, share
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.system import signals

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline.paths import shorter
+from pipeline.paths import LOCK, shorter
 from pipeline.system.signals import until
 from stages.errors import UserError
 
 PATIENCE_SECONDS = 12.0
 """Seconds to wait for a process that is being ended to save its state; its lock ends with it."""
-
-
-LOCK = ".lock"
 
 
 class LockedError(UserError):

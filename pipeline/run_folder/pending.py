@@ -1,5 +1,6 @@
 """Sends the records of runs to the store: at their end, or later, from their files."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system.signals import Request
 from pipeline.tracking.journal import ENDED, Journal
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, is_named_by_user
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
@@ -27,9 +28,11 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
     """Return the settings of the store of the run in `folder`: `tracking`, if of the same kind, with its password.
 
     Raises:
-        UserError: where the user's own class recorded it and `tracking` does not name it; a folder may not name code.
+        UserError: where the user's own class recorded it and `tracking` does not name it, as a folder may not name
+            code; or where only a folder from elsewhere names the address, which gets the user's credentials and files.
     """
-    store = Journal(folder).store
+    journal = Journal(folder)
+    store = journal.store
     kind = store.get("kind")
     target = store.get("target") or MLFLOW_RUN
     if kind is None or (kind, target) == (tracking.kind, tracking._target_):
@@ -37,7 +40,13 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
     if target not in (MLFLOW_RUN, tracking._target_):
         problem = f"{shorter(folder)} was recorded by {target}"
         raise UserError(problem, "the same setting again", f"tracking._target_={target}")
-    return replace(tracking, kind=kind, uri=store.get("uri"), _target_=target)
+    uri = store.get("uri")
+    if uri and not journal.is_own and not is_named_by_user(uri):
+        problem = f"{shorter(folder)} names the store {uri}, and is a copy or another user's"
+        expected = "an address that your command or MLFLOW_TRACKING_URI names, as it gets your credentials and files"
+        fix = f"python -m pipeline.sync {shlex.quote(shorter(folder))} --uri={shlex.quote(uri)}"
+        raise UserError(problem, expected, fix)
+    return replace(tracking, kind=kind, uri=uri, _target_=target)
 
 
 def send_pending(

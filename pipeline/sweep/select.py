@@ -12,8 +12,8 @@ from typing import Any
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import FINISHING, ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
-from pipeline.paths import NAME_TIME, age_order
-from pipeline.run_folder.lock import LOCK, is_locked
+from pipeline.paths import LOCK, NAME_TIME, age_order
+from pipeline.run_folder.lock import is_locked
 from pipeline.run_folder.runs import Runs, read_run
 from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders

@@ -5,6 +5,7 @@ entry that is sent twice changes nothing. It holds no secrets: what is written t
 """
 
 import json
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.paths import LOCK
 from stages.storage.atomic import atomic_write, fsync
 
 NAME = "tracking.jsonl"
@@ -35,6 +37,18 @@ class Entry:
         return f"{self.call} {', '.join(map(repr, names))}"
 
 
+def place_of(folder: Path) -> str | None:
+    """Return what tells the folder of a run from all copies of it; None where it is another user's, or has no lock.
+
+    That is the inode and the time of change of its lock: the system sets both, and no archive or copy has the same.
+    """
+    with suppress(OSError):
+        lock = (folder / LOCK).stat()
+        if lock.st_uid == os.getuid():
+            return f"{lock.st_ino}-{lock.st_ctime_ns}"
+    return None
+
+
 class Journal:
     """The journal in `folder`.
 
@@ -52,6 +66,12 @@ class Journal:
         self._lock = threading.RLock()
         with suppress(OSError):
             self._read((folder / NAME).read_bytes())
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user's own command began it, here: it is not in a copy of a folder, or in another user's."""
+        place = self.store.get("place")
+        return place is not None and place == place_of(self.folder)
 
     @property
     def run_id(self) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import mlflow.pyfunc
 import numpy as np
@@ -70,9 +71,16 @@ class MlflowRun(StoredRun):
             tags |= {REPLACES: run_id} if run_id else {}
             plain = {str(name): str(value) for name, value in tags.items()}
             run = client.create_run(experiment, tags=plain, run_name=spec.name)
+        self._refuse_elsewhere(str(run.info.artifact_uri))
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
         self.open_with = self._store.open_with(self._experiment, self.run_id)
+
+    def _refuse_elsewhere(self, address: str) -> None:
+        """Refuse a database in `outputs`, which may be from somebody else, whose artifacts would be written outside."""
+        outputs, place = self.spec.outputs, os.path.normpath(unquote(urlsplit(address).path))
+        if self.spec.settings.kind == "local" and not Path(place).is_relative_to(os.path.normpath(outputs.absolute())):
+            raise MlflowException(f"its artifacts would be written to {address}, outside of {outputs}")
 
     def refuses(self, error: Exception) -> bool:
         if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):

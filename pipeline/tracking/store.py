@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import os
 import shlex
 import sys
 from contextlib import closing, suppress
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
-from pipeline.paths import shorter
+from pipeline.paths import CONF, shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
 from stages.errors import UserError
@@ -103,6 +107,19 @@ class Store:
             return uri.rstrip("/") + page
         command = [shorter(Path(sys.executable)), "-m", "mlflow", "ui", "--backend-store-uri", uri]
         return f"{shlex.join(command)}\nhttp://127.0.0.1:5000{page}"
+
+
+def is_named_by_user(uri: str) -> bool:
+    """Return whether MLFLOW_TRACKING_URI, or an option of `tracking` in `conf/`, names the store at `uri`."""
+    named = [os.environ.get("MLFLOW_TRACKING_URI")]
+    for path in (CONF / "tracking").glob("*.yaml"):
+        with suppress(OmegaConfBaseException):
+            named.append(OmegaConf.select(OmegaConf.load(path), "uri"))
+    return _plain(uri) in [_plain(str(one)) for one in named if one]
+
+
+def _plain(uri: str) -> str:
+    return credentials_of(uri)[0].rstrip("/")
 
 
 def store_is_usable(experiment: Experiment) -> None:
@@ -201,3 +218,8 @@ def _follow_artifacts(file: Path, outputs: Path) -> None:
                     (here.as_uri(), old),
                 )
             utils._artifact_repos_cache.clear()
+        for table, column in _LOCATIONS:
+            foreign = f"SELECT {column} FROM {table} WHERE {column} LIKE 'http%://%' OR {column} LIKE '%artifacts://_%'"
+            for [address] in database.execute(foreign).fetchmany(1):
+                problem = f"{shorter(file)} names {redact(address)}, which would get your credentials of MLflow"
+                raise UserError(problem, "a store of your own, with its artifacts in files", "outputs=./outputs")

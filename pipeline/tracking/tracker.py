@@ -11,7 +11,7 @@ from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.system.signals import beat, requested
-from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.journal import NAME, Journal, place_of
 from pipeline.tracking.params import param_texts
 from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason
 
@@ -291,7 +291,12 @@ class Tracker:
             )
         uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
         store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
-        own = {"experiment": spec.experiment, "name": spec.name, "parent": spec.parent}
+        own = {
+            "place": place_of(journal.folder),
+            "experiment": spec.experiment,
+            "name": spec.name,
+            "parent": spec.parent,
+        }
         journal.begin({"run_id": run.run_id, **store, **own})
 
     def _add(self, call: str, **arguments: Any) -> None:
