@@ -239,7 +239,8 @@ def _refuse_useless(
     """Refuse callbacks of the user's that would fail at their first use, or never do anything.
 
     Raises:
-        UserError: for one that sets a learning rate which a schedule sets, or monitors what is in no logs.
+        UserError: for one that sets a learning rate which a schedule sets, or monitors a metric that is not logged, or
+            swaps the weights alone.
     """
     known = [*logs, "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]
@@ -247,6 +248,11 @@ def _refuse_useless(
     schedule = settings.schedule
     for place, callback in callbacks.items():
         name = f"{place} {type(callback).__name__}"
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
+            problem = f"{name} sets the weights to their EMA, and leaves the statistics of BatchNorm as they are"
+            momentum = settings.optimizer.ema_momentum or 0.99
+            fix = f"'train.callbacks=[]' optimizer.ema_momentum={momentum:g} optimizer.ema_use=true"
+            raise UserError(problem, "optimizer.ema_use, which averages both", fix)
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
             problem = f"{name} sets the learning rate, and so does schedule={schedule.name} with its warm-up"
             raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")

@@ -1,6 +1,6 @@
 """Keras' own `optimizer.apply` on gradients that are already summed over the replicas, its loss scale and its EMA."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import keras
@@ -52,24 +52,38 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
 class EMA:
     """The exponential moving average of the weights, which Keras' optimizer keeps, in the weights' dtype.
 
-    Of an optimizer that keeps none, all methods do nothing, and `values` is empty.
-    Source: Polyak and Juditsky 1992 (doi:10.1137/0330046).
+    Statistics that the network keeps of its activations, such as those of BatchNorm, are averaged with the weights:
+    those of the last step belong to other weights. Counts, which the network declares as sums, are not averaged, nor
+    are whole numbers and the states of random layers.
+
+    For an optimizer that keeps no EMA, all methods do nothing, and `values` is empty.
+    Sources: Polyak and Juditsky 1992 (doi:10.1137/0330046); Izmailov et al. 2018 (arXiv:1803.05407), section 3.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer | None = None) -> None:
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer | None = None, buffers: Iterable[keras.Variable] = ()
+    ) -> None:
+        """Begin with the current values. Call it in the strategy's scope, with an optimizer that is built.
+
+        Args:
+            buffers: variables of the network that a step changes without training them.
+        """
         self._pairs = keras_internals.averages_of(optimizer) if optimizer is not None else []
+        if self._pairs:
+            statistics = [one for one in buffers if "float" in one.dtype and one.aggregation != "sum"]
+            self._pairs += keras_internals.average_too(optimizer, statistics)
         self.values = [average for _, average in self._pairs]
         for variable, average in self._pairs:  # Keras begins with zeros, which would stay if the first step is skipped
             average.assign(tf.convert_to_tensor(variable))
 
     def assign_to_weights(self) -> None:
-        """Set the weights to the EMA."""
+        """Set the weights and statistics to the EMA."""
         for variable, average in self._pairs:
             variable.assign(tf.convert_to_tensor(average))
 
     @contextmanager
     def as_weights(self) -> Iterator[None]:
-        """Set the weights to the EMA for the block, and restore them at its end."""
+        """Set weights and statistics to the EMA for the block, and restore them at its end."""
         weights = [tf.identity(tf.convert_to_tensor(variable)) for variable, _ in self._pairs]
         self.assign_to_weights()
         try:

@@ -27,7 +27,7 @@ class Step:
     totals: sums of loss, examples and the task's metrics since they were last reset.
     sums: the variables of these and of the network's own metrics; seeds: variables of random layers that a checkpoint
     holds: none, as they follow from the number of the step.
-    ema: the EMA of the weights.
+    ema: the EMA of the weights and of the statistics in `gradients.state`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Step:
             self.totals = Totals(loss=(), examples=(), **model.task.all_sums)
             exclude_from_decay(optimizer, model.network, settings.optimizer.decay_exclude)
             self.loss_scale = prepare(optimizer, model.network.trainable_variables, strategy, model.policy)
-        self.ema = EMA(optimizer)
+            self.ema = EMA(optimizer, gradients.state)
         self.sums = [*self.totals.variables, *(v for metric in model.metrics for v in metric.variables)]
         self.seeds: list[keras.Variable] = []
         self._state = [variable.value for variable in gradients.state]

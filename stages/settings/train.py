@@ -86,6 +86,7 @@ class OptimizerSettings:
     accumulation: int = number(1, at_least=1, at_most=65536, unit="parts of a per-replica batch")
     """Saves memory: a batch of 64 in 2 parts gives the gradient of 64 with the memory of 32."""
     ema_momentum: float = number(0.0, at_least=0, below=1, unit="of the EMA of the weights; 0: none is kept")
+    """Statistics that layers keep, such as those of BatchNorm, are averaged with the weights."""
     ema_use: bool = False
     """Whether validation, the best epoch, evaluation and export take the EMA."""
 

@@ -10,7 +10,7 @@ from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
-from stages.networks.keras_internals import seed_states
+from stages.networks.keras_internals import all_layers, seed_states
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
 from stages.optimization.optimizers import clipping_of, exclude_from_decay
@@ -86,7 +86,8 @@ class KerasStep:
             )
             network.optimizer.build(network.trainable_variables)
             self.seeds = seed_states(network)
-        self.ema = EMA(optimizer)
+            frozen = {id(v) for layer in all_layers(network) if not layer.trainable for v in layer.weights}
+            self.ema = EMA(optimizer, [v for v in network.non_trainable_weights if id(v) not in frozen])
         self._metrics = [*network.metrics, *metrics]  # those of the task are not the network's before its first step
         self.sums = [variable for metric in self._metrics for variable in metric.variables]
 

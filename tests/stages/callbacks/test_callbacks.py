@@ -174,6 +174,7 @@ def test_a_callback_stops_training_within_an_epoch(by: str) -> None:
     (keras.callbacks.LearningRateScheduler(abs), {"schedule": ScheduleSettings(warmup_epochs=1)}, "warmup_epochs"),
     (keras.callbacks.EarlyStopping("val_acc"), {}, "EarlyStopping monitors val_acc, which is in no logs"),
     (keras.callbacks.ModelCheckpoint("x.keras", "val/loss"), {}, "ModelCheckpoint monitors val/loss"),
+    (keras.callbacks.SwapEMAWeights(), {}, r"statistics of BatchNorm.*ema_momentum=0\.99 optimizer\.ema_use=true"),
 ])  # fmt: skip
 def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=rf"train\.callbacks\[0\] .*{said}"):

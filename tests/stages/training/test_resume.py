@@ -1,6 +1,7 @@
 """A training that was stopped, and went on, is the one that nobody stopped: to the bit, wherever it was stopped."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from stages.checkpoints.state import Progress, State
 from stages.optimization.optimizers import build_optimizer
 from stages.optimization.train_step import Step
 from stages.settings.train import PlateauSettings, SgdSettings
-from tests.stages.experiments import adam, central_storage, flat, mirrored, model_parallel, one_device, small_cnn
+from tests.stages.experiments import (
+    adam,
+    built_of,
+    central_storage,
+    flat,
+    mirrored,
+    model_parallel,
+    one_device,
+    small_cnn,
+)
 from tests.stages.training.stopped import DATASET, Whole, assert_resumes_as, given, run, stop
 
 pytestmark = pytest.mark.slow
@@ -22,7 +32,8 @@ pytestmark = pytest.mark.slow
 OWN = {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_loss", "min_delta": 0.06, "patience": 2}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mirrored 2, adam, EMA, clipped, mixed_float16": (mirrored, {
-        "optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "policy": "mixed_float16", "epochs": 3,
+        "optimizer": adam(ema_momentum=0.9, clip_norm=1.0, ema_use=True), "epochs": 3,
+        "build": partial(built_of, {"_target_": "benchmarks.cases.with_batch_norm"}, policy="mixed_float16"),
     }),
     "central storage, bfloat16": (central_storage, {"policy": "bfloat16", "epochs": 3}),
     "model parallel": (model_parallel, {"epochs": 3}),

@@ -23,13 +23,18 @@ from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
 
+NORMAL = {"_target_": "benchmarks.cases.with_batch_norm"}
+"""A network with statistics, which the EMA averages with the weights."""
+
+AVERAGED = kinds.SgdSettings(ema_momentum=0.9, ema_use=True)
+
 FEATURES: dict[str, dict[str, Any]] = {
     "plateau, then early stopping": {
         "schedule": kinds.PlateauSettings(patience=1, decay_factor=0.5, final_share=0.2), "early_stopping_patience": 2,
         "monitor": "val_accuracy", "epochs": 8, "optimizer": kinds.SgdSettings(learning_rate=0.0002),
     },
-    "EMA in use": {"optimizer": kinds.SgdSettings(ema_momentum=0.9, ema_use=True)},
-    "EMA in use, last epoch": {"optimizer": kinds.SgdSettings(ema_momentum=0.9, ema_use=True), "restore_best": False},
+    "EMA in use": {"optimizer": AVERAGED, "network": NORMAL},
+    "EMA in use, last epoch": {"optimizer": AVERAGED, "network": NORMAL, "restore_best": False},
     "balanced classes, smoothed labels": {
         "optimizer": kinds.AdamWSettings(learning_rate=0.001, epsilon=1e-5), "class_weights": "balanced",
         "label_smoothing": 0.1,
@@ -47,7 +52,8 @@ def run(
     **given: Any,
 ) -> tuple[Trained, np.ndarray]:
     dataset = streamed(real_digits(900)) if is_streamed else real_digits(900)
-    built = small_cnn(dataset, where, dropout=dropout)
+    network = given.pop("network", None)
+    built = built_of(network, dataset, where) if network else small_cnn(dataset, where, dropout=dropout)
     defaults = {"epochs": 2, "batch_size": 60, "seed": 1, "schedule": kinds.ScheduleSettings()}
     defaults["optimizer"] = kinds.SgdSettings()
     trained = engine(built, dataset, where, settings(**{**defaults, **given}), folder=folder)
@@ -129,8 +135,8 @@ def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
 def test_the_ema_is_kept_beside_the_weights(tmp_path: Path) -> None:
     """Not used, they are in a file: those that a run which uses them ends with, and validates: early, they lag."""
     optimizer = kinds.SgdSettings(ema_momentum=0.9)
-    trained, weights = run(one_device(), folder=tmp_path, optimizer=optimizer, restore_best=False)
-    unaveraged, plain = run(one_device(), restore_best=False)
+    trained, weights = run(one_device(), folder=tmp_path, optimizer=optimizer, restore_best=False, network=NORMAL)
+    unaveraged, plain = run(one_device(), restore_best=False, network=NORMAL)
     np.testing.assert_allclose(weights, plain, atol=1e-6)
     trained.model.network.load_weights(tmp_path / "checkpoints" / "ema.weights.h5")
     averages = flat(trained.model.network)
