@@ -15,7 +15,7 @@ from stages.data.batches import share_of_replica
 from stages.data.examples import Batch, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states
-from stages.networks.random_layers import drawing_for_rows
+from stages.networks.random_layers import FIXED_OPERATIONS, RANDOM_OPERATIONS, drawing_for_rows
 from stages.reporter import Reporter
 from stages.results import Model, Strategy
 from stages.seeds import derive
@@ -88,6 +88,8 @@ class Gradients:
         self.state = [untrained[index] for index in self._changed]
         operations = self._function.graph.get_operations()
         self._draws = [op.name for op in operations if op.op_def.is_stateful and "seed2" in op.node_def.attr]
+        drawing = [op for op in operations if op.type.startswith(RANDOM_OPERATIONS) and op.type not in FIXED_OPERATIONS]
+        self._others_with_xla = [op.name for op in drawing] if jit else []
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
@@ -123,7 +125,12 @@ class Gradients:
         return total
 
     def warn_of_draws(self, reporter: Reporter) -> None:
-        """Warns of random numbers that follow a state of TensorFlow's, which no checkpoint holds."""
+        """Warns of random numbers that are other ones after resuming, or with XLA than without."""
+        if self._others_with_xla:
+            reporter.warn(
+                f"{self._others_with_xla[0]} draws different random numbers with train.jit=on and off; "
+                "use the functions of keras.random"
+            )
         if self._draws:
             reporter.warn(
                 f"{self._draws[0]} draws different random numbers in each replica and after resuming; "

@@ -17,6 +17,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
+from stages.networks.random_layers import prepare_random_layers
 from stages.optimization.gradients import choose_jit
 from stages.results import Model, Strategy
 from stages.settings import strategy as kinds
@@ -269,6 +270,25 @@ def test_draws_that_cannot_be_repeated_are_warned_of(is_of_keras: bool) -> None:
     telling = Telling()
     start(STRATEGIES["default"](), built, dataset, settings()).step.gradients.warn_of_draws(telling)
     assert ["RandomStandardNormal draws" in line for line in telling.warnings] == [True][is_of_keras:]
+
+
+@pytest.mark.parametrize("is_of_keras", [True, False])
+def test_draws_that_are_others_with_xla_are_warned_of(is_of_keras: bool) -> None:
+    def noise(inputs: tf.Tensor) -> tf.Tensor:
+        if is_of_keras:
+            return inputs + keras.random.uniform(tf.shape(inputs), seed=1)
+        return inputs + tf.random.stateless_uniform(tf.shape(inputs), [1, 2])
+
+    prepare_random_layers()
+    layers = [keras.layers.Flatten(), keras.layers.Lambda(noise), keras.layers.Dense(10)]
+    network = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    dataset, said = real_digits(64), []
+    for jit in (True, False):
+        telling = Telling()
+        loop = start(STRATEGIES["default"](), Model(network, dataset.task, "float32"), dataset, settings(), jit)
+        loop.step.gradients.warn_of_draws(telling)
+        said.append(["with train.jit=on and off" in line for line in telling.warnings])
+    assert said == [[True][is_of_keras:], []]
 
 
 @pytest.mark.parametrize("network", ["odd", "plain"])

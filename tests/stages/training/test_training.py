@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -204,15 +205,34 @@ def test_jit_is_chosen_and_told() -> None:
         run(one_device(), jit="on")  # deterministic MaxPoolGrad
 
 
-def test_jit_where_xla_can_compile_all() -> None:
-    """Mixed labels, too."""
-    dataset, place = augment(real_digits(300), AugmentSettings(mixup=1.0)), mirrored(2)
-    network = MlpSettings(hidden=[32])
-    built = built_of(network, dataset, place)
-    given = kinds.TrainSettings(
-        jit="on", epochs=1, seed=1, schedule=kinds.ScheduleSettings(), optimizer=kinds.SgdSettings()
-    )
-    assert train(built, dataset, place, given).record.params["jit"] == "on"
+def noisy(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    """Returns a network that draws in every way that XLA can compile."""
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.GaussianNoise(0.1)(keras.layers.RandomFlip("horizontal")(inputs))
+    outputs = keras.layers.Dense(32, "relu")(keras.layers.Flatten()(outputs))
+    outputs = keras.layers.GaussianDropout(0.2)(keras.layers.Dropout(0.5)(outputs))
+    return keras.Model(inputs, keras.layers.Dense(num_classes, dtype="float32")(outputs))
+
+
+IN_STEP = AugmentSettings(rotation=0.1, brightness=0.2, where="model")
+MIXED = AugmentSettings(mixup=1.0, cutmix=1.0)
+
+
+@pytest.mark.parametrize(("changes", "plain", "compiled"), [
+    (IN_STEP, "mirrored 2", "one device"), (MIXED, "one device", "mirrored 2"),
+], ids=["augmented in the step", "mixed"])  # fmt: skip
+def test_a_compiled_step_draws_what_others_draw(changes: AugmentSettings, plain: str, compiled: str) -> None:
+    """Dropout, noise and augmentation in the network, too: the weights are equal up to rounding."""
+    dataset, weights = augment(real_digits(300), changes), []
+    for jit, where in (("off", PLACES[plain]()), ("on", PLACES[compiled]())):
+        given = kinds.TrainSettings(
+            jit=jit, epochs=2, batch_size=60, seed=1, schedule=kinds.ScheduleSettings(),
+            optimizer=kinds.SgdSettings(learning_rate=0.05), restore_best=False,
+        )  # fmt: skip
+        trained = train(built_of({"_target_": f"{__name__}.noisy"}, dataset, where), dataset, where, given)
+        assert trained.record.params["jit"] == jit
+        weights.append(flat(trained.model.network))
+    np.testing.assert_allclose(weights[1], weights[0], rtol=0, atol=2e-6)
 
 
 def test_the_steps_of_a_call_are_chosen_and_change_no_number() -> None:
