@@ -7,7 +7,7 @@ from typing import Any
 
 from stages.collectives import is_chief
 from stages.evaluation.against import check_comparable, compare_with
-from stages.evaluation.baseline import Baseline, baseline_of
+from stages.evaluation.baseline import Baseline, baseline_of, trivial_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
 from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
@@ -68,7 +68,8 @@ def evaluate(
     report = report_of(task, columns, settings.confidence, settings.calibration_bins) if columns else Measured()
     baseline, sections = _beside(columns, model, dataset, settings)
     against = None if other is None else compare_with(columns, task, other, settings.confidence)
-    beside = [part for part in (baseline, against) if part is not None]
+    trivial = trivial_of(columns, replace(dataset, task=task), settings.confidence) if columns else None
+    beside = [part for part in (trivial, baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
     measured = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
@@ -103,6 +104,8 @@ def evaluate(
         metrics |= part.metrics
     if moved := drift.moved():
         summary["drift"] = moved
+    if beside:
+        summary["verdicts"] = [part.sentence for part in beside]
     if against is not None:
         summary["against"] = against.summary
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)

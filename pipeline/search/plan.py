@@ -151,7 +151,7 @@ BEST = "val/best_"
 
 _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|iou|dice|r2")
 
-OF_TEST = ("test/", "baseline/", "against/")
+OF_TEST = ("test/", "trivial/", "baseline/", "against/")
 """Prefixes of metrics of the test split."""
 
 

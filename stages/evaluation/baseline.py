@@ -1,25 +1,31 @@
-"""A baseline beside the result of a table or of texts: a standard model of scikit-learn on the same split and columns.
+"""Baselines: a trivial answer, and for tables and texts a standard model of scikit-learn on the same split and columns.
 
-Gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
+The trivial answer is the mean of the targets, or the majority of the classes or of each label. The standard model is
+gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
-from stages.evaluation.by_task import metric_of, values_of
+from stages.evaluation.by_task import is_imbalanced, means_of, metric_of, values_of
+from stages.evaluation.classes import LEAST_FOR_LOSS
 from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
+from stages.evaluation.report import some
 from stages.features.kinds import Feature, texts_of
 from stages.reporter import safe_place
 from stages.results import Dataset
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
+from stages.tasks.task import Task
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -47,35 +53,142 @@ MOST_ITERATIONS = 1000
 class Baseline:
     """model: in words. values: the baseline's metrics by name. rows: that it was fitted to.
 
-    difference: the network's metric, by which both are compared, minus the baseline's.
+    difference: the network's metric, by which both are compared, minus the baseline's. by_loss: the same of the log
+    loss, where the metric says little.
     """
 
     model: str
     values: Mapping[str, float]
     difference: MetricDifference
     rows: int
+    by_loss: MetricDifference | None = None
+
+    prefix: ClassVar[str] = "baseline"
+    unclear: ClassVar[str] = "not distinguishable from"
 
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics to record, by their full names."""
-        values = {**self.values, **self.difference.metrics(self.difference.metric)}
-        return {f"baseline/{name}": value for name, value in values.items()}
+        values = dict(self.values)
+        for part in (self.difference, self.by_loss):
+            values |= part.metrics(part.metric) if part is not None else {}
+        return {f"{self.prefix}/{name}": value for name, value in values.items()}
 
     @property
     def verdict(self) -> str:
         """Answer of the test examples: whether the network is better."""
-        if not self.difference.excludes_zero or self.difference.examples < LEAST:
+        return self._verdict(self.difference, LEAST)
+
+    def _verdict(self, part: MetricDifference, least: int) -> str:
+        if part.examples < least:
             return "not distinguishable from"
-        return "better than" if self.difference.is_better else "worse than"
+        if not part.excludes_zero:
+            return self.unclear
+        return "better than" if part.is_better else "worse than"
+
+    @property
+    def subject(self) -> str:
+        """What the network is compared with, and what is said of it in brackets."""
+        return f"the baseline ({self.model} on {self.rows:,} training rows"
 
     @property
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
-        part = self.difference
-        return (
-            f"the network is {self.verdict} the baseline ({self.model} on {self.rows:,} training rows: {part.metric} "
-            f"{self.values[part.metric]:.4g}): {part.change}, {part.examples:,} test examples"
+        part, loss = self.difference, self.by_loss
+        score = f"{part.metric} {self.values[part.metric]:.4g}"
+        said = f"the network is {self.verdict} {self.subject}: {score}): {part.change}"
+        if loss is not None:
+            verdict = self._verdict(loss, LEAST_FOR_LOSS)
+            said += f"; by {loss.metric} ({self.values[loss.metric]:.4g}) it is {verdict} that: {loss.change}"
+        return f"{said}, {part.examples:,} test examples"
+
+
+@dataclass(frozen=True)
+class Trivial(Baseline):
+    """The same answer to every example: the mean of the targets, or the majority.
+
+    model: in words, with what is said of it in brackets, which are not closed. r2: the network's, of numbers: at or
+    below 0 it is no better than a mean, whatever the interval. no_better: the targets, or labels, of several, whose R²
+    is at most 0, or whose log loss is no lower.
+    """
+
+    r2: float | None = None
+    no_better: Sequence[str] = ()
+
+    prefix: ClassVar[str] = "trivial"
+    unclear: ClassVar[str] = "no better than"
+
+    @property
+    def verdict(self) -> str:
+        """See `Baseline`."""
+        found = super().verdict
+        return found if found == "worse than" or self.r2 is None or self.r2 > 0 else self.unclear
+
+    @property
+    def subject(self) -> str:
+        """See `Baseline`."""
+        return f"{self.model} {self.rows:,} training examples"
+
+    @property
+    def sentence(self) -> str:
+        """See `Baseline`."""
+        r2 = f"; its R² is {self.r2:.3g}" if self.r2 is not None and self.r2 <= 0 else ""
+        return super().sentence + r2 + (f"; no better for {some(self.no_better)}" if self.no_better else "")
+
+
+def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivial:
+    """Returns the trivial baseline, compared with a network's predictions in pairs, example by example.
+
+    Numbers are answered by their mean, classes and labels by the majority, with their frequencies as probabilities;
+    all of the training split, by the weights of its examples.
+
+    Args:
+        predicted: columns of a file of predictions, of all test examples.
+    """
+    task, train = dataset.task, dataset.train
+    answer = means_of(train.targets, train.weights, len(task.names))
+    metrics: tuple[str, ...] = (metric_of(task), "log_loss")
+    has_loss, r2 = True, None
+    if isinstance(task, Regression):
+        model, has_loss, metrics = f"the mean of {some(task.names)} (of", False, ("rmse", "mae", "r2")
+        r2 = float(by_example("r2", predicted).mean())
+    elif isinstance(task, Classification):
+        majority = int(answer.argmax())
+        model, has_loss = (
+            f"the majority class, {task.names[majority]} ({100 * answer[majority]:.1f} % of",
+            is_imbalanced(dataset),
         )
+        answer = np.append(answer, majority)
+    else:
+        model = "the majority of each label (of"
+    known = {name: predicted[name] for name in ("weight", task.target) if name in predicted}
+    rows = np.broadcast_to(answer.astype(np.float32), (len(predicted[task.target]), len(answer)))
+    theirs = {**known, **task.columns(rows)}
+    values = {metric: float(by_example(metric, theirs).mean()) for metric in metrics}
+    by_loss = _difference("log_loss", theirs, predicted, confidence) if has_loss else None
+    difference = _difference(metric_of(task), theirs, predicted, confidence)
+    return Trivial(model, values, difference, len(train), by_loss, r2, _no_better(task, theirs, predicted))
+
+
+def _no_better(task: Task, theirs: Columns, ours: Columns) -> list[str]:
+    """Returns the targets, or labels, for which a network is no better than a trivial answer; none of a single one."""
+    if isinstance(task, Classification) or len(task.names) < 2:
+        return []
+
+    def mean(metric: str, columns: Columns, place: int) -> float:
+        one = {name: column if column.ndim == 1 else column[:, [place]] for name, column in columns.items()}
+        return float(by_example(metric, one).mean())
+
+    places = range(len(task.names))
+    if isinstance(task, Regression):
+        return [task.names[place] for place in places if mean("r2", ours, place) <= 0]
+    losses = ([mean("log_loss", columns, place) for place in places] for columns in (ours, theirs))
+    return [name for name, our, their in zip(task.names, *losses, strict=True) if our >= their]
+
+
+def _difference(metric: str, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
+    first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, ours))
+    return metric_difference(first, second, True, level=confidence, metric=metric)
 
 
 def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
@@ -99,10 +212,9 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     fit = (_linear if texts else _boosting)(train, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
-    first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, predicted))
-    difference = metric_difference(first, second, True, level=confidence, metric=metric)
     values = values_of(task, theirs, confidence, bins)
-    return Baseline(fit.name, values, difference, len(train))
+    by_loss = _difference("log_loss", theirs, predicted, confidence) if is_imbalanced(dataset) else None
+    return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
 from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, intervals_by, mean_of, number_estimates, parts_of
 from stages.evaluation.report import Measured, blank_where_nan, some
+from stages.results import Dataset
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -33,6 +34,26 @@ def metric_of(task: Task) -> str:
     """Returns the metric that known columns tell of any examples: the first one of the task, or of its kind."""
     known = STANDARD[task.kind].metrics
     return task.primary if task.primary in known else known[0]
+
+
+IMBALANCED = 0.7
+"""Share of one class from which accuracy says little: answering it always is as accurate."""
+
+
+def means_of(targets: np.ndarray, weights: np.ndarray | None, classes: int) -> np.ndarray:
+    """Returns the means of targets, [n, k], such as shares of labels; of classes, int [n], the share of each."""
+    if targets.ndim > 1:
+        return np.asarray(np.average(targets, axis=0, weights=weights))
+    counts = np.bincount(targets, weights, classes)
+    return np.asarray(counts / counts.sum())
+
+
+def is_imbalanced(dataset: Dataset) -> bool:
+    """Returns whether one class has so many of the training examples that accuracy says little."""
+    task, train = dataset.task, dataset.train
+    if not isinstance(task, Classification):
+        return False
+    return bool(means_of(train.targets, train.weights, len(task.names)).max() >= IMBALANCED)
 
 
 def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:

@@ -17,6 +17,7 @@ import numpy as np
 
 from stages.evaluation.estimates import (
     LEAST_OF_CLASS,
+    LEAST_PROBABILITY,
     Columns,
     Ends,
     Estimate,
@@ -33,9 +34,6 @@ from stages.results import Dataset
 from stages.settings.results import EvaluateSettings
 
 TOP = 5
-
-LEAST = np.finfo(np.float32).eps
-"""Smallest probability of a label in the log loss, 1.2e-07: scikit-learn clips smaller ones to it."""
 
 LEAST_FOR_LOSS = 100
 """Test examples for an interval of the log loss, which rare mistakes make up: fewer examples may have none of them."""
@@ -212,7 +210,7 @@ def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
     """Return the metrics that have an interval by influences; not those that have too few examples for one."""
     found = _of_classes(predicted) | _of_rankings(predicted)
     if len(predicted) >= LEAST_FOR_LOSS:
-        losses = -np.log(np.clip(predicted.of_label, LEAST, 1 - LEAST).astype(np.float64))
+        losses = -np.log(np.clip(predicted.of_label, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY).astype(np.float64))
         found["log_loss"] = mean_estimate(losses, predicted.parts)
     return found
 

@@ -76,11 +76,27 @@ def _of_numbers(metric: str, columns: Columns, parts: np.ndarray) -> Estimate:
     return mean_of([number_estimates(target, answer, parts)[metric] for target, answer in pairs])
 
 
+LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
+"""Smallest probability in a log loss, 1.2e-07: scikit-learn clips smaller ones to it."""
+
+
+def log_losses(columns: Columns) -> np.ndarray:
+    """Returns the cross-entropy of each example, float64 [n]; of labels the mean over them."""
+    given = np.asarray(columns["probabilities"])
+    if "label" in columns:
+        given = given[np.arange(len(given)), columns["label"]][:, np.newaxis]
+    else:
+        given = np.where(columns["target"] > 0, given, 1 - given)
+    wide = given.astype(np.float64).clip(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+    return np.asarray(-np.log(wide).mean(axis=1))
+
+
 ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
     "accuracy": lambda columns, parts: mean_estimate(columns["label"] == columns["predicted"], parts),
     "macro_f1": lambda columns, parts: macro_f1(columns["target"], columns["predicted"], parts),
     "exact_match": lambda columns, parts: mean_estimate((columns["target"] == columns["predicted"]).all(axis=1), parts),
     **{metric: partial(_of_numbers, metric) for metric in ("rmse", "mae", "r2")},
+    "log_loss": lambda columns, parts: mean_estimate(log_losses(columns), parts),
 }
 """The metrics by which two models are compared in pairs, from the columns of their predictions."""
 
