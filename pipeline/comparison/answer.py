@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.command_line.overrides import quoted
-from pipeline.comparison.comparison import Comparison, are_validated_alike
+from pipeline.comparison.comparison import Comparison, are_validated_alike, seeds_to_tell
 from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import ComparedRun, Row
 from pipeline.config.names import split_override
@@ -119,19 +119,22 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
     """Return what a row changes; empty where nothing is known."""
     parts = []
     if difference := comparison.differences.get(row):
-        parts.append(_changes(difference))
+        parts.append(_changes(comparison, row, difference))
     if (speed := comparison.speeds.get(row)) is not None:
-        interval = " in one run each, with no interval"
-        if speed.low is not None:
+        interval = " in one run each, with no interval: more seeds would tell"
+        if speed.is_telling:
             doubt = "" if speed.is_distinguishable else ", not distinguishable from 1"
             interval = f" (95 %: {speed.low:.2g} to {speed.high:.2g}{doubt})"
+        elif speed.low is not None:
+            seeds = seeds_to_tell(comparison, row, base.rate, is_ratio=True)
+            interval = f" in these runs, which vary too much to tell it from 1: {seeds} would"
         parts.append(f"is {speed.ratio:.2g}× as fast{interval}")
     settings = {name: row.settings.get(name, "default") for name in comparison.names}
     subject = [f"{name}={value}" for name, value in settings.items() if value != base.settings.get(name, "default")]
     return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
 
 
-def _changes(difference: MetricDifference) -> str:
+def _changes(comparison: Comparison, row: Row, difference: MetricDifference) -> str:
     metric = difference.metric
     count = f"n = {_plural(difference.seeds, 'seed')}"
     if not difference.of_settings:
@@ -141,6 +144,9 @@ def _changes(difference: MetricDifference) -> str:
         return f"{same} test examples ({count})"
     low, high = (changed(metric, end).replace("+", "") for end in (difference.low, difference.high))
     change = f"{changed(metric, difference.difference)}{unit_of(metric)}"
+    if not comparison.is_telling(difference):
+        seeds = seeds_to_tell(comparison, row, f"test/{metric}") if difference.of_settings else "more test examples"
+        return f"changes test {metric} by {change} ({count}), which cannot be told from none: {seeds} would tell,"
     what = f"changes test {metric} by {change} (95 %: {low} to {high}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
 

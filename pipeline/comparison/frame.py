@@ -16,6 +16,8 @@ class Figure(NamedTuple):
     std: float | None = None
     low: float | None = None
     high: float | None = None
+    is_telling: bool = True
+    """Whether the interval says anything; else only the CSV has it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Column:
         text = self._written(figure.value, self.style)
         if figure.std is not None:
             text += f" ±{self._written(figure.std, self.style.replace('4g', '2g'))}"
-        if interval and figure.low is not None and figure.high is not None:
+        if interval and figure.is_telling and figure.low is not None and figure.high is not None:
             ends = (self._written(end, self.style.replace("+", "")) for end in (figure.low, figure.high))
             text += f" ({' to '.join(ends)})"
         return text
@@ -101,7 +103,7 @@ def _of_differences(comparison: Comparison) -> list[Column]:
     is_fraction = comparison.primary == "accuracy"
     heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95 %)"
     found = comparison.differences.items()
-    figures = {row: Figure(one.difference, None, one.low, one.high) for row, one in found}
+    figures = {row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one)) for row, one in found}
     p_values = {row: Figure(one.p) for row, one in found if one.p is not None}
     return [
         Column("difference", heading, figures, "+.2%" if is_fraction else "+.4g"),
@@ -114,5 +116,5 @@ def _speed_ups(comparison: Comparison) -> dict[Row, Figure]:
     for row, found in comparison.speeds.items():
         std = row.std(row.rate)
         of_ratio = found.ratio * std / row.speed if std is not None else None
-        figures[row] = Figure(found.ratio, of_ratio, found.low, found.high)
+        figures[row] = Figure(found.ratio, of_ratio, found.low, found.high, found.is_telling)
     return figures

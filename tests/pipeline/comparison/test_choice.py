@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.command_line.arguments import read_arguments
@@ -132,7 +133,7 @@ def test_a_row_with_a_seed_that_is_not_finite_is_shown_and_left_out(tmp_path: Pa
     assert left_out not in (comparison.choice.best, *comparison.choice.tied, *comparison.choice.rows)
     assert comparison.choice.best is best
     told = "left out of the choice, as val/best_loss is not a finite number: precision=mixed (seed 2)"
-    for text in (page(comparison), "\n".join(notes(comparison)), markdown(comparison)):
+    for text in ("\n".join(notes(comparison)), markdown(comparison), page(comparison) if np.isnan(value) else told):
         assert told in text
     assert "nan" in markdown(comparison)
     assert as_csv(comparison).count("precision") == 1
@@ -151,6 +152,80 @@ def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: P
     speeds = compared(tmp_path / "speeds", base, slow)
     assert speeds.rows[1] not in speeds.speeds
     assert speeds.rows[1].speed == 0
+
+
+WIDE = ((1000, 8000), (900, 9000))
+"""Speeds of two runs each, whose ratio has an interval of a factor of a thousand."""
+
+
+def test_an_interval_that_says_nothing_is_not_printed(tmp_path: Path) -> None:
+    """Neither on the terminal, nor in Markdown, nor on the page; the sentence says how many seeds would tell."""
+    two = compared(
+        tmp_path / "two", *(runs(name, dict.fromkeys("12", 0.5), v) for name, v in zip("ab", WIDE, strict=True))
+    )
+    speed = two.speeds[two.rows[1]]
+    assert speed.low is not None
+    assert speed.high is not None
+    assert speed.high > 100 * speed.low
+    told = "is 1.1× as fast in these runs, which vary too much to tell it from 1: more than 100 seeds each would"
+    for text in (page(two), "\n".join(notes(two)), markdown(two)):
+        assert told in text
+        assert f"{speed.high:.2f}" not in text
+        assert f"{speed.high:.2g}" not in text
+    assert repr(speed.high) in as_csv(two)
+    one = compared(tmp_path / "one", runs("a", {"1": 0.5}), runs("b", {"1": 0.5}, (1500,)))
+    assert "is 1.5× as fast in one run each, with no interval: more seeds would tell" in "\n".join(notes(one))
+
+
+def test_the_number_of_seeds_is_that_from_which_equal_runs_would_be_told_apart(tmp_path: Path) -> None:
+    """As Student's t has it, of runs that go on as they began."""
+    base, other = [1000.0, 3000.0], [4000.0, 12000.0]
+    found = compared(
+        tmp_path, runs("a", dict.fromkeys("12", 0.5), tuple(base)), runs("b", dict.fromkeys("12", 0.5), tuple(other))
+    )
+    number = re.search(r"is 4× as fast in these runs.*: about (\d+) seeds each would", sentences(found)[0])
+    assert number is not None
+    variance = sum(np.var(np.log(speeds), ddof=1) for speeds in (base, other))
+    needed = next(n for n in range(2, 100) if stats.t.ppf(0.975, 2 * (n - 1)) * np.sqrt(variance / n) < np.log(4))
+    assert int(number[1]) == needed > 2
+
+
+def test_a_difference_of_which_nothing_is_known_has_no_interval(tmp_path: Path) -> None:
+    """Two seeds whose accuracies are far apart; four test examples; and errors that may be 0 or ten times as large."""
+    spread = [np.arange(400) < accuracy * 400 for accuracy in (0.5, 0.95)]
+    other = [np.arange(400) < accuracy * 400 for accuracy in (0.9, 0.6)]
+    seeds = dict.fromkeys("12", 0.5)
+    found = compared(tmp_path / "seeds", runs("a", seeds, correct=spread), runs("b", seeds, correct=other))
+    difference = found.differences[found.rows[1]]
+    assert difference.high - difference.low > 1
+    sentence = sentences(found)[0]
+    assert (
+        "changes test accuracy by +2.50 points (n = 2 seeds), which cannot be told from none: more than 100 seeds each"
+        in sentence
+    )
+    assert f"{100 * difference.high:.2f}" not in markdown(found)
+    few = [np.array([True, True, False, False]), np.array([True, False, True, True])]
+    single = compared(
+        tmp_path / "few", *(runs(name, {"1": 0.5}, correct=[one]) for name, one in zip("ab", few, strict=True))
+    )
+    assert "(n = 1 seed: two trained models, not two settings), which cannot be told" in sentences(single)[0]
+    assert ": more test examples would tell" in sentences(single)[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "is_telling"),
+    [("rmse", -0.4, 0.6, True), ("rmse", -1.1, 1.3, False), ("rmse", -0.9, 1.0, False), ("rmse", -2.0, -0.1, True),
+     ("log_loss", -1.0, 0.1, False), ("accuracy", -0.2, 0.29, True), ("accuracy", -0.2, 0.31, False),
+     ("macro_f1", 0.1, 1.2, True), ("accuracy", np.nan, np.nan, False)],
+)  # fmt: skip
+def test_what_an_interval_of_a_metric_must_tell(
+    tmp_path: Path, metric: str, low: float, high: float, is_telling: bool
+) -> None:
+    """The baseline's error is 1."""
+    made = [runs(name, {"1": 0.5}, metrics={f"test/{metric}": 1.0}) for name in "ab"]
+    found = compared(tmp_path, *made)
+    difference = replace(found.differences[found.rows[1]], metric=metric, difference=0.1, low=low, high=high)
+    assert found.is_telling(difference) == is_telling
 
 
 DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]
