@@ -88,7 +88,7 @@ class Baseline:
 
     @property
     def subject(self) -> str:
-        """What the network is compared with, and what is said of it in brackets."""
+        """The other side of the comparison, with the opening of its brackets."""
         return f"the baseline ({self.model} on {self.rows:,} training rows"
 
     @property
