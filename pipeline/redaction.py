@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -36,10 +37,41 @@ _ORDINARY = re.compile(
 _ABOUT = re.compile(r"(^|_)(file|path|name|type|dir|folder|length|size|count|prompt|pattern|version|method|mode)$")
 """Last words of names that describe a secret, such as `password_file`."""
 
-_VALUE = r"(?P<value>\\\"(?:(?!\\\").)*\\\"|\"[^\"\n]*\"|'[^'\n]*'|(?![{\[(])[^\s\"',;&}\])]+)"
-_PAIR = re.compile(r"(?<![\w.\-])(?P<name>\w[\w.\-]*+)(?P<sep>\\?[\"']?\s*(?::=|=>|:|=(?!=))\s*)" + _VALUE)
+_VALUE = re.compile(
+    r"(?P<mark>\\+[\"'])(?:(?!(?P=mark)).){0,2000}(?P=mark)|\"(?:\\.|[^\"\\]){0,2000}\"|'(?:\\.|[^'\\]){0,2000}'"
+    r"|[{\[(][^{}\[\]()]{1,2000}[}\])]"
+    r"|(?![{\[(])[^\s\"',;&}\])]+(?:[,;&](?![\w.\- ]{1,50}[=:])[^\s\"',;&}\])]+)*",
+    re.S,
+)
+"""In quotes, also escaped ones, in brackets, or up to a space, quote or the next pair."""
+_PAIR = re.compile(r"(?<![\w.\-])-{0,2}(\w[\w.\-]*+)(?P<sep>\\*[\"']?\s*(?::=|=>|->|:(?!//)|=(?!=))\s*)")
+_FLAG = re.compile(r"(?<![\w.\-])--(\w[\w\-]*+)(?P<sep>\s+|[\"'],\s*)")
+"""An option of a command line, in a text or in a list of words."""
+_ENCODED = re.compile(r"(?i)(?:(?<![\w.%\-])|%(?:25)*[0-9a-f]{2})([a-z_][\w.\-]*+)(?P<sep>%(?:25)*3[AD])")
+"""A pair of a percent-encoded address, up to its next `&`."""
+_BLOCK = re.compile(r"(?<![\w.\-])(\w[\w.\-]*+)(?P<sep>:[ \t]*)(?=[|>][-+\d]*\n|\n[ \t]*- )")
+"""YAML: a text of several lines, or a list."""
+_ELEMENT = re.compile(r"<(\w[\w.:\-]*+)(?P<sep>>\s*)")
+_FORMS = (
+    (_BLOCK, re.compile(r"(?P<mark>)(?:[|>][-+\d]*\n(?:[ \t]+.*\n?)+|\n(?:[ \t]*- .*(?:\n|\Z))+)"), "\n"),
+    (_PAIR, _VALUE, ""),
+    (_FLAG, _VALUE, "--"),
+    (_ENCODED, re.compile(r"(?i)(?P<mark>)(?:(?!%(?:25)*26)[\w.~+/=%!*-])+"), "%"),
+    (_ELEMENT, re.compile(r"(?P<mark>)[^<>\s]+(?=\s*</)"), "</"),
+)
+"""Forms of a name with its separator, of the value after it, and what a text with one has."""
+_LOGIN = re.compile(r"(?<![\w\-])((?:-u|--user)[ =]\s*[\"']?[^\s:\"']+:)[^\s\"']+")
+"""User and password, as curl takes them."""
+_PROSE = re.compile(r"(?i)\b(?:an?|the|no|any|every|each|this|that|its|your|without)\s+\Z")
+"""Words before a noun of a sentence, whose colon is followed by an explanation instead of a value."""
+_WORDS = re.compile(r"(?i)[a-z]+[.,;:!?]?|(?:https?://|\.{0,2}/|\w+/)[\w./#?=&%~+-]*|<\w+>")
+"""Words, addresses of pages and paths."""
+_FILLERS = frozenset(
+    ["is", "was", "are", "and", "or", "has", "must", "may", "in", "of", "to", "for", "with", "without", "needs"]
+)
 _NO_VALUE = re.compile(
-    r"(?i)\W*(\*\*\*|\$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)\b)|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
+    r"(?i)\W*(\*\*\*|\$\{|\$[a-z_]+$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)(?![\w.+/=-]))"
+    r"|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
 )
 """Placeholders, types, calls in code and numbers."""
 _OWN_WORDS = frozenset(
@@ -52,13 +84,15 @@ _OWN_WORDS = frozenset(
 
 _USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
 """User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
+_ENCODED_USER = re.compile(r"(?i)(?<=%3A%2F%2F)[\w.~+!*%-]{1,400}?(?=%40)")
+"""The same, percent-encoded."""
 _SIGNATURE = re.compile(r"(?i)([?&](?:sig|signature|x-(?:amz|goog)-signature)=)[^&#\s'\"]+")
 """That of an address which whoever has it may use."""
 _HEADER = re.compile(
-    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
+    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|(?<![\w-])x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
     r"(\\?[\"']?\s*+:\s*+\\?[\"']?+)(?!\*\*\*)[^\"'\r\n]+"
 )
-_SCHEME = re.compile(r"\b([Bb]earer|[Bb]asic)(\s+)(?=\S*[\d=])[\w+/=.~-]{8,}")
+_SCHEME = re.compile(r"\b([Bb]earer|[Bb]asic)(\s+)(?=\S*[\d=]|[\w+/=.~-]{20})[\w+/=.~-]{8,}")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)", re.S)
 """A PEM block (RFC 7468); without an end line, up to the end of the text."""
 
@@ -100,12 +134,20 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {redact(key): redact(part, name if is_secret_name(name) else str(key)) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(redact(part, name) for part in value)
+        words = [redact(part, name) for part in value]
+        for place, (flag, part) in enumerate(pairwise(value), 1):  # `--password`, and its value as a word of its own
+            is_option = isinstance(flag, str) and isinstance(part, str) and flag.startswith("--")
+            if is_option and not part.startswith("-") and is_secret(flag.lstrip("-"), part):
+                words[place] = MASK
+        return type(value)(words)
     is_long = isinstance(value, int) and value >= 10 ** (SHORTEST - 1)
     if value and (is_long or isinstance(value, str)) and is_secret(name, value):
         return MASK
     if isinstance(value, str):
-        return _PAIR.sub(_masked, _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value))))
+        text = _SCHEME.sub(rf"\1\2{MASK}", _HEADER.sub(rf"\1\2{MASK}", redact_values(value)))
+        for form, after, needed in _FORMS:
+            text = _masked(form, after, text) if needed in text else text
+        return text
     return value
 
 
@@ -114,9 +156,11 @@ def redact_values(text: str) -> str:
 
     Lone surrogates, as the names of files that are not UTF-8 have, become `\\udcff`.
     """
-    known = _known(tuple(os.environb.items()), frozenset(learned))
+    known = _known()
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _USER.sub(f"{MASK}@", known.sub(MASK, text) if known else text)
+    text = _LOGIN.sub(rf"\1{MASK}", text) if "-u" in text else text
+    text = _ENCODED_USER.sub(MASK, text) if "%40" in text else text
     text = _SIGNATURE.sub(rf"\1{MASK}", text)
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
@@ -201,14 +245,39 @@ class GuardedStream:
         return getattr(self._stream, name)
 
 
-def _masked(match: re.Match[str]) -> str:
-    """Return a name with its value masked, in its quotes; unchanged where that is no secret."""
-    name, separator, value = match["name"], match["sep"], match["value"]
-    mark = (re.match(r"\\?[\"']", value) or [""])[0]
-    inside = value[len(mark) : len(value) - len(mark)]
-    if not inside or inside.startswith(MASK) or not is_secret(name, inside) or (not mark and _NO_VALUE.match(inside)):
-        return match[0]
-    return f"{name}{separator}{mark}{MASK}{mark}"
+def _masked(form: re.Pattern[str], after: re.Pattern[str], text: str) -> str:
+    """Return `text` with the values masked that follow the names of secrets, in their quotes, at every depth.
+
+    What follows another name is looked into: it may have a secret in it.
+    """
+    parts, place, written = list[str](), 0, 0
+    while (name := form.search(text, place)) is not None:
+        place = name.end("sep")
+        is_odbc = name[1] == "PWD" and not text.startswith(("/", "~"), place)
+        if not (is_odbc or is_secret_name(name[1])) or (value := after.match(text, place)) is None:
+            continue
+        mark = value["mark"] or (value[0][0] if value[0][0] in "\"'" else "")
+        if _is_masked(name, value[0][len(mark) : len(value[0]) - len(mark)], bool(mark)):
+            parts += [text[written:place], f"{mark}{MASK}{mark}"]
+            place = written = value.end()
+    return "".join([*parts, text[written:]])
+
+
+def _is_masked(name: re.Match[str], value: str, is_quoted: bool) -> bool:
+    """Return whether the value after the name of a secret is one, and no placeholder, code or sentence."""
+    if not value or value.startswith(MASK) or value.lower() in _OWN_WORDS:
+        return False
+    separator = name["sep"]
+    if is_quoted:
+        return True
+    if value[0] in "{[(":  # of code, or of a sentence, unless it is set
+        is_set = "=" in separator or separator[0] in "\\\"'"
+        return is_set and not _OWN_WORDS.issuperset(re.findall(r"\w+", value)[-1:])
+    if _NO_VALUE.match(value) or (separator.isspace() and value.lower() in _FILLERS):
+        return False
+    before = name.string[max(name.start() - 20, 0) : name.start()]
+    is_sentence = re.fullmatch(r":\s+", separator) is not None and _PROSE.search(before) is not None
+    return not (is_sentence and _WORDS.fullmatch(value))
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
@@ -216,18 +285,34 @@ def _secrets(name: str, value: str) -> Iterator[str]:
     if is_secret(name, value) and not value.startswith(("/", "~")):  # the path of a file with a secret is none
         yield from {value.strip(), *map(str.strip, value.splitlines())}
     for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
-        yield from credentials_of(address)[1:]
+        _, user, password = credentials_of(address)
+        yield from (user, password, b64encode(f"{user}:{password}".encode()).decode() if password else "")
 
 
-@lru_cache(maxsize=4)
-def _known(environment: tuple[tuple[bytes, bytes], ...], settings: frozenset[str]) -> re.Pattern[str] | None:
-    """Expression for all forms of the known secrets, the longest first; None where there are none."""
+_last: tuple[Mapping[bytes, bytes], frozenset[str], re.Pattern[str] | None] = ({}, frozenset(), None)
+"""The environment, what was learned, and the expression for both, as of the last call of `_known`."""
+
+
+def _known() -> re.Pattern[str] | None:
+    """Return an expression for all forms of the known secrets, the longest first; None where there are none.
+
+    It is made again where the environment has changed, which code may do at any time.
+    """
+    global _last
+    environment: Mapping[bytes, bytes] = vars(os.environ)["_data"]  # `os.environb` copies and encodes it each time
+    if environment != _last[0] or learned != _last[1]:
+        _last = (dict(environment), frozenset(learned), _expression(environment))
+    return _last[2]
+
+
+def _expression(environment: Mapping[bytes, bytes]) -> re.Pattern[str] | None:
     # A variable's name counts in capitals; as bytes, because `os.environ` decodes all of them each time.
-    pairs = ((os.fsdecode(name).upper(), os.fsdecode(value)) for name, value in environment)
-    secrets = {*settings, *(secret for name, value in pairs for secret in _secrets(name, value))}
+    pairs = ((os.fsdecode(name).upper(), os.fsdecode(value)) for name, value in environment.items())
+    secrets = {*learned, *(secret for name, value in pairs for secret in _secrets(name, value))}
     forms: set[str] = set()
     for secret in secrets:
         if len(secret) >= SHORTEST:
             forms |= {secret, quote(secret, safe="", errors="surrogateescape")}
             forms |= {json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+            forms.add(b64encode(secret.encode(errors="surrogateescape")).decode().rstrip("="))
     return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from pipeline.config.names import flatten
-from pipeline.redaction import GuardedStream, is_secret_name, learn, learn_arguments, redact, redact_overrides
+from pipeline.redaction import MASK, GuardedStream, is_secret_name, learn, learn_arguments, redact, redact_overrides
 from tests import commands
 from tests.conftest import ROOT, outputs_in
 from tests.pipeline.experiments import SMALL, Patch, experiment
@@ -52,7 +53,60 @@ IN_TEXT = {
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIB\n-----END RSA PRIVATE KEY-----": "MIIEpAIB",
 }  # fmt: skip
 
+S = "tulip9Rose7x"
+INSIDE = (
+    "tracking.note=token={}",
+    "tracking.note='see token={} there'",
+    'note="a, password: {}"',
+    "a=b=c=token={}",
+    "url=http://h/?token={}&x=1",
+    "http://h/?token={}",
+    "http://h/#access_token={}&y=2",
+    "data.url=https://h/p?api_key={}",
+    "next=http%3A%2F%2Fh%2F%3Ftoken%3D{}%26x%3D1",
+    "x=token%253D{}",
+    "postgres%3A%2F%2Fme%3A{}%40h",
+    'x.config={{"token": "{}"}}',
+    """x.config='{{"a": {{"token": "{}"}}}}'""",
+    "+x={{a: 1, token: {}}}",
+    "+x=[{{api_key: {}}}]",
+    "RuntimeError(ValueError('bad password={}'))",
+    "RuntimeError('outer', ValueError(\"password='{}'\"))",
+    "ValueError: password: {}",
+    "KeyError: wrong password: {}",
+    "conn='Server=h;Pwd={};Timeout=3'",
+    "DRIVER={{x}};UID=me;PWD={}",
+    "host=h user=me password={}",
+    "tool --password {} --x",
+    "tool --password={} --x",
+    "['tool', '--password', '{}', 'x']",
+    "run --api-key {}",
+    "curl -u me:{} http://h",
+    "curl --user 'me:{}' http://h",
+    "password: |\n  first\n  {}\n",
+    'password="line1\n{}\n"',
+    "credentials:\n- a\n- {}\n",
+    "a:\n  token: {}\n",
+    "auth={{u: {}}}",
+    '{{"credentials": {{"a": "{}"}}}}',
+    "<password>{}</password>",
+    '<x password="{}"/>',
+    "token -> {}",
+    'token="ab\\"{}"',
+    "password=ab,{}",
+    "password=ab&{}",
+    "the password: {}",
+    "password=none-{}",
+    "password=$e{}",
+)
+"""Texts in which a secret stands inside of something larger."""
+
 ORDINARY_TEXTS = """
+without a password: https://docs.ray.io/en/latest/ray-security/index.html
+listen on all network interfaces without a password: docs/how-to/clusters.md
+the token: a word of the vocabulary; every secret: nobody knows
+--password is not given, and --token must be
+token_auth=<it> password=${oc.env:X} PWD=/root/data
 data.features={cookies_enabled: category} "cookies": "category"
 MLFLOW_TRACKING_PASSWORD=mlflow
 seed=42 tokenizer=bpe num_tokens=512 passes=3 keep_token=0.1 noise_sig=[1,2.5]
@@ -105,6 +159,40 @@ def test_what_follows_the_name_of_a_secret_is_masked_in_texts() -> None:
     for text, secret in IN_TEXT.items():
         assert secret not in redact(text), text
         assert redact(redact(text)) == redact(text)
+
+
+def test_secrets_are_masked_inside_of_larger_values() -> None:
+    nested = json.dumps({"a": json.dumps({"b": json.dumps({"token": S})})})
+    for text in (*(form.format(S) for form in INSIDE), nested):
+        for masked in (redact(text), redact([text])[0], redact({"x": {text: 1}}), *redact_overrides([text])):
+            assert S not in str(masked), text
+            assert MASK in str(masked), text
+        assert redact(redact(text)) == redact(text)
+    assert redact({"argv": ["tool", "--token", S, "x"]}) == {"argv": ["tool", "--token", MASK, "x"]}
+    learn({"password": S})
+    assert S not in redact(b64encode(S.encode()).decode())
+
+
+def test_looking_for_secrets_takes_time_by_the_length_of_a_text() -> None:
+    """Of texts that a pattern could read in very many ways."""
+    began = time.perf_counter()
+    for part in (
+        "a=",
+        'q"',
+        'x: "',
+        "%3d",
+        "x-",
+        "x={a",
+        "\\",
+        "http://",
+        "<a>",
+        "a:\n- ",
+        "a=b;b ,",
+        "token=a, b",
+        "the ",
+    ):
+        redact(part * 5000)
+    assert time.perf_counter() - began < 30
 
 
 def test_what_is_not_secret_stays_readable(monkeypatch: Patch) -> None:
