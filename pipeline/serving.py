@@ -20,7 +20,7 @@ from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES
-from stages.settings.table import NAMES, Header, TableSettings, files_of
+from stages.settings.table import MISSING, NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
 BYTES = "serve_bytes"
@@ -139,6 +139,8 @@ def suffixes_of(loaded: Any) -> tuple[str, ...]:
 def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
     """Return how to read tables: as that of the training was."""
     known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
+    if "decimal" not in known:  # of an earlier version, in which these were always missing values
+        known["missing"] = [*MISSING, *known.get("missing", ())]
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
@@ -217,7 +219,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     import pandas as pd
     import pyarrow as pa
 
-    from stages.data.tables import MISSING, Rows
+    from stages.data.tables import Rows, reading_of
 
     arguments = _arguments(loaded)
     by_name = given if hasattr(given, "items") else {next(iter(arguments)): given}
@@ -228,8 +230,8 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     texts: dict[str, Any] = {}
     for column in plain.values():
         values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
-        texts[column] = pa.array([None if is_missing else str(value) for value, is_missing in values], pa.string())
-    rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], missing=[*MISSING, *settings.missing])
+        texts[column] = pa.array([None if gone else _as_text(value, settings) for value, gone in values], pa.string())
+    rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
     taken = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
         taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
@@ -283,6 +285,12 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
         expected = f"the columns that the model takes: {', '.join(columns.values())}"
         raise UserError(f"{where} has no column {missing}", expected)
     return columns
+
+
+def _as_text(value: Any, settings: TableSettings) -> str:
+    """Return a value of a request as a file has it, which may have a decimal comma."""
+    is_float = isinstance(value, (float, np.floating))
+    return str(value).removesuffix(".0").replace(".", settings.decimal) if is_float else str(value)
 
 
 def _unwrapped(value: Any) -> Any:

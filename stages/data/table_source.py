@@ -1,159 +1,29 @@
 """The kinds of the columns of a table, and the columns by these, in memory or mapped from the cache."""
 
 import hashlib
-import re
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.data.columns import Column, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.tables import NUMBER, NUMBERS, Rows, Typed, Values, argument_names, cast, place_of, read, read_files
+from stages.data.profiles import Profile, refuse_texts, scan
+from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
-from stages.settings.table import UNNAMED, Header, TableSettings, TrainedTableSettings, declaring, files_of, format_of
+from stages.settings.table import Header, TableSettings, TrainedTableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
-
-FEW = 10
-"""Different whole numbers that make a category, at most: a class of cabin, a grade."""
-
-MOST_VALUES = 100_000
-"""Different values of a category, at most."""
-
-NEARLY_ALL = 0.95
-"""Share of different values from which a column is an identifier, and of numbers from which it is one of numbers."""
-
-WORDS = 4
-"""Words of a value, on average, from which a column of different texts is one of sentences."""
-
-MARKED = r"^\s*[+-]?[$€£¥]?\s?(\d{1,3}([.,]\d{3})+|\d+)([.,]\d+)?\s?[%$€£¥]?\s*$"
-"""Numbers as people write them: 1.234,5 or $1,200.00 or 12 %."""
-
-DATE = r"^(\d{4}-\d\d-\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4})([T ]\d{1,2}:\d\d.*)?$"
-_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
 
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 5
+VERSION = 6
 """Of what a table becomes in the cache."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Facts of a column.
-
-    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
-    others: different texts that are no numbers, nor would be without marks of thousands, currencies and the like.
-    different: values; 0 of numbers that are not whole.
-    """
-
-    name: str
-    missing: int = 0
-    present: int = 0
-    numbers: int = 0
-    others: int = 0
-    spaces: int = 0
-    dates: int = 0
-    wrong: tuple[str, int] | None = None
-    is_whole: bool = True
-    has_leading_zeros: bool = False
-    different: int = 0
-    low: int | None = None
-    high: int | None = None
-
-    @classmethod
-    def of(cls, name: str, column: Values) -> "Profile":
-        """Counts the values of a column."""
-        facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
-        if not facts["present"]:
-            return cls(name, **facts)
-        present = column.drop_null()
-        is_text = pa.types.is_string(present.type)
-        wholes = (cast(present, kind) for kind in (pa.int64(), pa.uint64()) if is_text)
-        whole = present if pa.types.is_integer(present.type) else next((one for one in wholes if one is not None), None)
-        facts |= {"is_whole": whole is not None, "numbers": len(present)}
-        if whole is not None:
-            ends = pc.min_max(whole).as_py()
-            facts |= {"low": ends["min"], "high": ends["max"], "different": pc.count_distinct(column).as_py()}
-        elif is_text and cast(present, pa.float64()) is None:
-            texts, times = present.value_counts().flatten()  # each text is looked at once
-            is_number = pc.match_substring_regex(texts, NUMBER)
-            facts |= {"numbers": pc.sum(pc.if_else(is_number, times, 0)).as_py(), "different": len(texts)}
-            facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
-            facts["dates"] = pc.sum(pc.if_else(pc.match_substring_regex(texts, DATE), times, 0)).as_py()
-            is_plain = pc.or_(is_number, pc.match_substring_regex(texts, MARKED))
-            facts["others"] = pc.sum(pc.invert(is_plain)).as_py()
-            if (place := pc.index(is_plain if facts["others"] else is_number, False).as_py()) >= 0:
-                facts["wrong"] = texts[place].as_py(), pc.index(column, texts[place]).as_py()
-        if is_text:
-            facts["has_leading_zeros"] = pc.any(pc.match_substring_regex(present, r"^0\d")).as_py()
-        return cls(name, **facts)
-
-    @property
-    def is_number(self) -> bool:
-        """Whether all values are numbers, or so many that the others must be mistakes."""
-        return self.present > 0 and self.numbers >= NEARLY_ALL * self.present and not self.has_leading_zeros
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether many different numbers have marks, or few other texts, such as `?`, among them."""
-        is_plain = self.is_number or self.has_leading_zeros
-        return not is_plain and self.others <= FEW < self.different - self.others
-
-    @property
-    def is_date(self) -> bool:
-        return 0 < self.present == self.dates
-
-    @property
-    def is_prose(self) -> bool:
-        """Whether it holds different sentences."""
-        is_worded = self.spaces >= (WORDS - 1) * self.present
-        return is_worded and not self.is_number and not self.is_date and self.different > FEW
-
-    def kind(self) -> tuple[str, str]:
-        """Returns `number`, `category` or `leave_out`, and why it is left out."""
-        different, name = self.different, self.name
-        are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
-        if not self.present or name.startswith(UNNAMED):
-            return "leave_out", "no values" if not self.present else "no name"
-        if different == 1 and not self.missing and (self.is_whole or not self.is_number):
-            return "leave_out", "one value alone"
-        if self.is_number and not (self.is_whole and different <= FEW):
-            is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
-            is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
-            return ("leave_out", f"an identifier, {different:,} different values") if is_identifier else ("number", "")
-        if self.is_date:
-            return "leave_out", "dates"
-        if not self.is_number and (are_all_different or different > MOST_VALUES):
-            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {different:,} different values"
-        return "category", ""
-
-
-def scan(rows: Rows, left_out: Collection[str] = ()) -> dict[str, Profile]:
-    """Returns what is known of each column: nothing of those that are `left_out`, whatever they hold.
-
-    Raises:
-        UserError: where there is no row.
-    """
-    if not len(rows):
-        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
-
-    names = rows.table.column_names
-
-    def profile(name: str) -> Profile:
-        return Profile(name) if name in left_out else Profile.of(name, rows.column(name))
-
-    with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(profile, names), strict=True))
 
 
 @dataclass(frozen=True)
@@ -305,7 +175,7 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
     elif kind != found:
         note = "by data.features" if kind == "leave_out" else ""
     elif role in (None, "target") and profile.name not in settings.declared:
-        _refuse_texts(rows, profile)
+        refuse_texts(rows, profile, role == "target")
     fits = profile.high is not None and profile.high <= np.iinfo(np.int64).max
     is_found = role is not None or not isinstance(settings, TrainedTableSettings)
     kind = "whole" if kind == "category" and is_found and fits and profile.is_number and not profile.missing else kind
@@ -337,18 +207,6 @@ def _left_out(column: str, settings: TableSettings) -> str:
     if isinstance(settings, TrainedTableSettings) and column not in settings.declared:
         return "not in the training"
     return "beside images" if settings.image not in (None, column) else ""
-
-
-def _refuse_texts(rows: Rows, profile: Profile) -> None:
-    """Refuses numbers that other texts, or marks, would make a category or an identifier."""
-    if profile.wrong is not None and profile.is_mixed:
-        text, row = profile.wrong
-        where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
-        raise UserError(
-            f"{where} has {text!r}, and {count} are numbers",
-            "numbers alone, such as -1234.5 without other marks, or the column's kind in data.features",
-            f"'data.missing=[\"{text}\"]'" if profile.others else declaring({profile.name: "leave_out"}),
-        )
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:

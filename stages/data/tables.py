@@ -4,7 +4,7 @@ import errno
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 
+from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
 from stages.settings.table import Header, TableSettings, declaring, format_of, not_in_encoding
@@ -23,12 +24,7 @@ from stages.storage.cache import load_mapped
 BLOCK = 2**23
 """Bytes of a text file, and about the rows times columns of another one, that are read at once."""
 
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
-"""Texts that mean a missing value."""
-
-NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$|^(?i:\s*[+-]?inf(inity)?\s*)$"
-
-WHOLE = r"^\s*[+-]?\d{1,18}(\.0*)?\s*$"
+WHOLE = r"^-?\d{1,18}(\.0*)?$"
 
 WHOLE_FLOAT = r"^([+-]?\d+)\.0*$"
 """A whole number as pandas writes it where the column has missing values."""
@@ -48,7 +44,8 @@ class Rows:
     """Rows of files, or of splits, in order.
 
     parts: the files or splits, and how many rows each has. takes_texts: whether a column of sentences is a feature
-    without being declared. ragged: what is said of rows that are left out. missing: texts that mean a missing value.
+    without being declared. ragged: what is said of rows that are left out. missing: texts that mean a missing value,
+    in addition to the empty one. format: of numbers that are texts. units: of columns that have one.
     """
 
     name: str
@@ -56,7 +53,9 @@ class Rows:
     parts: Sequence[tuple[str, int]]
     takes_texts: bool = False
     ragged: Sequence[str] = ()
-    missing: Sequence[str] = MISSING
+    missing: Sequence[str] = ()
+    format: NumberFormat = NumberFormat()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, tables: Mapping[str, pa.Table], **others: Any) -> "Rows":
@@ -74,8 +73,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
+    def format_of(self, column: str) -> NumberFormat:
+        """Return the format of a column's numbers."""
+        return replace(self.format, unit=self.units.get(column, ""))
+
     def column(self, name: str) -> Values:
-        """Returns a column as int64, float64 or string; NaN is missing.
+        """Return a column as int64, float64 or string, without spaces around texts; NaN is missing.
 
         Raises:
             UserError: for values of a type that no feature has.
@@ -92,10 +95,20 @@ class Rows:
             return pc.if_else(array, "True", "False")  # as pandas writes them to CSV
         are_texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
         if any(is_text(kind) for is_text in (*are_texts, pa.types.is_temporal)):
-            texts = array.cast(pa.string())
-            return pc.if_else(pc.is_in(texts, pa.array(self.missing)), pa.scalar(None, pa.string()), texts)
+            texts = without_spaces(array.cast(pa.string()))
+            is_missing = pc.is_in(texts, pa.array(["", *self.missing]))
+            return pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
         problem = f"{self.parts[0][0]}: the column {name} holds {kind}"
         raise UserError(problem, "numbers, texts or dates", declaring({name: "leave_out"}))
+
+
+def without_spaces(texts: Values) -> Values:
+    """Return texts without spaces around them, nor the quotation marks of a CSV that stand behind a space."""
+    is_quoted = pc.match_substring_regex(texts, r'^\s+".*"\s*$')
+    if pc.any(is_quoted).as_py():
+        inside = pc.replace_substring(pc.replace_substring_regex(texts, r'^\s+"(.*)"\s*$', r"\1"), '""', '"')
+        texts = pc.if_else(is_quoted, inside, texts)
+    return pc.utf8_trim_whitespace(texts)
 
 
 def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:
@@ -136,7 +149,13 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             raise UserError(f"{path} cannot be read ({error})", expected, fix) from error
         tables.append(table.select(list(header.columns)))
     parts = dict(zip(names_of(header.files), tables, strict=True))
-    return Rows.of(header.name, parts, ragged=ragged, missing=[*MISSING, *settings.missing])
+    return Rows.of(header.name, parts, ragged=ragged, **reading_of(settings))
+
+
+def reading_of(settings: TableSettings) -> dict[str, Any]:
+    """Return fields of `Rows` that say how texts are read."""
+    known = NumberFormat(settings.decimal, settings.thousands)
+    return {"missing": settings.missing_texts, "format": known, "units": dict(settings.units)}
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -202,7 +221,9 @@ class Typed:
     required: bool = False
 
 
-def _converted(array: Values, column: Typed) -> tuple[np.ndarray, list[str] | None, list[tuple[np.ndarray, str]]]:
+def _converted(
+    array: Values, column: Typed, form: NumberFormat
+) -> tuple[np.ndarray, list[str] | None, list[tuple[np.ndarray, str]]]:
     """Returns a column as `column` says; the texts of a category, by the numbers that stand for them; rows without a
     use, and why.
     """
@@ -223,12 +244,14 @@ def _converted(array: Values, column: Typed) -> tuple[np.ndarray, list[str] | No
         why = "is no date (such as 2024-12-31)"
         since = instants.astype("datetime64[us, UTC]") - pd.Timestamp(0, tz="UTC").as_unit("us")  # ns end in 2262
         array = pa.array(since.dt.total_seconds(), from_pandas=True)
-    numbers = cast(array, kind)
+    is_as_arrow_reads = form.decimal == "." or not pa.types.is_string(array.type)
+    numbers = cast(array, kind) if is_as_arrow_reads else None
     if numbers is None:
-        texts = array.cast(pa.string())
-        is_number = pc.match_substring_regex(texts, WHOLE if column.kind == "whole" else NUMBER)
-        numbers = pc.if_else(is_number, texts, pa.scalar(None, pa.string()))
-        numbers = pc.replace_substring_regex(pc.utf8_trim_whitespace(numbers), WHOLE_FLOAT, r"\1").cast(kind)
+        numbers = (form if pa.types.is_string(array.type) else NumberFormat()).plain(array.cast(pa.string()))
+        if column.kind == "whole":
+            is_whole = pc.match_substring_regex(numbers, WHOLE)
+            numbers = pc.if_else(is_whole, numbers, pa.scalar(None, pa.string()))
+        numbers = pc.replace_substring_regex(numbers, WHOLE_FLOAT, r"\1").cast(kind)
     values = numbers.fill_null(NO_NUMBER if column.kind == "whole" else np.nan).to_numpy(zero_copy_only=False)
     bad += [(numbers.is_null().to_numpy(zero_copy_only=False) & ~missing, why), (np.isinf(values), "is infinite")]
     return values, None, bad
@@ -261,7 +284,7 @@ def read(
 
     for column in columns:
         given = rows.column(column.name)
-        values, words, bad = _converted(given, column)
+        values, words, bad = _converted(given, column, rows.format_of(column.name))
         for row, why in [(int(row), why) for part, why in bad for row in np.flatnonzero(part)]:
             shown = given[row].as_py()
             text = "the value is missing" if shown is None else f"{str(shown)[:60]!r} {why}"

@@ -11,9 +11,10 @@ import numpy as np
 from stages.data.columns import Column, Described, describe_rows
 from stages.data.decode import Decoder
 from stages.data.loading import Files, Source, feature_of, file_source, read_images, report_left_out
+from stages.data.profiles import FEW
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
-from stages.data.table_source import FEW, ColumnFacts, TableSource, feature_of_column, read_table
+from stages.data.table_source import ColumnFacts, TableSource, feature_of_column, read_table
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
 from stages.reporter import Reporter

@@ -17,7 +17,7 @@ from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import Encoded, Read, Source, load
-from stages.data.table_source import FEW
+from stages.data.profiles import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
 from stages.reporter import Reporter

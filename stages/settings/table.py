@@ -3,6 +3,7 @@
 import codecs
 import csv
 import gzip
+import json
 import re
 import shlex
 import zlib
@@ -19,10 +20,13 @@ from omegaconf import II
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings, name_of_file, refuse_missing
 from stages.settings.places import is_folder
-from stages.settings.ranges import choice, number, option
+from stages.settings.ranges import choice, number, option, text
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
 """From suffixes to formats; those of text may be followed by `.gz`."""
+
+MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
+"""Texts that mean a missing value in text files."""
 
 NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
 """Ends of the names of tables."""
@@ -68,8 +72,15 @@ class TableSettings(ImagesSettings):
     """null: the one of comma, tab, semicolon and bar that the header has most of."""
     encoding: str = "utf8"
     """Of text files, such as `cp1252`."""
-    missing: list[str] = field(default_factory=list)
-    """Texts that mean a missing value, besides the empty one, NA, N/A, NaN and null."""
+    decimal: str = choice(".", ".", ",")
+    """The decimal mark of numbers that are texts."""
+    thousands: str | None = text(None, "[.,]", "a comma or a point", r"\,")
+    """A comma or a point between groups of three digits (`1,200`); spaces, apostrophes and underscores always are."""
+    units: dict[str, str] = field(default_factory=dict)
+    """From columns to the unit that stands before or behind their numbers, such as `{weight: kg, price: $}`."""
+    missing: list[str] | None = None
+    """Texts that mean a missing value, in addition to the empty one; null: NA, N/A, NaN and null in text files, and
+    none in Parquet and Feather files, which have missing values of their own."""
     on_error: str = choice("fail", "fail", "skip")
     """For rows that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
     memory_gib: float | None = number(None, at_least=0, unit="GiB that a table, or its images, may take in memory")
@@ -119,7 +130,15 @@ class TableSettings(ImagesSettings):
     @property
     def reading(self) -> dict[str, Any]:
         """Settings by which other tables are read as this one is, for JSON."""
-        return {"delimiter": self.delimiter, "encoding": self.encoding, "missing": list(self.missing)}
+        numbers = {"decimal": self.decimal, "thousands": self.thousands, "units": dict(self.units)}
+        return {"delimiter": self.delimiter, "encoding": self.encoding, "missing": self.missing_texts, **numbers}
+
+    @property
+    def missing_texts(self) -> list[str]:
+        """Texts that mean a missing value, in addition to the empty one."""
+        if self.missing is not None:
+            return list(self.missing)
+        return [*MISSING] if self.files and format_of(files_of(self.files)[0]) == "csv" else []
 
     @property
     def image(self) -> str | None:
@@ -149,8 +168,11 @@ class TableSettings(ImagesSettings):
         self._check_images(path)
         if self.group and self.time:
             raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
+        if self.thousands == self.decimal:
+            fix = f"{path}.thousands=." if self.decimal == "," else rf"'{path}.thousands=\,'"
+            raise UserError(f"{path}.thousands={self.thousands} is {path}.decimal", "two marks", fix)
         header = Header.of(files_of(self.files), self.delimiter, self.encoding)
-        named = {"target": self.targets, "features": list(self.features or ())}
+        named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units)}
         fix = "another data.delimiter" if len(header.columns) == 1 else ""
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             refuse_missing(f"{path}.{setting}", columns, header.columns, header.files[0], fix)
@@ -200,13 +222,20 @@ class TrainedTableSettings(TableSettings):
         return {**super().declared, **self.kinds}
 
 
-def declaring(kinds: Mapping[str, str], path: str = "data") -> str:
-    """Returns what to type to declare kinds of columns, beside those declared; empty where Hydra has no form."""
+def declaring(kinds: Mapping[str, str], path: str = "data", setting: str = "features") -> str:
+    """Return what to type to declare kinds of columns, in addition to those declared; empty if Hydra has no form.
+
+    Args:
+        setting: another mapping from columns, such as `units`.
+    """
     if not all(re.fullmatch(r"[A-Za-z_]([\w \-+/.$%*@?|\\()\[\]{}:=,]*\S)?", name, re.ASCII) for name in kinds):
         return ""
     as_typed = {re.sub(r"([\\()[\]{}:=,])", r"\\\1", column): kind for column, kind in kinds.items()}
-    named = ", ".join(f"{column}: {kind}" for column, kind in as_typed.items())
-    return shlex.quote(f"++{path}.features={{{named}}}")
+    quoted = {
+        column: kind if kind in KINDS else json.dumps(kind, ensure_ascii=False) for column, kind in as_typed.items()
+    }
+    named = ", ".join(f"{column}: {kind}" for column, kind in quoted.items())
+    return shlex.quote(f"++{path}.{setting}={{{named}}}")
 
 
 def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
@@ -304,10 +333,10 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
         with opened(path, "rt", encoding="utf-8-sig" if _is_utf8(encoding) else encoding, newline="") as file:
             first = file.readline()
             chosen = delimiter or max(DELIMITERS, key=first.count)
-            reader = csv.reader(chain([first], file), delimiter=chosen)
+            reader = csv.reader(chain([first], file), delimiter=chosen, skipinitialspace=True)
             found = next(reader, [])
             named = enumerate(found if any(map(str.strip, found)) else [])
-            columns = [re.sub(r"\r?\n|\r", " ", one) if one.strip() else f"{UNNAMED[0]}{place}" for place, one in named]
+            columns = [re.sub(r"\r?\n|\r", " ", one).strip() or f"{UNNAMED[0]}{place}" for place, one in named]
             return columns, chosen, reader.line_num
     except UnicodeError as error:
         raise not_in_encoding(path, encoding) from error

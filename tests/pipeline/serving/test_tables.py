@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,9 +13,10 @@ import pytest
 import tensorflow as tf
 
 from pipeline import predict
-from pipeline.serving import as_taken
+from pipeline.serving import _rows_of_files, as_taken, as_trained
+from stages.data.tables import Typed, read, read_files
 from stages.features.drift import Drift
-from stages.settings.table import TableSettings
+from stages.settings.table import Header, TableSettings, files_of
 from tests.pipeline.experiments import Patch, Printed, write_run
 
 
@@ -77,6 +79,32 @@ def test_columns_go_by_either_name_and_booleans_have_one_spelling() -> None:
         frame = pd.DataFrame({name: [True, "TRUE", "true", False, None]})
         taken = as_taken(loaded, TableSettings(), Drift(json.dumps(known)), frame)
         assert taken["ok"].tolist() == ["True", "True", "True", "False", ""]
+
+
+def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Path) -> None:
+    """However its numbers are written, and whatever means a missing value."""
+    kinds = {"weight": "number", "share": "number", "grade": "whole", "place": "category"}
+    lines = ["1 200,5 kg;(1.200,5);1; a", "3 kg;7,25;2,0;NA", "-;−1;3;?"]
+    (tmp_path / "a.csv").write_text("\n".join([";".join(kinds), *lines]) + "\n")
+    given: dict[str, Any] = {"units": {"weight": "kg"}, "decimal": ",", "thousands": ".", "missing": ["?", "-"]}
+    settings = TableSettings(files=str(tmp_path / "a.csv"), target="grade", features=kinds, **given)
+    rows = read_files(Header.of(files_of(settings.files), None, "utf8"), settings)
+    trained, texts, _ = read(rows, [Typed(*column) for column in kinds.items()], "fail")
+    specs = {"weight": tf.float64, "share": tf.float64, "grade": tf.int64, "place": tf.string}
+    signature = ((), {name: tf.TensorSpec([None], kind) for name, kind in specs.items()})
+    loaded = SimpleNamespace(signatures={"serving_default": SimpleNamespace(structured_input_signature=signature)})
+    loaded.reading = tf.constant(json.dumps(settings.reading))
+    known = json.dumps({name: {"column": name} for name in kinds})
+    cells = [[cell.strip() for cell in line.split(";")] for line in lines]
+    request = pd.DataFrame(cells, columns=[*kinds])
+    as_numbers = request.assign(weight=[1200.5, 3, None], share=[-1200.5, 7.25, -1.0], grade=[1, 2.0, 3])
+    [(*_, of_file)] = _rows_of_files(loaded, as_trained(loaded, [tmp_path / "a.csv"]), Drift(known))
+    for taken in of_file, *(as_taken(loaded, as_trained(loaded), Drift(known), one) for one in (request, as_numbers)):
+        for name in kinds:
+            expected = np.array(texts[name], object)[trained[name]] if name in texts else trained[name]
+            np.testing.assert_array_equal(taken[name], expected)
+    np.testing.assert_array_equal(trained["weight"], [1200.5, 3, np.nan])
+    np.testing.assert_array_equal(trained["share"], [-1200.5, 7.25, -1])
 
 
 def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) -> None:

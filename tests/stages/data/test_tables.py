@@ -3,6 +3,7 @@
 import gzip
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data.table_source import read_rows, scan
+from stages.data.profiles import scan
+from stages.data.table_source import read_rows
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
+from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 
@@ -142,17 +145,69 @@ def test_kinds(write: Write) -> None:
     }
 
 
-@pytest.mark.parametrize("size", ["{:.2f}", "${}", "{} %", "{:,.2f}", "-{:.1f} €"])
+@pytest.mark.parametrize("size", ["{:.2f}", "${}", "{} %", "{:,.2f}", "-{:.1f} €", "{:.1f}kg", "<{:.1f}"])
 def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, size: str) -> None:
     values = (size.format(1000 + row * 997 / 8) for row in range(40))
     settings = write(
         "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
     )
-    with pytest.raises(UserError, match=r"row 1, column size has '.*', and 0 of 40 are numbers"):
+    with pytest.raises(UserError, match=r"row \d, column size has '.*', and \d of 40 are numbers"):
         read_rows(rows_of(settings), settings)
     for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
         settings.features = features
         read_rows(rows_of(settings), settings)
+
+
+WRITTEN = {
+    "": "(1,200.00)=-1200 1\u00a0200=1200 1\u202f200.5=1200.5 1'200=1200 1’200=1200 \u22125=-5 1_000=1000 12-=-12"
+    " +5=5 1e3=1000 1.5E-3=.0015 1,234,567=1234567 12,34,567=1234567 -.5=-.5 5.=5 (−5)= 1,5= 1,234= 1.234,5= 1__000="
+    " 12_34= 2020–2021= 1.2.3= 0x1F= 1a= 12:30= 2024-01-02= --5= () <5= 5%= $5= 1_000_00= 0\u00a0120=",
+    "decimal=, thousands=.": "1,5=1.5 1.234,5=1234.5 1.234=1234 1.234.567=1234567 1\u00a0200,5=1200.5 1.5= 1,234.5=",
+    "decimal=,": "1,234=1.234 1.234,5=1234.5 1.234= 1e3=1000 ,5=.5",
+    "thousands=,": "1,234=1234 1,234.5=1234.5 12,34= -1,234=-1234",
+    "unit=kg": "3.2\u00a0kg=3.2 (3kg)=-3 −3kg=-3 1,200.5\u00a0kg=1200.5 kg3=3 3=3 3g= kg= 3kgkg=",
+    "unit=$": "$3.06=3.06 -$3=-3 $-3=-3 ($1,200.00)=-1200 3$=3 €3=",
+}
+
+
+@pytest.mark.parametrize("given", WRITTEN)
+def test_numbers_have_one_meaning_or_none(given: str) -> None:
+    """What may be two numbers, or a date, a version or another code, is none."""
+    form = NumberFormat(**dict(word.split("=") for word in given.split()))
+    pairs = [word.partition("=") for word in WRITTEN[given].split(" ")]
+    expected = {text: float(value) if value else None for text, _, value in pairs}
+    found = form.plain(pa.array([*expected])).to_pylist()
+    assert dict(zip(expected, (None if one is None else float(one) for one in found), strict=True)) == expected
+
+
+def test_codes_are_not_numbers(write: Write) -> None:
+    """Nor are they refused, unless all have the form of whole numbers with groups of digits."""
+    codes = {
+        "zip": "0{:04}", "phone": "030 {:03} 4567", "version": "1.{}.3", "hex": "0x{:x}", "digest": "{:x}f{:x}c",
+        "ticket": "A/5 {}", "room": "Room {}", "seat": "{}{:c}", "day": "2024-01-{}", "time": "12:{}", "pages": "3-{}",
+    }  # fmt: skip
+    lines = [";".join(code.format(row * 7 + 11, row % 26 + 65) for code in codes.values()) for row in range(60)]
+    settings = write("\n".join([";".join(codes), *lines, *lines]) + "\n")
+    assert "number" not in kinds(settings).values()
+    read_rows(rows_of(settings), replace(settings, target="zip"))
+    settings = write("phone;price\n" + "".join(f"612 345 {row + 100};{row / 7}\n" for row in range(60)))
+    with pytest.raises(UserError, match="'612 345 100', and all values are of this form: codes or numbers"):
+        read_rows(rows_of(settings), settings)
+    settings.features = {"phone": "number"}
+    assert read_rows(rows_of(settings), settings).of("phone")[3] == 612345103
+    settings.features = {"phone": "category"}
+    assert read_rows(rows_of(settings), settings).of("phone")[3] == "612 345 103"
+
+
+def test_spaces_around_values_and_names_mean_nothing(write: Write) -> None:
+    settings = write(
+        'size, color, "full name", price\n1,red,x,1\n 2 , red ,"y", 2\n3,"red ", "z ""z""", 3\n4, NA,\t,4\n'
+    )
+    assert header_of(settings).columns == ("size", "color", "full name", "price")
+    found = columns(settings, color="category", **{"full name": "category"}, size="whole")
+    assert found["color"].tolist() == ["red", "red", "red", ""]
+    assert found["full name"].tolist() == ["x", "y", 'z "z"', ""]
+    assert found["size"].tolist() == [1, 2, 3, 4]
 
 
 def test_whole_numbers_of_a_first_block_do_not_decide(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +232,23 @@ def test_texts_are_read_as_they_were_written(
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather"])
-def test_texts_that_mean_a_missing_value_do_so_in_any_file(write: Write, tmp_path: Path, suffix: str) -> None:
-    settings = write("size,place,price\n?,NA,1\nNA,x,2\n3,,3\n", missing=["?"])
-    if suffix != "csv":
-        table = pa.table({"size": ["?", "NA", "3"], "place": ["NA", "x", ""], "price": [1, 2, 3]})
-        writer = pq.write_table if suffix == "parquet" else pa.feather.write_feather
-        writer(table, tmp_path / f"table.{suffix}")
-        settings = TableSettings(files=str(tmp_path / f"table.{suffix}"), target="price", missing=["?"])
-    found = columns(settings, size="number", place="category")
+def test_texts_that_mean_a_missing_value_are_those_of_text_files_or_given(
+    write: Write, tmp_path: Path, suffix: str
+) -> None:
+    """Any may be a value, such as NA, Namibia's code. Other files have missing values of their own."""
+
+    def settings_of(missing: list[str] | None) -> TableSettings:
+        settings = write("size,place,price\n?,NA,1\nNA,x,2\n3,,3\n", missing=missing)
+        if suffix != "csv":
+            table = pa.table({"size": ["?", "NA", "3"], "place": ["NA", "x", None], "price": [1, 2, 3]})
+            writer = pq.write_table if suffix == "parquet" else pa.feather.write_feather
+            writer(table, tmp_path / f"table.{suffix}")
+            settings = TableSettings(files=str(tmp_path / f"table.{suffix}"), target="price", missing=missing)
+        return settings
+
+    for missing, places in (None, ["" if suffix == "csv" else "NA", "x", ""]), (["?"], ["NA", "x", ""]):
+        assert columns(settings_of(missing), place="category")["place"].tolist() == places
+    found = columns(settings_of(["?", "NA"]), size="number", place="category")
     np.testing.assert_array_equal(found["size"], [np.nan, np.nan, 3])
     assert found["place"].tolist() == ["", "x", ""]
 

@@ -288,7 +288,11 @@ def test_tables_that_cannot_be_learned_from(
 
 
 @pytest.mark.parametrize(("columns", "settings"), [
-    ({"cost (a: b)": [f"${row + 900}" for row in range(ROWS)]}, {"features": {"shop": "leave_out"}}),
+    *(
+        ({column: [f'"{written.format(row + 990.5)}"' for row in range(ROWS)]}, {"features": {"shop": "leave_out"}})
+        for column in ("cost (a: b)", "price")
+        for written in ("${}", "{} kg/m²", "{:,.0f}", "${:,.0f}", "{} %", "EUR {}")
+    ),
     ({}, {"features": {"size": "numbr", "shop": "leave_out"}}),
     ({}, {"target": ["price", "color"], "features": {"shop": "leave_out"}}),
     (
@@ -305,10 +309,10 @@ def test_what_an_error_advises_works_and_keeps_what_is_declared(
 ) -> None:
     with pytest.raises(UserError) as refused:
         load(replaced=columns, **settings)
-    [word] = shlex.split(refused.value.fix)
-    typed = OverridesParser.create().parse_override(word)
     given: Any = OmegaConf.create({"data": settings})
-    OmegaConf.update(given, typed.key_or_group, typed.value(), merge=True, force_add=typed.is_force_add())
+    for word in shlex.split(refused.value.fix):
+        typed = OverridesParser.create().parse_override(word)
+        OmegaConf.update(given, typed.key_or_group, typed.value(), merge=True, force_add=typed.is_force_add())
     assert "shop" not in load(replaced=columns, **dict(given.data)).features
 
 

@@ -1,0 +1,197 @@
+"""Facts of the columns of a table, by which their kinds are found; numbers that would be taken for texts."""
+
+import json
+import re
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.data.tables import Rows, Values, cast, place_of
+from stages.data.written_numbers import NumberFormat, are_alike, are_nearly_numbers, formats_of
+from stages.errors import UserError
+from stages.settings.table import UNNAMED, declaring
+
+FEW = 10
+"""Different whole numbers that make a category, at most: a class of cabin, a grade."""
+
+MOST_VALUES = 100_000
+"""Different values of a category, at most."""
+
+NEARLY_ALL = 0.95
+"""Share of different values from which a column is an identifier, and of numbers from which it is one of numbers."""
+
+LOOKED_AT = 10_000
+"""Different texts that are no numbers of which it is found whether they nearly are, at most."""
+
+WORDS = 4
+"""Words of a value, on average, from which a column of different texts is one of sentences."""
+
+DATE = r"^(\d{4}-\d\d-\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4})([T ]\d{1,2}:\d\d.*)?$"
+_IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Facts of a column.
+
+    present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
+    nearly: those that would be numbers without marks of thousands, units and the like; others: different texts that
+    would not, of LOOKED_AT. are_alike: whether all have one form, see `are_alike`.
+    different: values; 0 of numbers that are not whole.
+    """
+
+    name: str
+    missing: int = 0
+    present: int = 0
+    numbers: int = 0
+    nearly: int = 0
+    others: int = 0
+    are_alike: bool = False
+    spaces: int = 0
+    dates: int = 0
+    wrong: tuple[str, int] | None = None
+    is_whole: bool = True
+    has_leading_zeros: bool = False
+    different: int = 0
+    low: int | None = None
+    high: int | None = None
+
+    @classmethod
+    def of(cls, name: str, column: Values, form: NumberFormat) -> "Profile":
+        """Count the values of a column. form: of its numbers."""
+        facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
+        if not facts["present"]:
+            return cls(name, **facts)
+        present = column.drop_null()
+        is_text = pa.types.is_string(present.type)
+        wholes = (cast(present, kind) for kind in (pa.int64(), pa.uint64()) if is_text)
+        whole = present if pa.types.is_integer(present.type) else next((one for one in wholes if one is not None), None)
+        facts |= {"is_whole": whole is not None, "numbers": len(present)}
+        if whole is not None:
+            ends = pc.min_max(whole).as_py()
+            facts |= {"low": ends["min"], "high": ends["max"], "different": pc.count_distinct(column).as_py()}
+        elif is_text and (form.decimal != "." or cast(present, pa.float64()) is None):
+            texts, times = present.value_counts().flatten()  # each text is looked at once
+            is_number = pc.is_valid(form.plain(texts))
+            facts |= {"numbers": _sum(times, is_number), "different": len(texts)}
+            facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
+            facts["dates"] = _sum(times, pc.match_substring_regex(texts, DATE))
+            rest = texts.filter(pc.invert(is_number))
+            is_nearly = are_nearly_numbers(rest[:LOOKED_AT])[0]
+            others = rest[:LOOKED_AT].filter(pc.invert(is_nearly))
+            facts |= {"others": len(others), "are_alike": not len(rest) and are_alike(texts)}
+            facts["nearly"] = facts["numbers"] + _sum(times.filter(pc.invert(is_number))[:LOOKED_AT], is_nearly)
+            wrong = others[0] if len(others) else rest[0] if len(rest) else texts[0]
+            if len(rest) or facts["are_alike"]:
+                facts["wrong"] = wrong.as_py(), pc.index(column, wrong).as_py()
+        if is_text:
+            facts["has_leading_zeros"] = pc.any(
+                pc.match_substring_regex(present, r"^0[\dxX]")
+            ).as_py()  # Arrow reads 0x1f as 31
+        return cls(name, **facts)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all values are numbers, or so many that the others must be mistakes."""
+        is_code = self.has_leading_zeros or self.are_alike
+        return self.present > 0 and self.numbers >= NEARLY_ALL * self.present and not is_code
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether many different numbers have marks, or few other texts, such as `?`, among them."""
+        if self.is_number or self.has_leading_zeros or self.different - self.others <= FEW:
+            return False
+        return self.others <= FEW or self.nearly >= NEARLY_ALL * self.present
+
+    @property
+    def is_date(self) -> bool:
+        return 0 < self.present == self.dates
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it holds different sentences."""
+        is_worded = self.spaces >= (WORDS - 1) * self.present
+        return is_worded and not self.is_number and not self.is_date and self.different > FEW
+
+    def kind(self) -> tuple[str, str]:
+        """Returns `number`, `category` or `leave_out`, and why it is left out."""
+        different, name = self.different, self.name
+        are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
+        if not self.present or name.startswith(UNNAMED):
+            return "leave_out", "no values" if not self.present else "no name"
+        if different == 1 and not self.missing and (self.is_whole or not self.is_number):
+            return "leave_out", "one value alone"
+        if self.is_number and not (self.is_whole and different <= FEW):
+            is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
+            is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
+            return ("leave_out", f"an identifier, {different:,} different values") if is_identifier else ("number", "")
+        if self.is_date:
+            return "leave_out", "dates"
+        if not self.is_number and (are_all_different or different > MOST_VALUES):
+            return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {different:,} different values"
+        return "category", ""
+
+
+def _sum(times: Values, which: Values) -> int:
+    return pc.sum(times.filter(which)).as_py() or 0
+
+
+def scan(rows: Rows, left_out: Collection[str] = ()) -> dict[str, Profile]:
+    """Returns what is known of each column: nothing of those that are `left_out`, whatever they hold.
+
+    Raises:
+        UserError: where there is no row.
+    """
+    if not len(rows):
+        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
+
+    names = rows.table.column_names
+
+    def profile(name: str) -> Profile:
+        return Profile(name) if name in left_out else Profile.of(name, rows.column(name), rows.format_of(name))
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(profile, names), strict=True))
+
+
+def refuse_texts(rows: Rows, profile: Profile, is_target: bool) -> None:
+    """Refuses numbers that other texts, or marks, would make a category or an identifier."""
+    if profile.wrong is None or not profile.is_mixed:
+        return
+    text, row = profile.wrong
+    where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
+    problem = f"{where} has {text!r}, and {count} are numbers"
+    expected = "numbers such as -1234.5"
+    if profile.are_alike:
+        problem = f"{where} has {text!r}, and all values are of this form: codes or numbers"
+        raise UserError(problem, "a column with a kind", declaring({profile.name: "number"}))
+    texts = pc.unique(rows.column(profile.name).drop_null())
+    form = rows.format_of(profile.name)
+    if profile.others:
+        rest = texts.filter(pc.is_null(form.plain(texts)))
+        others = rest.filter(pc.invert(are_nearly_numbers(rest)[0])).to_pylist()
+        missing = json.dumps([*rows.missing, *others], ensure_ascii=False)
+        fix = quote(f"data.missing={missing}") if profile.others <= FEW else ""
+        raise UserError(problem, f"{expected}, a text in data.missing, or the column's kind in data.features", fix)
+        fix = f"data.missing={json.dumps(missing, ensure_ascii=False)}" if profile.others <= FEW else ""
+        raise UserError(problem, f"{expected}, texts that mean a missing value, or the column's kind", quote(fix))
+    found = formats_of(texts, form)
+    if found:
+        may_be_either = len({one.decimal for one in found}) > 1 and found[0].thousands is not None
+        marks = "data.thousands, or data.decimal" if may_be_either else "how they are written"
+        raise UserError(problem, f"{expected}, or {marks}", _typed_format(found[0], form, profile.name))
+    fix = "" if is_target else declaring({profile.name: "leave_out"})
+    raise UserError(problem, f"{expected}, or the column's kind in data.features", fix)
+
+
+def _typed_format(form: NumberFormat, given: NumberFormat, column: str) -> str:
+    """Return what to type for a column whose numbers have the format `form`, where `given` is that of the settings."""
+    marks = {"decimal": form.decimal, "thousands": form.thousands}
+    changed = {name: mark for name, mark in marks.items() if mark not in (None, getattr(given, name))}
+    words = [quote(f"data.{name}=" + mark.replace(",", r"\,")) for name, mark in changed.items()]
+    return " ".join([*words, *([declaring({column: form.unit}, setting="units")] if form.unit != given.unit else [])])
