@@ -48,7 +48,11 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
     top = options.outputs.resolve()
     for kind in options.kind or KINDS:
         patterns = {text.format(run=run) for text in KINDS[kind] for run in ("runs/*/*", "sweeps/*/*")}
-        for path in sorted(path for pattern in patterns for path in top.glob(pattern)):
+        paths = {path for pattern in patterns for path in top.glob(pattern)}
+        if kind == "partial":
+            never_begun = {folder for folder in top.glob("runs/*/*/") if not any(folder.glob("[!.]*"))}
+            paths = {path for path in paths if path.parent not in never_begun} | never_begun
+        for path in sorted(paths):
             is_kept = kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1])
             if is_kept or path.resolve() != path:
                 continue
@@ -71,7 +75,8 @@ def _locked(path: Path) -> Iterator[None]:
             lock = path.with_name(f".{path.name.removeprefix(PARTIAL)}.lock")
             fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
-            run = path.parents[path.parent.name == "checkpoints"]
+            is_run = path.parent.name != "checkpoints" and not path.name.startswith(PARTIAL)
+            run = path if is_run else path.parents[path.parent.name == "checkpoints"]
             for folder in (run.parent, run):
                 if folder == run or (folder / LOCK).exists():
                     held.enter_context(locked(folder, patience=0))

@@ -16,7 +16,7 @@ from pipeline.command_line.arguments import command_line
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.paths import shorter
-from pipeline.planning.job import Job, claimed
+from pipeline.planning.job import Job, claimed, has_begun
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, enter, forward_signals, leave
 from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
@@ -44,7 +44,8 @@ class Local(Engine):
                 if not starts_again(code, lost, left, console):
                     break
             with signals.ending(code):
-                end_lost(job.run_folder, job.experiment, code, console, shared=True)
+                if has_begun(job.run_folder):
+                    end_lost(job.run_folder, job.experiment, code, console, shared=True)
         return code
 
 

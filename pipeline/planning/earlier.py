@@ -54,7 +54,6 @@ FORKED_WITH = (
 What only the data and the network themselves can tell is compared with the checkpoint when they are there.
 """
 
-
 def resolve(job: Job, console: Console) -> Job:
     """Return `job` with the run that it resumes or forks. The order is important:
 
@@ -82,8 +81,12 @@ def resolve(job: Job, console: Console) -> Job:
         if previous.status == "FINISHED":
             folder = shorter(Path(previous.folder))
             console.log(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
-        elif job.folder is None:
-            _show("resuming", previous, console, "" if _has_trained(previous) else FROM_SCRATCH)
+            return job.resuming(previous)
+        is_started = can_start(Path(previous.folder) / "checkpoints")
+        if experiment.fork is not None and not is_started:  # it was stopped before it had the other's weights
+            job = replace(job, forked=forked_run(experiment))
+        if job.folder is None:
+            _show("resuming", previous, console, FROM_SCRATCH if _begins_again(previous, experiment) else "")
         return job.resuming(previous)
     forked = forked_run(experiment)
     if forked is not None:
@@ -95,11 +98,13 @@ def resolve(job: Job, console: Console) -> Job:
 FROM_SCRATCH = ", from epoch 1: no checkpoint had been written"
 
 
-def _has_trained(run: Summary) -> bool:
-    """Return whether a run has trained, or has a checkpoint from which its training goes on."""
+def _begins_again(run: Summary, experiment: Experiment) -> bool:
+    """Return whether a run that is resumed trains from its first epoch: it has neither trained nor a checkpoint."""
     trained = run.stages.get(TRAIN)
     is_over = trained is not None and trained.status in ("ran", "reused")
-    return is_over or can_start(Path(run.folder) / "checkpoints")
+    trains = experiment.of("train", TrainSettings) is not None and experiment.from_stage is None
+    is_new = experiment.fork is None and not can_start(Path(run.folder) / "checkpoints")
+    return trains and is_new and not is_over
 
 
 def _show(doing: str, run: Summary, console: Console, where: str = "") -> None:

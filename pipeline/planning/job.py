@@ -3,20 +3,28 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+from pipeline.command_line.overrides import quoted
 from pipeline.config.experiment import Experiment
+from pipeline.config.names import split_override
+from pipeline.config.schemas import SQLITE
 from pipeline.exit_codes import DONE
 from pipeline.paths import LOCK, new_folder_name, shorter
-from pipeline.provenance.code_state import CodeState
-from pipeline.run_folder.lock import locked, share
-from pipeline.run_folder.runs import read_run
-from pipeline.run_folder.summary import NAME, Summary
+from pipeline.provenance.code_state import CodeState, versions
+from pipeline.provenance.identity import OF_A_COMMAND, identity, is_among
+from pipeline.provenance.source_digest import sources
+from pipeline.redaction import redact_overrides
+from pipeline.run_folder.lock import LockedError, is_locked, locked, share
+from pipeline.run_folder.runs import Runs, read_run
+from pipeline.run_folder.summary import FINGERPRINT, NAME, Summary
 from pipeline.system import signals
+from pipeline.tracking.journal import NAME as JOURNAL
+from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
 
 
@@ -131,7 +139,9 @@ class Job:
         """Returns this job, resuming `run` in its folder; unchanged for None."""
         if run is None:
             return self
-        return replace(self, folder=self.folder or Path(run.folder), resumed=run, forked=None)
+        folder = self.folder or Path(run.folder)
+        forked = None if can_start(folder / "checkpoints") else self.forked
+        return replace(self, folder=folder, resumed=run, forked=forked)
 
 
 def new_folder(experiment: Experiment) -> Path:
@@ -143,8 +153,9 @@ def new_folder(experiment: Experiment) -> Path:
 def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
     """Locks the folder of `job`, a new one where it has none, and yields `job` with the run that it finds there.
 
-    All of a run is written within this block. The summary is read in it, too, as `resolve` has looked before another
-    process may have ended the run. A new folder in which nothing has begun is removed.
+    A new run gets its first summary here, before TensorFlow is imported, so that the same command finds it from now
+    on. All of a run is written within this block. The summary is read in it, too, as `resolve` has looked before
+    another process may have ended the run. A run that has not begun when the block ends leaves nothing.
 
     Args:
         supervises: whether the run is written by processes that this one starts, which claim the folder, too.
@@ -152,24 +163,86 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
     Raises:
         UserError: where another process works there or has finished the run.
     """
-    folder = job.folder or new_folder(job.experiment)
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / LOCK).open("a").close()  # its time is that of the run's beginning
-    try:
+    code = sources(job.experiment).digest
+    with ExitStack() as held:
+        if job.folder is None:
+            held.enter_context(_alone(job.experiment, code))
+        folder = job.folder or new_folder(job.experiment)
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).open("a").close()  # its time is that of the run's beginning
         with locked(folder, shared=job.is_supervised) as lock:
             if supervises:
                 share(lock)
+            if not (folder / LOCK).exists():
+                raise UserError(f"{shorter(folder)} was removed meanwhile", "a run that goes on", "resume=never")
             run = read_run(folder)
             if run is not None and run.status == "FINISHED":
                 raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
             is_supervised = supervises or job.is_supervised
-            yield replace(
+            claim = replace(
                 job, folder=folder, resumed=None, is_supervised=is_supervised, lock=None if supervises else lock
             ).resuming(run)
-    finally:
-        if is_new:
-            remove_if_unused(folder)
+            try:
+                if run is None:
+                    first_summary(claim, code).write(folder)
+                held.close()
+                yield claim
+            finally:
+                if run is None and not has_begun(folder):
+                    (folder / NAME).unlink(missing_ok=True)
+                    if is_new:
+                        remove_if_unused(folder)
+
+
+@contextmanager
+def _alone(experiment: Experiment, code: str) -> Iterator[None]:
+    """Keep others from beginning a run within the block, which makes this one visible to them.
+
+    Raises:
+        LockedError: if the same command has begun one since `resolve` has looked.
+    """
+    (experiment.outputs / "runs").mkdir(parents=True, exist_ok=True)
+    with locked(experiment.outputs / "runs"):
+        last = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
+        is_same = last is not None and (last.status, last.code) == ("RUNNING", code)
+        if last is not None and is_same and experiment.resume == "auto" and is_locked(Path(last.folder)):
+            raise LockedError(Path(last.folder))
+        yield
+
+
+def first_summary(job: Job, code: str) -> Summary:
+    """Return the summary with which the run of `job` begins, or begins again; `code`: digest of all sources."""
+    experiment, folder, resumed = job.experiment, job.run_folder, job.resumed
+    known = {}
+    if resumed and FINGERPRINT in resumed.facts and checkpoint_files(folder / "checkpoints"):
+        known = {FINGERPRINT: resumed.facts[FINGERPRINT]}
+    return Summary(
+        run_id=resumed.run_id if resumed else None,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(folder),
+        choices=experiment.choices,
+        overrides=recorded_overrides(job),
+        versions=versions(),
+        identity=(resumed.identity if resumed else None) or identity(experiment),
+        code=code,
+        facts={"seed": experiment.seed, **known, **job.tags},
+    )
+
+
+def recorded_overrides(job: Job) -> list[str]:
+    """Return the overrides of a run as they are recorded: without those of the command, and without secrets."""
+    texts = [text for text in job.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)]
+    uri = job.experiment.tracking.uri or ""
+    if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
+        texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]
+    return redact_overrides(texts)
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run has recorded anything in `folder`."""
+    return (folder / JOURNAL).exists()
 
 
 def remove_if_unused(folder: Path) -> None:

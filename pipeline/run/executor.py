@@ -13,18 +13,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pipeline.command_line.overrides import quoted
-from pipeline.config.names import split_override
-from pipeline.config.schemas import SQLITE
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run, reused_run
-from pipeline.planning.job import Job, PrunedError, claimed
+from pipeline.planning.job import Job, PrunedError, claimed, first_summary, recorded_overrides
 from pipeline.planning.plan import PlannedStage
 from pipeline.provenance import code_state, source_digest
 from pipeline.provenance.code_state import CodeState, command, versions
-from pipeline.provenance.identity import OF_A_COMMAND, identity, is_among
-from pipeline.redaction import redact, redact_file, redact_overrides
+from pipeline.redaction import redact, redact_file
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_summary, show_times
@@ -33,7 +29,7 @@ from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.store_process import StoreClient
-from pipeline.run_folder.summary import FINGERPRINT, NAME, PRUNED, Summary, one_line
+from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
@@ -168,7 +164,7 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     code = source_digest.sources(experiment)
     source_digest.refuse_edited(code)
     state = job.sweep.code if job.sweep else code_state.code_state()
-    summary = _first_summary(job, folder, code.digest)
+    summary = first_summary(job, code.digest)
     try:
         code_state.unknown_to_git(experiment.outputs)
         if job.forked is not None:
@@ -179,12 +175,10 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
         code.write(folder)
         summary.write(folder)
         tracker = open_tracker(_spec(job, folder, state), console.warn, served.open_run if served else open_run)
-    except (UserError, OSError):  # after a signal the store may have the run, which is kept
-        with suppress(OSError):
-            if job.resumed is not None:
+    except (UserError, OSError):
+        if job.resumed is not None:  # a new run goes with its claim
+            with suppress(OSError):
                 job.resumed.write(folder)  # as it was
-            else:
-                (folder / NAME).unlink(missing_ok=True)  # no run; a new folder goes with its claim
         raise
     if tracker.run_id not in (None, summary.run_id):
         summary.run_id = tracker.run_id
@@ -192,40 +186,13 @@ def begin(job: Job, console: Console, served: StoreClient | None = None) -> Run:
     return Run(job, folder, summary, tracker, state)
 
 
-def _first_summary(job: Job, folder: Path, code: str) -> Summary:
-    experiment, resumed = job.experiment, job.resumed
-    known = {}
-    if resumed and FINGERPRINT in resumed.facts and checkpoint_files(folder / "checkpoints"):
-        known = {FINGERPRINT: resumed.facts[FINGERPRINT]}
-    return Summary(
-        run_id=resumed.run_id if resumed else None,
-        status="RUNNING",
-        name=experiment.name,
-        folder=str(folder),
-        choices=experiment.choices,
-        overrides=_overrides(job),
-        versions=versions(),
-        identity=(resumed.identity if resumed else None) or identity(experiment),
-        code=code,
-        facts={"seed": experiment.seed, **known, **job.tags},
-    )
-
-
-def _overrides(job: Job) -> list[str]:
-    texts = [text for text in job.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)]
-    uri = job.experiment.tracking.uri or ""
-    if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
-        texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]
-    return redact_overrides(texts)
-
-
 def _name(job: Job, folder: Path) -> str:
-    return job.run_name or run_name(_overrides(job), job.experiment.choices, folder)
+    return job.run_name or run_name(recorded_overrides(job), job.experiment.choices, folder)
 
 
 def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
     experiment = job.experiment
-    tags = begun_tags(experiment.tracking, code, _overrides(job)) | dict(job.tags)
+    tags = begun_tags(experiment.tracking, code, recorded_overrides(job)) | dict(job.tags)
     if (reused := reused_run(experiment)) is not None:
         tags["reused_run"] = reused.run_id or reused.folder
     if experiment.debug is not None:

@@ -62,6 +62,9 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> N
     (damaged / "summary.json").write_text("{")
     running = make_run(outputs, "running", "RUNNING")
     expected |= {running: set(), damaged: LEFTOVERS}  # the damaged one may be one that could be resumed
+    died = outputs / "runs" / "digits_cnn" / "died"  # before it wrote its summary
+    write_files(died, {".lock": "", ".partial-summary.json": "{"})
+    aged(died, 40)
     before = {run: files(run) for run in expected}
     size = on_disk(outputs)
     with locked(running):
@@ -69,6 +72,7 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> N
         assert {run: files(run) for run in expected} == before
         assert clean(outputs, "--yes") == 0
     assert {run: before[run] - files(run) for run in expected} == expected
+    assert not died.exists()
     said = capsys.readouterr().out
     assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
     assert clean(outputs, "--yes", "--unfinished", "--older-than=0", "--kind=checkpoints") == 0
