@@ -87,7 +87,7 @@ class Run:
 
         rows = [("run", f"{self.summary.run_id or 'not tracked'}  {self.status}"), *run_facts(self.summary)]
         cells = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows)
-        plots = [path.read_bytes() for path in (self.folder / "plots").glob("history.png")]
+        plots = [path.read_bytes() for path in (self.folder / "plots").glob("history.png") if path.is_file()]
         images = "".join(f'<img src="data:image/png;base64,{b64encode(plot).decode()}">' for plot in plots)
         return f'<table style="text-align: left">{cells}</table>{images}'
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from pipeline.redaction import redact
 from stages.errors import printable
+from stages.settings.places import appendable
 
 PLAIN_PROGRESS_SECONDS = 30
 """Seconds between two lines of progress where there is no terminal."""
@@ -53,7 +54,7 @@ class Console:
         """Writes everything said so far to `path`, and from now on every line with its time; once."""
         if isinstance(self._log, StringIO):
             before = self._log.getvalue()
-            self._log = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
+            self._log = appendable(path).open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
             self._log.write(before)
 
     def close(self) -> None:

@@ -14,8 +14,9 @@ from pipeline.config.names import flatten
 from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
+from pipeline.records import yaml_text
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import FINGERPRINT, Summary
+from pipeline.run_folder.summary import FINGERPRINT, Summary, one_line
 from pipeline.tracking.journal import Journal
 from stages.tables import aligned
 
@@ -70,10 +71,13 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return a file of names and values, YAML or JSON, by dotted names; empty where it cannot be read."""
+    """Return a file of names and values, YAML or JSON, by dotted names; empty, with a warning, if it cannot be read."""
     try:
-        return dict(flatten(yaml.safe_load(path.read_text())))
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return dict(flatten(yaml.safe_load(yaml_text(path)) or {}))
+    except FileNotFoundError:  # the run ended before it had one
+        return {}
+    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        print_warning(f"{shorter(path)} cannot be read, and is not compared ({one_line(error)})")
         return {}
 
 

@@ -5,6 +5,7 @@ import csv
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rich.console import Console as RichConsole
 from rich.table import Table
@@ -72,9 +73,9 @@ def _result(entry: Entry) -> dict[str, float]:
     """Return the best validation and the first test metric of a run; of a sweep those of the setting that won."""
     metrics = dict(entry.summary.metrics)
     if entry.kind == "sweep" and (table := entry.folder / "comparison.csv").is_file():
-        with table.open(newline="") as file:
+        with suppress(OSError, ValueError, TypeError, csv.Error), table.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("best") == "true"]
-        metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
+            metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
     validation = entry.validation or next((name for name in metrics if name.startswith("val/best_")), "")
     tests = [name for name in metrics if name.startswith("test/")]  # of a sweep in the order of its columns
     tested = min(tests, key=lambda name: name != f"test/{entry.summary.primary}", default="")

@@ -20,6 +20,7 @@ from stages.errors import UserError
 from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES
+from stages.settings.places import regular_folder
 from stages.settings.table import MISSING, NAMES, Header, TableSettings, files_of
 from stages.storage.atomic import atomic_write
 
@@ -60,7 +61,10 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
         if not folder.is_dir():
             problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
             raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
-        return folder
+        try:
+            return regular_folder(folder)
+        except OSError as error:
+            raise UserError(f"{error.filename}: {error.strerror}", "a SavedModel as it was exported") from error
     settings = TrackingSettings("server" if uri else "local", uri)
     settings.check("tracking")
     if not uri and not (outputs / "mlflow.db").is_file():

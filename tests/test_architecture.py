@@ -39,7 +39,7 @@ def stages_and_their_rooms() -> tuple[str, ...]:
 FLOORS = {
     "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
     "pipeline": (
-        ("exit_codes", "paths"), ("redaction", "system"), ("console", "targets"), ("config",),
+        ("exit_codes", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
         ("command_line", "tracking"), ("checks", "provenance", "run_folder"), ("planning",), ("run",), ("engines",),
         ("comparison",), ("sweep",), ("search", "serving"),
         ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),

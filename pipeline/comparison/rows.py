@@ -15,6 +15,7 @@ import yaml
 from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
+from pipeline.records import yaml_text
 from pipeline.run_folder.runs import debug_kind, read_run
 from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
@@ -94,9 +95,9 @@ class ComparedRun:
     def _recorded(self) -> Mapping[str, str]:
         """Every value of the recorded configuration, by its dotted name."""
         try:
-            values = flatten(yaml.load((self.folder / "config.yaml").read_bytes(), _Loader))
+            values = flatten(yaml.load(yaml_text(self.folder / "config.yaml"), _Loader))
             texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
-        except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError):
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError, yaml.YAMLError):
             return {}
         return {name: canonical(text) for name, text in texts.items() if "${" not in text}
 

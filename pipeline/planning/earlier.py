@@ -32,6 +32,7 @@ from pipeline.run_folder.summary import Summary
 from pipeline.tracking.models import RESULTS
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
+from stages.settings.places import regular_folder
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import TrainSettings
 
@@ -221,7 +222,10 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
         problem = "would train again" if experiment.from_stage in names else "is no stage of `pipeline`"
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
     first = names.index(str(experiment.from_stage))
-    results = Path(run.folder) / RESULTS
+    try:
+        results = regular_folder(Path(run.folder) / RESULTS)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", "the results as they were saved") from error
     saved = [
         replace(stage, saved=place if (place := results / stage.name).is_dir() else None) for stage in plan[:first]
     ]

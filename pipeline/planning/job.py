@@ -26,6 +26,7 @@ from pipeline.system import signals
 from pipeline.tracking.journal import NAME as JOURNAL
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
+from stages.settings.places import appendable
 
 
 class PrunedError(Exception):
@@ -170,7 +171,7 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
         folder = job.folder or new_folder(job.experiment)
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK).open("a").close()  # its time is that of the run's beginning
+        appendable(folder / LOCK).open("a").close()  # its time is that of the run's beginning
         with locked(folder, shared=job.is_supervised) as lock:
             if supervises:
                 share(lock)

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.code_state import versions
+from pipeline.records import read_json, typed
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
@@ -57,8 +58,8 @@ class Sources:
     def changed(self, folder: Path) -> str:
         """Return a short list of the sources that differ from those in `folder`; empty where it has no list."""
         try:
-            before = dict(json.loads((folder / NAME).read_text()))
-        except (OSError, ValueError, TypeError):
+            before = typed(read_json(folder / NAME), dict[str, str], NAME)
+        except (OSError, ValueError):
             return ""
         names = [name for name in {**before, **self.files} if before.get(name) != self.files.get(name)]
         names.sort(key=lambda name: (name.startswith(_PROJECT), name))  # the user's own first

@@ -224,7 +224,7 @@ LONGEST_NAME = 100
 """Characters of a name."""
 
 
-def label(overrides: Iterable[str], groups: Mapping[str, str]) -> str:
+def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
     """Returns overrides as a table shows them.
 
     Args:
@@ -263,7 +263,7 @@ def sweep_name(labels: Sequence[str]) -> str:
     return f"{' × '.join(keys) or 'sweep'}, {len(labels):,} job{'s' if len(labels) > 1 else ''}"
 
 
-def _part(override: str, groups: Mapping[str, str]) -> str:
+def _part(override: str, groups: Mapping[str, str | None]) -> str:
     key, value = split_override(override)
     if key == "debug":
         return override

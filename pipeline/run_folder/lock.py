@@ -10,6 +10,7 @@ from typing import IO
 from pipeline.paths import LOCK, shorter
 from pipeline.system.signals import until
 from stages.errors import UserError
+from stages.settings.places import appendable, regular_file
 
 PATIENCE_SECONDS = 12.0
 """Seconds to wait for a process that is being ended to save its state; its lock ends with it."""
@@ -39,7 +40,7 @@ def locked(folder: Path, patience: float | None = None, shared: bool = False) ->
     Raises:
         LockedError: where that process keeps it.
     """
-    with (folder / LOCK).open("a+") as file:
+    with appendable(folder / LOCK).open("a+") as file:
         if not until(lambda: _is_taken(file, shared), PATIENCE_SECONDS if patience is None else patience):
             raise LockedError(folder)
         yield file
@@ -89,7 +90,9 @@ def _is_taken(lock: IO[str], shared: bool) -> bool:
 def is_locked(folder: Path) -> bool:
     """Returns whether a process works in `folder`, without creating a file."""
     try:
-        with (folder / LOCK).open("r+" if os.access(folder / LOCK, os.W_OK) else "r") as file:  # NFS wants r+
+        with regular_file(folder / LOCK).open(
+            "r+" if os.access(folder / LOCK, os.W_OK) else "r"
+        ) as file:  # NFS wants r+
             return not _is_taken(file, shared=False)
     except OSError:  # never locked
         return False

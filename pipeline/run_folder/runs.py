@@ -8,10 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import age_order, shorter
-from pipeline.run_folder.summary import NAME, Summary, is_lower_better
+from pipeline.records import yaml_text
+from pipeline.run_folder.summary import NAME, Summary, is_lower_better, one_line
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
@@ -32,7 +35,7 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
         summary = Summary.read(folder)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         warn(f"{shorter(folder / NAME)} cannot be read, so this run is passed over ({error})")
         return None
     return replace(summary, folder=str(folder.resolve()))  # it may have been moved
@@ -42,9 +45,18 @@ def read_config(folder: Path) -> DictConfig:
     """Return the whole configuration of the run in `folder`, without secrets.
 
     It was recorded with its interpolations resolved, so what looks like one is text: the folder may be another's.
+
+    Raises:
+        UserError: if it cannot be read.
     """
-    document = OmegaConf.create(_literal(OmegaConf.to_container(OmegaConf.load(folder / CONFIG))))
-    assert isinstance(document, DictConfig)
+    try:
+        content = OmegaConf.create(yaml_text(folder / CONFIG).decode())
+        document = OmegaConf.create(_literal(OmegaConf.to_container(content)))
+        if not isinstance(document, DictConfig):
+            raise ValueError("it is not a mapping")
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
+        problem = f"{shorter(folder / CONFIG)} cannot be read ({one_line(error)})"
+        raise UserError(problem, "a run whose files are whole", "python -m pipeline.runs") from error
     return document
 
 
@@ -120,7 +132,7 @@ class Runs:
         return runs[0]
 
 
-def debug_kind(choices: Mapping[str, str]) -> str | None:
+def debug_kind(choices: Mapping[str, str | None]) -> str | None:
     """Return how the run with these options checked its experiment; None for a real run."""
     kind = choices.get("debug", "none")
     return None if kind == "none" else kind

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.records import read_json, typed, typed_parts
 from pipeline.redaction import redact
 from stages.errors import UserError, printable
+from stages.reuse import VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 from stages.storage.atomic import atomic_write
 
 NAME = "summary.json"
@@ -24,6 +26,16 @@ LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff
 
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
+
+FACTS = {
+    "task": dict[str, Any], "data": dict[str, Any], "own": dict[str, list[str]], "unit": str, FINGERPRINT: str,
+    "intervals": dict[str, list[float]], "confidence": float, PRUNED: int, VALIDATED: str | None,
+    VALIDATED_PIXELS: str | None, VALIDATED_LOSS: dict[str, Any] | None, "test_examples": str, "test_pixels": str,
+}  # fmt: skip
+"""Types of the facts of a summary that the framework reads."""
+
+TASK = {"primary": str, "metrics": list[str], "higher_is_better": list[str]}
+WEIGHTS = {"epoch": int, "monitor": str}
 
 UNITS = ("images", "features", "examples")
 """Units that training may count: features are what a frozen backbone has made of images, examples are rows or texts."""
@@ -74,7 +86,7 @@ class Summary:
     status: str
     name: str
     folder: str
-    choices: Mapping[str, str]
+    choices: Mapping[str, str | None]
     overrides: list[str] = field(default_factory=list)
     stages: dict[str, StageOutcome] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -140,15 +152,18 @@ class Summary:
 
         Raises:
             FileNotFoundError: where there is none.
-            ValueError, TypeError, KeyError: where it is damaged, or of another version.
+            OSError: where it is not a regular file.
+            ValueError: where it is damaged, or of another version.
         """
-        values = json.loads((folder / NAME).read_text())
-        values["stages"] = {name: StageOutcome(**stage) for name, stage in values["stages"].items()}
-        metrics = values["metrics"].items()
-        values["metrics"] = {name: math.nan if value is None else float(value) for name, value in metrics}
-        if values["status"] not in STATUSES:
-            raise ValueError(f"its status is {values['status']}")
-        return cls(**values)
+        values = read_json(folder / NAME)
+        if isinstance(values, dict) and isinstance(metrics := values.get("metrics"), dict):
+            values["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
+        summary: Summary = typed(values, cls, "")
+        if summary.status not in STATUSES:
+            raise ValueError(f"its status is {summary.status}")
+        typed_parts(summary.weights or {}, WEIGHTS, "weights")
+        typed_parts(typed_parts(summary.facts, FACTS, "facts").get("task", {}), TASK, "facts.task")
+        return summary
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from pipeline.paths import shorter
 from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
+from pipeline.records import read_json, typed_parts
 from pipeline.redaction import redact_overrides
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
@@ -97,6 +98,17 @@ INDEX = "sweep.json"
 """The file in a sweep's folder that lists its jobs."""
 
 
+KINDS = {
+    "status": str, "jobs": list[dict[str, Any]], "identity": str, "code": str, "total": int, "finish": str,
+    "search": SearchResult | None,
+}  # fmt: skip
+JOB_KINDS = {
+    "folder": str, "overrides": list[str], "number": int, "reason": str | None, "exit_code": int | None,
+    "config_dirs": list[str] | None,
+}  # fmt: skip
+"""Types of the values in an index, and in each of its jobs."""
+
+
 class Index(NamedTuple):
     """A sweep, or a search."""
 
@@ -128,9 +140,11 @@ def read_index(folder: Path) -> Index:
         UserError: where it cannot be read.
     """
     try:
-        facts = json.loads((folder / INDEX).read_bytes())
+        facts = typed_parts(read_json(folder / INDEX), KINDS)
+        for number, job in enumerate(facts["jobs"], 1):
+            typed_parts({"folder": None, "overrides": None, **job}, JOB_KINDS, f"job {number}")
         return Index(facts.pop("status"), facts.pop("jobs"), facts)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         path = shorter(folder / INDEX)
         raise UserError(f"{path} cannot be read ({error})", "the file as it was written", "resume=never") from error
 
@@ -174,4 +188,4 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]
     if (found := index.facts.get("search")) is None:
         return compare_runs(f"sweep {folder.name}", runs, baseline, columns)
-    return compare_runs(f"search {folder.name}", runs, baseline, columns, SearchResult(**found))
+    return compare_runs(f"search {folder.name}", runs, baseline, columns, found)

@@ -29,6 +29,7 @@ from pipeline.system.processes import LocalProcess
 from pipeline.tracking.store import Store, server_answers
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
+from stages.settings.places import regular_file
 from stages.settings.results import ExportSettings
 from stages.targets import target_of
 
@@ -101,7 +102,7 @@ OUTPUT = "output.log"
 def refusal_in(folder: Path) -> str | None:
     """Returns why the job in `folder` was refused before its run began, as its log says; None where it does not."""
     with suppress(OSError):
-        lines = (folder / LOG).read_text(errors="replace").splitlines()
+        lines = regular_file(folder / LOG).read_text(errors="replace").splitlines()
         return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
     return None
 

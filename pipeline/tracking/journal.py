@@ -11,16 +11,39 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from pipeline.paths import LOCK
+from pipeline.records import read_json, typed, typed_parts
+from stages.settings.places import appendable, regular_file
 from stages.storage.atomic import atomic_write, fsync
 
 NAME = "tracking.jsonl"
 SENT = "tracking.sent"
 ENDED = ("FINISHED", "FAILED", "KILLED")
-CALLS = ("params", "tags", "metrics", "artifact", "text", "dataset", "model", "register", "status")
-"""Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name; a line with another one is damaged."""
+_TEXTS = dict[str, str]
+CALLS: Mapping[str, Mapping[str, Any]] = {
+    "params": {"values": _TEXTS},
+    "tags": {"values": _TEXTS},
+    "metrics": {"values": dict[str, float], "step": int, "time": int},
+    "artifact": {"path": str, "folder": str},
+    "text": {"content": str, "name": str},
+    "dataset": {"name": str, "digest": str, "sizes": dict[str, int]},
+    "model": {
+        "path": str,
+        "image_shape": list[Any],
+        "class_names": list[Any],
+        "columns": _TEXTS | None,
+        "answers": _TEXTS | None,
+    },
+    "register": {"name": str, "alias": str | None, "promote_if": str, "confidence": float},
+    "status": {"status": str, "time": int},
+}
+"""Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name, with the types of their arguments.
+
+A line with another one is damaged.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +88,7 @@ class Journal:
         self._flushed = 0
         self._lock = threading.RLock()
         with suppress(OSError):
-            self._read((folder / NAME).read_bytes())
+            self._read(regular_file(folder / NAME).read_bytes())
 
     @property
     def is_own(self) -> bool:
@@ -128,23 +151,34 @@ class Journal:
         So one that a crash or a full disk has cut takes no other with it.
         """
         self._unwritten.append(f"\n{json.dumps(line)}")
-        with (self.folder / NAME).open("a") as file:
+        with appendable(self.folder / NAME).open("a") as file:
             file.write("".join(self._unwritten))
         self._unwritten.clear()
 
     def _read(self, content: bytes) -> None:
         for line in filter(None, (line.strip(b"\0 \r") for line in content.split(b"\n"))):
             try:
-                values = json.loads(line)
+                values = typed(json.loads(line), dict[str, Any], "")
                 if "store" in values:
-                    self.store = dict(values["store"])
-                elif values["call"] in CALLS:
-                    self.entries.append(Entry(values["call"], dict(values["given"])))
+                    self.store = typed(values["store"], dict[str, str | None], "store")
                 else:
-                    raise ValueError(f"there is no call {values['call']}")
+                    self.entries.append(_entry(values["call"], values["given"]))
             except (ValueError, TypeError, KeyError, RecursionError):
                 self.damaged += 1
                 self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
-        with suppress(OSError, ValueError, TypeError):  # else all is sent again
-            count = int(json.loads((self.folder / SENT).read_text()))
+        with suppress(OSError, ValueError):  # else all is sent again
+            count = typed(read_json(self.folder / SENT), int, SENT)
             self.sent = count if 0 <= count <= len(self.entries) else 0
+
+
+def _entry(call: str, given: Any) -> Entry:
+    """Return the entry of a line.
+
+    Raises:
+        ValueError, KeyError, TypeError: if there is no such call, or an argument is of another type.
+    """
+    kinds = CALLS[call]
+    needed = {name for name, kind in kinds.items() if not isinstance(kind, UnionType)}
+    if not needed <= dict(given).keys() <= kinds.keys():
+        raise ValueError(f"{call} has other arguments")
+    return Entry(call, typed_parts(given, kinds))

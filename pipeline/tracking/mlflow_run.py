@@ -38,6 +38,7 @@ from pipeline.tracking.stored_run import StoredRun
 from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
 from stages.evaluation.predictions import NAME as PREDICTIONS
 from stages.evaluation.test_set import is_same_test_set
+from stages.settings.places import regular_file, regular_folder
 
 PER_BATCH = 100
 """Parameters, or tags, of one request: MLflow's own limit."""
@@ -110,6 +111,7 @@ class MlflowRun(StoredRun):
 
     def artifact(self, path: str, folder: str) -> None:
         place = self.spec.folder / path
+        (regular_folder if place.is_dir() else regular_file)(place)
         log = self._client.log_artifacts if place.is_dir() else self._client.log_artifact
         log(self.run_id, str(place), folder or None)
 

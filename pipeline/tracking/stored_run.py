@@ -1,5 +1,6 @@
 """One run in a store: the target of a journal, and the interface that a custom store implements."""
 
+import errno
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,7 +78,8 @@ class StoredRun:
 
     def refuses(self, error: Exception) -> bool:
         """Whether sending the entry that raised `error` again could not help."""
-        return isinstance(error, (FileNotFoundError, PermissionError))
+        is_irregular = isinstance(error, OSError) and error.errno == errno.EINVAL  # a FIFO, a device
+        return is_irregular or isinstance(error, (FileNotFoundError, PermissionError))
 
     def deliver(self, entry: Entry) -> Answer:
         """Send an entry; whatever is raised, training continues."""

@@ -15,6 +15,7 @@ from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
 from stages.features.kinds import IMAGES
+from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import Task
 
@@ -33,7 +34,7 @@ def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> di
 
     pyarrow's `to_numpy` would import pandas, and `read_table` look for a data set of many files first.
     """
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(regular_file(path)) as file:
         table = file.read([name for name in file.schema_arrow.names if name not in without], use_threads=False)
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -50,7 +51,7 @@ def read_by_example(path: Path) -> tuple[str, np.ndarray]:
     Raises:
         KeyError: where nothing is known of each example for that metric, or one has no finite value.
     """
-    metric = (pq.read_schema(path).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
+    metric = (pq.read_schema(regular_file(path)).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
     values = by_example(metric, read_columns(path, ("example", "file", "probabilities")))
     if not np.isfinite(values).all():
         raise KeyError(f"{metric} is not finite")
@@ -166,5 +167,5 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
 
 def metadata_of(folder: Path) -> dict[str, str]:
     """Returns the class names, as JSON, the metric and the facts of the test set of the predictions in `folder`."""
-    metadata = pq.read_schema(folder / NAME).metadata or {}
+    metadata = pq.read_schema(regular_file(folder / NAME)).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, METRIC, EXAMPLES, PIXELS)}

@@ -38,6 +38,27 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+def appendable(path: Path) -> Path:
+    """Return `path` if something can be written at its end without waiting for a reader, or if there is no such file.
+
+    Raises:
+        OSError: if it is something else than a file.
+    """
+    return regular_file(path) if path.exists() else path
+
+
+def regular_folder(folder: Path) -> Path:
+    """Return `folder` if all that is in it can be read to its end; see `regular_file`.
+
+    Raises:
+        OSError: if something in it is neither a file nor a folder.
+    """
+    for path in folder.rglob("*"):
+        if not path.is_dir():
+            regular_file(path)
+    return folder
+
+
 def content_digest(folder: str) -> str:
     """Returns 32 hexadecimal digits that change with the files in a folder and their names."""
     root = Path(folder).expanduser()

@@ -1,0 +1,105 @@
+"""JSON and YAML files of runs, read as the records that they are: a value of another type is an error."""
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.settings.places import regular_file
+
+DEEPEST = 100
+"""Mappings and lists of YAML that may be within each other."""
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        OSError: if there is no such file, or it is not a regular one.
+        ValueError: if it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(regular_file(path).read_bytes())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def yaml_text(path: Path) -> bytes:
+    """Return the content of a YAML file that a recursive reader can take, as that of libyaml crashes on deep nesting.
+
+    Raises:
+        OSError: if there is no such file, or it is not a regular one.
+        ValueError: if it is nested too deeply, or has aliases, by which a small file can hold any number of values.
+        yaml.YAMLError: if it is not YAML.
+    """
+    text = regular_file(path).read_bytes()
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST or isinstance(event, yaml.AliasEvent):
+            raise ValueError("it is nested too deeply, or has aliases")
+    return text
+
+
+def typed(value: Any, kind: Any, name: str) -> Any:
+    """Return a value of JSON as `kind`: a dataclass, a class, a list or mapping of these, or one of these or None.
+
+    Args:
+        name: what it is called, for errors; empty for a whole file.
+
+    Raises:
+        ValueError: if it is of another type.
+
+    Example:
+        >>> typed({"loss": 1}, dict[str, float], "metrics")
+        {'loss': 1.0}
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or (origin is types.UnionType and value is None):
+        return value
+    if origin is types.UnionType:
+        return typed(value, parts[0], name)
+    if isinstance(value, dict):
+        if dataclasses.is_dataclass(kind):
+            return _as_dataclass(value, kind, name)
+        if origin in (dict, Mapping):
+            return {key: typed(part, parts[1], f"{name}.{key}".lstrip(".")) for key, part in value.items()}
+    if isinstance(value, list) and origin in (list, Sequence):
+        return [typed(part, parts[0], name) for part in value]
+    if kind is float and type(value) in (int, float):
+        return _as_float(value, name)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise ValueError(f"{name or 'its content'} is {json.dumps(value)[:40]}")
+
+
+def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """Return a mapping whose values are of the types in `kinds`; those under other names stay as they are."""
+    parts = typed(values, dict[str, Any], name)
+    return {key: typed(part, kinds.get(key, Any), f"{name}.{key}".lstrip(".")) for key, part in parts.items()}
+
+
+def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
+    kinds = _kinds(kind)
+    if unknown := [key for key in values if key not in kinds]:
+        raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not know")
+    try:
+        return kind(**typed_parts(values, kinds, name))
+    except TypeError as error:  # one without a default is missing
+        raise ValueError(f"{name or 'it'} is incomplete ({error})") from error
+
+
+def _as_float(value: float, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large") from None
+
+
+_kinds = functools.cache(typing.get_type_hints)
