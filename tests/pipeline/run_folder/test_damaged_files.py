@@ -199,7 +199,7 @@ def test_a_damaged_summary_is_named_and_passed_over(content: str, outputs: Path,
         assert named in said[name] or "is no run" in said[name], (name, said[name])
 
 
-@pytest.mark.parametrize("content", ["a list", "deep nesting", "invalid UTF-8", "a FIFO", "a device"])
+@pytest.mark.parametrize("content", ["a list", "deep nesting", "invalid UTF-8", "a FIFO"])
 def test_no_other_file_of_a_run_ends_or_stops_a_command(content: str, outputs: Path, capsys: Printed) -> None:
     is_text = isinstance(CONTENTS[content], bytes)
     for place in FILES[1:4] if is_text else FILES[1:]:
