@@ -64,7 +64,8 @@ def resolve(job: Job, console: Console) -> Job:
     4. `fork=<run>` starts a new run from the weights of that one.
     5. Otherwise a new run starts from scratch.
 
-    A finished run with unsent records is "resumed", too: these are sent, and nothing else happens.
+    A finished run is "resumed", too, if it has unsent records or was killed before it printed its results: these are
+    sent and printed, and nothing else happens.
 
     Raises:
         UserError: where the named run cannot be resumed or forked.
@@ -80,8 +81,9 @@ def resolve(job: Job, console: Console) -> Job:
         previous = _named_by_resume(experiment)
     if previous is not None:
         if previous.status == "FINISHED":
-            folder = shorter(Path(previous.folder))
-            console.log(f"{folder} has finished, but the store misses part of it: sending the rest, nothing is trained")
+            is_sent = not is_unsent(previous, experiment.tracking)
+            what = "" if is_sent else ", but the store misses part of it: sending the rest"
+            console.log(f"{shorter(Path(previous.folder))} has finished{what}; nothing is trained")
             return job.resuming(previous)
         is_started = can_start(Path(previous.folder) / "checkpoints")
         if experiment.fork is not None and not is_started:  # it was stopped before it had the other's weights
@@ -117,11 +119,13 @@ def _show(doing: str, run: Summary, console: Console, where: str = "") -> None:
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     """Return the last run of the same settings and code, unless it is complete and sent."""
     run = Runs(experiment.outputs, console.warn).latest(experiment.name, identity(experiment))
-    if run is None or (run.status == "FINISHED" and not is_unsent(run, experiment.tracking)):
+    if run is None or _is_over(run, experiment):
         return None
     now = sources(experiment)
     if run.code == now.digest:
         return run
+    if run.status == "FINISHED" and not is_unsent(run, experiment.tracking):
+        return None
     if run.status == "FINISHED":
         folder = shorter(Path(run.folder))
         console.warn(f"the store misses part of {folder}; `python -m pipeline.sync {folder}` sends it")
@@ -130,11 +134,16 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
     return None
 
 
+def _is_over(run: Summary, experiment: Experiment) -> bool:
+    """Return whether a run has finished, printed its results and sent everything."""
+    return run.status == "FINISHED" and not run.ending and not is_unsent(run, experiment.tracking)
+
+
 def _named_by_resume(experiment: Experiment) -> Summary:
     """Return the run of `resume=<run>`."""
     text = experiment.resume
     run = Runs(experiment.outputs).find(text, "resume")
-    if run.status == "FINISHED" and not is_unsent(run, experiment.tracking):
+    if _is_over(run, experiment):
         raise UserError(f"resume={text} has finished", "a run that has not", f"fork={text} train.epochs=<more>")
     if run.status != "FINISHED" and run.identity != identity(experiment):
         before, now = _both(run, experiment, RESUMED_WITH)

@@ -199,9 +199,13 @@ def _close_finished(summary: Summary, experiment: Experiment, console: Console) 
     store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
     with locked(folder):
         tracker = send_pending(folder, store, console.warn, console.log)
+        summary = read_run(folder, console.warn) or summary
+        if summary.ending:
+            summary = replace(summary, ending=False)
+            summary.write(folder)
     if (request := signals.requested()) is not None and tracker.unsent:
         return request.exit_code
-    show_summary(read_run(folder, console.warn) or summary, tracker.open_with, console)
+    show_summary(summary, tracker.open_with, console)
     for line in tracker.notes:
         console.log(line)
     console.log("the run had finished: nothing was trained. resume=never begins a new one")

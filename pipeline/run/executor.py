@@ -276,6 +276,7 @@ def end(run: Run, code: int, console: Console) -> int:
     if (peak := machine.peak_memory_mib()) is not None:
         summary.metrics["memory/peak_mib"] = peak
         tracker.metrics({"memory/peak_mib": peak})
+    summary.ending = summary.status == "FINISHED"
     try:
         summary.write(run.folder)
     except OSError as error:
@@ -299,6 +300,7 @@ def end(run: Run, code: int, console: Console) -> int:
     for line in tracker.notes:
         console.log(line)
     tracker.close()
+    summary.ending = False
     summary.take_time(started)  # again, as the store may have taken long
     with suppress(OSError):
         summary.write(run.folder)

@@ -79,6 +79,8 @@ class Summary:
         command. The sum of start_seconds (imports, configuration, the start of the run), the stages' seconds, and
         recording_seconds (records between the stages, and the end of the run).
     identity: equal for runs whose settings give the same result; code: digest of all sources.
+    ending: whether a run that is FINISHED has yet to print its results and to send the rest; killed there, the same
+        command does so.
     facts: other values that stages summarize, such as `devices`.
     """
 
@@ -102,6 +104,7 @@ class Summary:
     weights: dict[str, Any] | None = None
     start_seconds: float = 0.0
     recording_seconds: float = 0.0
+    ending: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
