@@ -6,6 +6,7 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,12 @@ REPLACES = "replaces_run"
 SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
 """Metrics of the weights that a run exports."""
 
+DUPLICATE = re.compile(r"unique|duplicate", re.IGNORECASE)
+"""In the errors of all databases, also through a server, if a row exists that was not there a moment before.
+
+Failures to serialize, deadlocks and locked files are errors that MLflow calls temporary; such entries are sent again.
+"""
+
 
 class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
@@ -90,6 +97,10 @@ class MlflowRun(StoredRun):
             is_deleted = "'active' state" in str(error)  # the run, which the next command begins again
             return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST") and not is_deleted
         return super().refuses(error)
+
+    def is_race(self, error: Exception) -> bool:
+        is_of_database = isinstance(error, MlflowException) and error.error_code == "BAD_REQUEST"
+        return is_of_database and DUPLICATE.search(str(error)) is not None
 
     def params(self, values: Mapping[str, str]) -> None:
         self._log_all("params", [Param(name, text) for name, text in values.items()])

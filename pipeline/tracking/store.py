@@ -96,7 +96,8 @@ class Store:
                 if experiment is None:
                     raise
         elif experiment.lifecycle_stage == "deleted":
-            client.restore_experiment(experiment.experiment_id)
+            with suppress(MlflowException):  # another process may have done it meanwhile
+                client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
     def open_with(self, experiment: str, run_id: str) -> str:

@@ -1,6 +1,7 @@
 """One run in a store: the target of a journal, and the interface that a custom store implements."""
 
 import errno
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,11 @@ from pipeline.redaction import redact
 from pipeline.tracking.journal import Entry
 from stages.errors import UserError
 from stages.targets import class_at
+
+RACES = 4
+"""Attempts to send an entry that another process sends, too. More would not help: the second finds what that wrote."""
+
+RACE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,10 @@ class StoredRun:
         is_irregular = isinstance(error, OSError) and error.errno == errno.EINVAL  # a FIFO, a device
         return is_irregular or isinstance(error, (FileNotFoundError, PermissionError))
 
+    def is_race(self, error: Exception) -> bool:
+        """Whether another process wrote the same at the same time, so that sending the entry at once again helps."""
+        return False
+
     def deliver(self, entry: Entry) -> Answer:
         """Send an entry; whatever is raised, training continues."""
         refused: list[str] = []
@@ -93,7 +103,7 @@ class StoredRun:
     def _try(self, entry: Entry, refused: list[str]) -> None:
         """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
         try:
-            getattr(self, entry.call)(**entry.arguments)  # a journal holds none but the calls that it allows
+            self._send(entry)
         except Exception as error:
             if not self.refuses(error):
                 raise
@@ -103,6 +113,16 @@ class StoredRun:
                     self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}), refused)
                 return
             refused.append(f"{entry} ({reason(error)})")
+
+    def _send(self, entry: Entry) -> None:
+        for attempt in range(RACES):
+            try:
+                getattr(self, entry.call)(**entry.arguments)  # a journal holds none but the calls that it allows
+                return
+            except Exception as error:
+                if attempt == RACES - 1 or not self.is_race(error):
+                    raise
+                time.sleep(attempt * RACE_SECONDS)
 
     def params(self, values: Mapping[str, str]) -> None:
         """Record parameters; each name comes once."""
