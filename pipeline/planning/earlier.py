@@ -55,6 +55,7 @@ FORKED_WITH = (
 What only the data and the network themselves can tell is compared with the checkpoint when they are there.
 """
 
+
 def resolve(job: Job, console: Console) -> Job:
     """Return `job` with the run that it resumes or forks. The order is important:
 

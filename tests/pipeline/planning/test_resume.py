@@ -9,7 +9,6 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.engine import run_job
 from pipeline.run.executor import begin
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.pending import end_lost, is_unsent
+from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
@@ -39,7 +38,6 @@ from tests.pipeline.experiments import (
     Printed,
     experiment,
     last,
-    only_folder,
     only_run,
     ran,
     tracked,
@@ -236,48 +234,6 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
     ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert Summary.read(folder).resumed_from_step is None
-
-
-@pytest.fixture(scope="module")
-def killed_at_its_end(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
-    """The outputs of a run that was killed when its summary was FINISHED, before anything was printed."""
-
-    class KilledError(BaseException):
-        pass
-
-    def kill(*_: object) -> NoReturn:
-        raise KilledError
-
-    outputs = outputs_in(tmp_path_factory.mktemp("ending"), migrated_store)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run.executor.redact_file", kill)
-        with pytest.raises(KilledError):
-            run_job(Job(experiment(*SHORT, outputs=outputs), SHORT), Console())
-    assert last(outputs).status == "FINISHED"
-    return outputs
-
-
-@pytest.mark.parametrize("case", ["off", "sent", "unsent"])
-def test_a_run_that_was_killed_when_it_had_finished_is_reported_and_not_trained_again(
-    case: str, killed_at_its_end: Path, tmp_path: Path, capsys: Printed
-) -> None:
-    """Once, whether or not the process of the store has sent the rest since."""
-    outputs = Path(shutil.copytree(killed_at_its_end, tmp_path / "outputs"))
-    words = (*SHORT, f"tracking={'off' if case == 'off' else 'local'}")
-    again = Job(experiment(*words, outputs=outputs), words)
-    folder = only_folder(outputs)
-    if case == "sent":
-        end_lost(folder, again.experiment, FAILED, Console())
-        assert not is_unsent(Runs(outputs).all()[0], again.experiment.tracking)
-    capsys.readouterr()
-    assert run_job(again, Console()) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "the run had finished: nothing was trained" in printed
-    assert "best epoch" in printed
-    assert ("the store misses part of it" in printed) == (case == "unsent")
-    assert only_folder(outputs) == folder
-    assert not is_unsent(last(outputs), again.experiment.tracking)
-    assert resolve(again, Console()).folder is None
 
 
 @pytest.mark.smoke

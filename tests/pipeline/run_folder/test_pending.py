@@ -12,11 +12,13 @@ import pytest
 from pipeline import sync
 from pipeline.api import open_run
 from pipeline.console import Console
+from pipeline.exit_codes import FAILED
 from pipeline.planning.earlier import resolve
 from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.engine import run_job
+from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
@@ -78,7 +80,26 @@ def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: 
     assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run
 
 
-@pytest.mark.parametrize("how", ["resume", "untracked", "other code"])
+@pytest.mark.parametrize("how", ["untracked", "sent meanwhile"])
+def test_it_is_reported_once_and_not_trained_again_whatever_the_store_has(
+    how: str, died: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    """The process of the store outlives that of the run, and may have sent everything before the next command."""
+    outputs = copied(died, tmp_path)
+    folder = only_folder(outputs)
+    again = job(outputs, *(["tracking=off"] if how == "untracked" else []))
+    if how == "sent meanwhile":
+        end_lost(folder, again.experiment, FAILED, Console())
+        assert Journal(folder).is_closed
+    assert run_job(again, Console()) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"(?s)has finished; nothing is trained.*FINISHED", " ".join(printed.split()))
+    assert "\nepoch" not in printed
+    assert only_folder(outputs) == folder
+    assert resolve(again, Console()).folder is None  # and the next one is a new run
+
+
+@pytest.mark.parametrize("how", ["resume", "other code"])
 def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     how: str, died: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
@@ -86,8 +107,6 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     folder = only_folder(outputs)
     if how == "resume":
         assert resolve(job(outputs, f"resume={folder.name}"), Console()).folder == folder
-    elif how == "untracked":
-        assert resolve(job(outputs, "tracking=off"), Console()).folder is None
     else:
         monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"a.py": "other"}))
         assert resolve(job(outputs), Console()).folder is None

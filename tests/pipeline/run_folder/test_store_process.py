@@ -186,13 +186,15 @@ def test_the_machine_is_measured_while_a_run_works_and_never_by_who_sends_later(
 def test_the_machine_is_not_measured_for_a_job_that_was_killed(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     """By the sweep that serves it: tried again, it would have two monitors."""
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.2")
+    others = threading.enumerate()  # a run that another test has left unfinished may still be measured
     connection = serve(Store(LOCAL, outputs))
     assert connection is not None
     served = StoreClient(connection)
     tracker = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run", is_measured=True), print, served.open_run)
 
     def is_measured() -> bool:
-        return any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())
+        own = [thread for thread in threading.enumerate() if thread not in others]
+        return any(thread.name == "SystemMetricsMonitor" for thread in own)
 
     assert until(is_measured, 10)
     tracker._sender.close()
