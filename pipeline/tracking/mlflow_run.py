@@ -6,7 +6,6 @@ Everything here may be done twice: what was sent, and not noted as sent before t
 import json
 import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
 from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
 from stages.evaluation.predictions import NAME as PREDICTIONS
@@ -52,12 +51,6 @@ REPLACES = "replaces_run"
 
 SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
 """Metrics of the weights that a run exports."""
-
-DUPLICATE = re.compile(r"unique|duplicate", re.IGNORECASE)
-"""In the errors of all databases, also through a server, if a row exists that was not there a moment before.
-
-Failures to serialize, deadlocks and locked files are errors that MLflow calls temporary; such entries are sent again.
-"""
 
 
 class MlflowRun(StoredRun):
@@ -99,8 +92,7 @@ class MlflowRun(StoredRun):
         return super().refuses(error)
 
     def is_race(self, error: Exception) -> bool:
-        is_of_database = isinstance(error, MlflowException) and error.error_code == "BAD_REQUEST"
-        return is_of_database and DUPLICATE.search(str(error)) is not None
+        return isinstance(error, MlflowException) and error.error_code == "BAD_REQUEST" and is_duplicate(error)
 
     def params(self, values: Mapping[str, str]) -> None:
         self._log_all("params", [Param(name, text) for name, text in values.items()])

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import re
 import shlex
 import sys
 from contextlib import closing, suppress
@@ -121,6 +122,14 @@ def is_named_by_user(uri: str) -> bool:
 
 def _plain(uri: str) -> str:
     return credentials_of(uri)[0].rstrip("/")
+
+
+def is_duplicate(error: Exception) -> bool:
+    """Return whether a database refuses a row because there is one, as all databases say, also through a server.
+
+    Failures to serialize, deadlocks and locked files are errors that MLflow calls temporary.
+    """
+    return re.search(r"unique|duplicate", str(error), re.IGNORECASE) is not None
 
 
 def store_is_usable(experiment: Experiment) -> None:
