@@ -37,7 +37,8 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
             for number in range(20):
                 (tmp_path / folder / name / f"{number}{'.txt' if 'text' in given else '.png'}").touch()
     for file in re.findall(r"data.files=<?([\w.]+)", given):
-        (tmp_path / file).write_text("sqft,review,stars,price,target\n1340,good,5,313000,1\n")
+        rows = (f"{1340 + row},good,{row % 5},{313000 + row},{row}\n" for row in range(20))
+        (tmp_path / file).write_text("".join(["sqft,review,stars,price,target\n", *rows]))
     composer = Composer(read_arguments([*shlex.split(re.sub("[<>]", "", given)), "dry_run=true"]))
     if composer.searches:  # its axes have no first value
         assert composer.sweep is not None

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pipeline.checks.combinations import COMBINATIONS, expected_replicas, found
+from pipeline.checks.data_fits import check_data
 from pipeline.config.errors import explained
 from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
@@ -41,7 +42,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for combination, reason, fix in COMBINATIONS:
         if shown := found(combination, experiment):
             raise UserError(f"{shown.removeprefix('with ')}: {reason}", "", fix)
-    for look in (_monitor_is_known, _packages_are_installed, check_own_code):
+    for look in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
         look(experiment)
     if surroundings:
         check_surroundings(experiment)

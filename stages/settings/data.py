@@ -49,6 +49,16 @@ class DataSettings:
         return False
 
     @property
+    def is_without_texts(self) -> bool:
+        """Whether the settings alone tell that the examples have no text."""
+        return False
+
+    @property
+    def class_count(self) -> int | None:
+        """The number of classes, for a source that always has them; None: the target may be something else."""
+        return None
+
+    @property
     def source(self) -> str:
         """The name of the file, folder or set, for the name of an experiment; empty if the option's name says it."""
         return ""
@@ -60,6 +70,14 @@ class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
+
+    @property
+    def is_without_texts(self) -> bool:
+        return True
+
+    @property
+    def class_count(self) -> int | None:
+        return 10
 
     def train_examples(self) -> int:
         """Return how many are left for training, before they are read."""
@@ -93,6 +111,14 @@ class SyntheticSettings(SourceSettings):
     channels: int = number(3, at_least=1, at_most=4)
     num_classes: int = number(10, at_least=2, at_most=16)
     cache: str = choice("off", "disk", "off")
+
+    @property
+    def is_without_texts(self) -> bool:
+        return True
+
+    @property
+    def class_count(self) -> int | None:
+        return self.num_classes
 
 
 @dataclass(kw_only=True)
@@ -202,6 +228,10 @@ class FolderSettings(DataSettings):
         return self.folder.name if self.dir is not None else ""
 
     @property
+    def class_count(self) -> int | None:
+        return len(classes_of(self.folder, self.suffixes)[1]) if self.suffixes else None
+
+    @property
     def folder(self) -> Path:
         """The directory."""
         assert self.dir is not None
@@ -223,6 +253,10 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
     suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
     _target_: str = "stages.load.folders.image_folder"
     size: Any = 160
+
+    @property
+    def is_without_texts(self) -> bool:
+        return True
 
     def check(self, path: str) -> None:
         ImagesSettings.check(self, path)

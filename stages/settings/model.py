@@ -75,6 +75,7 @@ class WideAndDeepSettings(MlpSettings):
 class TextCnnSettings:
     """Convolutions over the words of texts, and the greatest value of each filter."""
 
+    takes: ClassVar[tuple[str, ...]] = ("texts",)
     _target_: str = "stages.networks.texts.text_cnn"
     filters: int = number(
         128, at_least=1, at_most=65536, unit="filters of each width, and numbers that stand for a word"
@@ -88,6 +89,7 @@ class TextCnnSettings:
 class TransformerSettings:
     """Attention among the words of texts, and the mean over them."""
 
+    takes: ClassVar[tuple[str, ...]] = ("texts",)
     _target_: str = "stages.networks.texts.transformer"
     width: int = number(64, at_least=1, at_most=65536, unit="numbers that stand for a word")
     blocks: int = number(2, at_least=1, at_most=1000, unit="blocks of attention and dense layers")
@@ -99,6 +101,7 @@ class TransformerSettings:
 class CnnSettings:
     """Convolutions and pooling, then dropout and one dense layer."""
 
+    takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.cnn.cnn"
     filters: list[int] = number([32, 64], at_least=1, at_most=65536, unit="filters in each convolution")
     kernel_size: int = number(3, at_least=1, at_most=1024, unit="pixels")
@@ -110,6 +113,7 @@ class CnnSettings:
 class CnnPhotoSettings:
     """Blocks of convolution, BatchNorm and ReLU, for photographs."""
 
+    takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.cnn.cnn_photo"
     filters: list[int] = number(
         [16, 32, 64, 128, 256], at_least=1, at_most=65536, unit="filters in each block's convolutions"
@@ -123,6 +127,7 @@ class CnnPhotoSettings:
 class ResnetSettings:
     """Residual blocks, for images of about 32×32 pixels."""
 
+    takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.cnn.resnet"
     blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks a group: 3 are ResNet-20, 9 ResNet-56")
     filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
@@ -133,6 +138,7 @@ class ResnetSettings:
 class ApplicationSettings:
     """A network of keras.applications without its top, pooling, dropout and one dense layer."""
 
+    takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.applications.application"
     name: str = "ResNet50"
     """Name of the class in keras.applications."""
@@ -148,6 +154,7 @@ class KerasHubSettings:
 
     requires: ClassVar[tuple[str, ...]] = ("keras_hub",)
     extra: ClassVar[str] = "hub"
+    takes: ClassVar[tuple[str, ...]] = ("images", "texts")
 
     _target_: str = "stages.networks.keras_hub.keras_hub"
     preset: str = MISSING

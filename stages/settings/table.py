@@ -100,6 +100,10 @@ class TableSettings(ImagesSettings):
         return self.image is None
 
     @property
+    def is_without_texts(self) -> bool:
+        return "text" not in self.declared.values()
+
+    @property
     def source(self) -> str:
         return name_of_file(files_of(self.files)[0]) if self.files else ""
 

@@ -48,6 +48,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         "model.KerasHubSettings", "data.TextFolderSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)
+    monkeypatch.setattr("pipeline.checks.registry.check_data", lambda experiment: None)  # an option alone fits no other
     monkeypatch.setattr("stages.settings.model.KerasHubSettings.requires", ())
 
 

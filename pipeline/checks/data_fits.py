@@ -1,0 +1,60 @@
+"""Whether the network, the task and the augmentation fit the data, as far as its settings and first rows show."""
+
+import dataclasses
+
+from pipeline.config.experiment import Experiment
+from stages.errors import UserError
+from stages.settings.data import AugmentSettings, DataSettings, NormalizeSettings
+from stages.settings.first_rows import check_target
+from stages.settings.model import ModelSettings
+from stages.settings.table import TableSettings
+from stages.settings.train import TaskSettings
+from stages.targets import target_of
+
+
+def check_data(experiment: Experiment) -> None:
+    """Refuse what would end the run when its data is loaded, or its network is built.
+
+    A source or a network of the user's own is not judged.
+
+    Raises:
+        UserError: for data without what the network or the augmentation takes, or a target that the task does not have.
+    """
+    data = experiment.of("load", DataSettings)
+    if data is None or data._target_ != getattr(type(data), "_target_", None):
+        return
+    name = f"data={experiment.choices.get('data', data._target_)}"
+    lacking = {"images": data.is_without_images, "texts": data.is_without_texts}
+    model = experiment.of("model", ModelSettings)
+    network = model.network if model else None
+    is_ours = target_of(network) == getattr(type(network), "_target_", None)
+    takes: tuple[str, ...] = getattr(network, "takes", ()) if is_ours else ()
+    if takes and all(lacking[kind] for kind in takes):
+        problem = f"model={experiment.choices.get('model')} takes {' or '.join(takes)}, and {name} has none"
+        raise UserError(problem, "a network for this data", "model=auto")
+    normalize = experiment.of("normalize", NormalizeSettings)
+    if normalize is not None and normalize.tokenizer is not None and all(lacking.values()):
+        raise UserError(f"normalize.tokenizer takes texts, and {name} has none", "", "normalize.tokenizer=null")
+    augment = experiment.of("augment", AugmentSettings)
+    if augment is not None and lacking["images"] and (augment.changes or augment.mixes):
+        raise UserError(f"augment changes images, and {name} has none", "augment=none", _without_changes(augment))
+    task = model.task if model and isinstance(model.task, TaskSettings) else None
+    if data.class_count is not None and task is not None:
+        _check_classes(name, data.class_count, task)
+    if isinstance(data, TableSettings) and experiment.from_stage is None:  # a trained model says what is to be read
+        check_target(data)
+
+
+def _without_changes(settings: AugmentSettings) -> str:
+    """Return what to type so that nothing is changed, whatever else was typed."""
+    fields = [field for field in dataclasses.fields(settings) if field.name not in ("_target_", "where", "magnitude")]
+    changed = [field for field in fields if getattr(settings, field.name) != field.default]
+    return " ".join(f"augment.{field.name}={str(field.default).lower()}" for field in changed)
+
+
+def _check_classes(name: str, classes: int, task: TaskSettings) -> None:
+    if task.kind not in ("auto", "classification"):
+        problem = f"task={task.kind}, and the target of {name} is one of {classes} classes"
+        raise UserError(problem, "task=classification", "task=classification")
+    if getattr(task, "single_logit", False) and classes != 2:
+        raise UserError(f"task.single_logit=true, and {name} has {classes} classes", "two", "task.single_logit=false")

@@ -1,0 +1,184 @@
+"""The first rows of a table's target, and what they show before the whole table is read.
+
+A table of at most ROWS rows is known completely. Of a larger one, only what its first rows prove is refused here; the
+rest is refused when it is loaded. Whatever could be read in another way there is accepted.
+"""
+
+import csv
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from stages.errors import UserError
+from stages.settings.folders import same_name
+from stages.settings.table import Header, TableSettings, files_of, format_of
+
+ROWS = 10_000
+"""Rows that are read."""
+
+CHARACTERS = 2**23
+"""Characters of a text file that are read, at most."""
+
+LABELS = (0.0, 1.0)
+"""Numbers that a label may be."""
+
+WORDS = ("true", "false", "yes", "no")
+"""Texts that a label may be, in any case."""
+
+NO_VALUES = ("", "na", "n/a", "#n/a", "nan", "null", "<na>", "none", "inf", "infinity", "+inf", "-inf")
+"""Texts without a digit that a column of numbers may have, in any case."""
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """values: of each target, as texts without spaces around. are_all: whether there are no other rows."""
+
+    values: Mapping[str, Sequence[str]]
+    are_all: bool
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+
+def check_target(settings: TableSettings) -> None:
+    """Refuse a target from which nothing can be learned, or that the task does not have.
+
+    Raises:
+        UserError: for a split without rows, a target with one value or another one than the task's, or a class that
+            is too rare for the splits.
+    """
+    by_split = settings.files if isinstance(settings.files, Mapping) else {"": settings.files}
+    parts = {split: first_rows(files_of(files), settings) for split, files in by_split.items()}
+    for split, part in parts.items():
+        if part.are_all and not len(part):
+            raise UserError(f"data.files has no {split} rows".replace("  ", " "), "rows below the header")
+    are_all = all(part.are_all for part in parts.values())
+    values = {name: [value for part in parts.values() for value in part.values[name]] for name in settings.targets}
+    rows = FirstRows(values, are_all)
+    _check_values(settings, rows)
+    is_cut = len(parts) == 1 and "" in parts and not {*settings.roles} & {"split_column", "group", "time"}
+    if are_all and is_cut and settings.on_error == "fail":
+        _check_counts(settings, rows)
+
+
+def _check_values(settings: TableSettings, rows: FirstRows) -> None:
+    """Refuse values that the task does not have, and a target without two."""
+    task, several = settings.predicts, len(settings.targets) > 1
+    if task == "classification" and several:
+        fix = "task=multi_label" if all(map(_is_label, _present(rows))) else ""
+        raise UserError(f"task=classification with {len(settings.targets)} targets", "one target, or labels", fix)
+    for name, values in rows.values.items():
+        present = [value for value in values if value]
+        if rows.are_all and not present:
+            raise UserError(f"data.target={name} has no value in any row", "a column with values")
+        if rows.are_all and len({*present}) == 1 and (not several or task == "regression"):
+            raise UserError(f"data.target={name} is {present[0]} in all rows", "a column that differs")
+        if task == "multi_label" and (wrong := next((value for value in present if not _is_label(value)), None)):
+            expected = "a target of 0 and 1, or several, or another task"
+            raise UserError(f"task=multi_label, and {name} has {wrong!r}", expected, "" if several else "task=auto")
+        if settings.declared.get(name) == "number":
+            allowed = {*NO_VALUES, *(text.casefold() for text in settings.missing)}
+            texts = [value for value in present if not re.search(r"\d", value) and value.casefold() not in allowed]
+            is_wrong = texts if settings.on_error == "fail" else rows.are_all and len(texts) == len(present)
+            if is_wrong and task == "regression" and not several:
+                problem = f"task=regression, and {name} has {texts[0]!r}, which is no number"
+                raise UserError(problem, "a target of numbers, or classes", "task=classification")
+
+
+def _check_counts(settings: TableSettings, rows: FirstRows) -> None:
+    """Refuse a table from which no split can be cut: it is stratified by class."""
+    splits = 1 + len(settings.held_out)
+    if len(rows) < splits:
+        raise UserError(f"data.files has {len(rows)} rows", f"one at least for each of {splits} splits")
+    if len(settings.targets) > 1:
+        return
+    present = [value for value in _present(rows) if value]
+    are_classes = all(re.fullmatch(r"[^\W\d]\w*", value) for value in present)
+    if settings.declared.get(settings.targets[0]) != "category" and not (are_classes and settings.predicts == "auto"):
+        return
+    counts = Counter(map(same_name, present))
+    rarest, count = counts.most_common()[-1]
+    if count == 1:
+        shown = next(value for value in present if same_name(value) == rarest)
+        more = f", as {[*counts.values()].count(1) - 1:,} more of {len(counts):,}" if len(counts) > 1 else ""
+        raise UserError(
+            f"the class {shown} of {settings.targets[0]} has 1 example{more}",
+            f"an example of each class in each of {splits} splits",
+        )
+
+
+def _present(rows: FirstRows) -> Iterator[str]:
+    return (value for values in rows.values.values() for value in values if value)
+
+
+def _is_label(text: str) -> bool:
+    if text.casefold() in (*WORDS, *NO_VALUES):
+        return True
+    with suppress(ValueError):
+        return float(text.replace(",", ".")) in LABELS
+    return False
+
+
+def first_rows(files: Sequence[Path], settings: TableSettings) -> FirstRows:
+    """Return the targets of the first ROWS rows of files."""
+    state = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    return _first_rows(state, tuple(settings.targets), settings.delimiter, settings.encoding)
+
+
+@lru_cache(maxsize=64)  # jobs of a sweep share their table
+def _first_rows(
+    state: tuple[tuple[Path, int, int], ...], targets: tuple[str, ...], delimiter: str | None, encoding: str
+) -> FirstRows:
+    values: dict[str, list[str]] = {name: [] for name in targets}
+    count = 0
+    try:
+        for path, *_ in state:
+            for row in _rows(path, targets, delimiter, encoding):
+                count += 1
+                if count > ROWS:
+                    return FirstRows(values, are_all=False)
+                for name, value in zip(targets, row, strict=True):
+                    values[name].append(str("" if value is None else value).strip())
+    except (OSError, EOFError, ValueError, TypeError, csv.Error):  # loading says what is wrong
+        return FirstRows(values, are_all=False)
+    return FirstRows(values, are_all=True)
+
+
+def _rows(path: Path, targets: Sequence[str], delimiter: str | None, encoding: str) -> Iterator[Sequence[Any]]:
+    """Yield the targets of the rows of a file.
+
+    Raises:
+        ValueError: if a row is ragged, or the file too long.
+    """
+    if format_of(path) != "csv":
+        import pyarrow.dataset
+
+        data = pyarrow.dataset.dataset(path, format="parquet" if format_of(path) == "parquet" else "ipc")
+        found = data.head(ROWS + 1, columns=list(targets))
+        yield from zip(*(found.column(name).to_pylist() for name in targets), strict=True)
+        return
+    header = Header.of([path], delimiter, encoding)
+    places = [header.columns.index(name) for name in targets]
+    opened: Any = gzip.open if path.suffix == ".gz" else Path.open
+    with opened(path, "rt", encoding=encoding, newline="") as file:
+        for row in csv.reader(_bounded(islice(file, header.lines, None)), delimiter=header.delimiter or ","):
+            if row and len(row) != len(header.columns):
+                raise ValueError("a ragged row")
+            if row:
+                yield [row[place] for place in places]
+
+
+def _bounded(lines: Iterator[str]) -> Iterator[str]:
+    size = 0
+    for line in lines:
+        size += len(line)
+        if size > CHARACTERS:
+            raise ValueError("a long file")
+        yield line

@@ -1,0 +1,162 @@
+"""Data that does not fit the network, the task or the augmentation is refused before TensorFlow is imported."""
+
+import itertools
+import random
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.checks.registry import check_rules
+from stages.errors import UserError
+from stages.load.table import table
+from stages.settings import first_rows
+from stages.settings.first_rows import check_target
+from stages.settings.table import TableSettings
+from stages.settings.train import ClassificationSettings, MultiLabelSettings, RegressionSettings, TaskSettings
+from stages.tasks.chosen import chosen_task
+from tests.pipeline.experiments import experiment
+from tests.stages.images import folder_of
+
+ROWS = {
+    "classes": ["cat", "dog", "cow"] * 20, "numbers": [str(value / 7) for value in range(60)], "one": ["cat"] * 60,
+    "constant": ["3.5"] * 60, "empty": [""] * 60, "each": [f"c{number}" for number in range(60)], "none": [],
+    "labels": ["0", "1", "1"] * 20, "yes": ["yes"] * 60, "two": ["1.5", "2.5"],
+}  # fmt: skip
+"""Targets of small tables, by their names."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, values in ROWS.items():
+        frame = pd.DataFrame({"a": np.arange(len(values)) % 7 + 0.5, "b": np.arange(len(values)) % 2, "y": values})
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    folder_of(folder / "images", classes=3, examples=1)
+    folder_of(folder / "alone", examples=1)
+    next((folder / "alone" / "class 1").iterdir()).unlink()
+    for number in range(2):
+        (folder / "texts" / f"c{number}").mkdir(parents=True)
+        (folder / "texts" / f"c{number}" / "1.txt").write_text("some words")
+    return folder
+
+
+TABLE, IMAGES, TEXTS = (
+    "data=table data.target=y data.files=",
+    "data=image_folder data.dir=",
+    "data=text_folder data.dir=",
+)
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    (f"{TABLE}classes.csv model=cnn", "model=cnn takes images, and data=table has none"),
+    (f"{TABLE}classes.csv model=efficientnet_v2_b0", "takes images, and data=table has none"),
+    (f"{TABLE}classes.csv model=text_cnn", "model=text_cnn takes texts, and data=table has none"),
+    (f"{TEXTS}texts model=resnet20", "model=resnet20 takes images, and data=text_folder has none"),
+    (f"{IMAGES}images model=transformer", "model=transformer takes texts, and data=image_folder has none"),
+    ("model=text_cnn", "model=text_cnn takes texts, and data=digits has none"),
+    (f"{TABLE}classes.csv augment=flip", "augment changes images, and data=table has none"),
+    (f"{TABLE}classes.csv augment=flip augment.mixup=0.2 augment.crop=0.1", "augment changes images"),
+    (f"{TEXTS}texts augment.rotation=0.1", "augment changes images, and data=text_folder has none"),
+    (f"{TABLE}classes.csv normalize.tokenizer=.", "normalize.tokenizer takes texts, and data=table has none"),
+    (f"{TABLE}classes.csv task=regression", "task=regression, and y has 'cat', which is no number"),
+    (f"{TABLE}one.csv", "data.target=y is cat in all rows"),
+    (f"{TABLE}constant.csv", "data.target=y is 3.5 in all rows"),
+    (f"{TABLE}constant.csv task=regression", "data.target=y is 3.5 in all rows"),
+    (f"{TABLE}yes.csv task=multi_label", "data.target=y is yes in all rows"),
+    (f"{TABLE}empty.csv", "data.target=y has no value in any row"),
+    (f"{TABLE}none.csv", "data.files has no rows"),
+    (f"{TABLE}two.csv", "data.files has 2 rows"),
+    (f"{TABLE}each.csv", "the class c59 of y has 1 example, as 59 more of 60"),
+    (f"{TABLE}numbers.csv task=multi_label", "task=multi_label, and y has '0.14"),
+    (f"{TABLE}classes.csv task=classification data.target=[a,b]", "task=classification with 2 targets"),
+    ("data=table data.target=y 'data.files={train: classes.csv, test: none.csv}'", "has no test rows"),
+    ("task=regression", "task=regression, and the target of data=digits is one of 10 classes"),
+    ("data=synthetic task=multi_label", "the target of data=synthetic is one of 10 classes"),
+    (f"{TEXTS}texts task=regression", "the target of data=text_folder is one of 2 classes"),
+    (f"{IMAGES}images task.single_logit=true", "data=image_folder has 3 classes"),
+    (f"{IMAGES}alone", "only the class class 0 has training examples"),
+    (f"{IMAGES}texts", "has no file that ends in .jpg"),
+    (f"{TEXTS}images", r"has no file that ends in \.txt"),
+])  # fmt: skip
+def test_data_that_does_not_fit_is_refused(command: str, said: str, place: Path) -> None:
+    error = refused(command, place)
+    assert error is not None
+    assert re.search(said, str(error)), error
+    assert str(error).isprintable()
+    if error.fix:
+        after = refused(command, place, shlex.split(error.fix))
+        assert after is None or after.problem.split(":")[0] != error.problem.split(":")[0]
+
+
+def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | None:
+    """Returns the error of an experiment in the folder `place`."""
+    words = shlex.split(re.sub(r"(files=|dir=|: )(?=[a-z]*(\.csv|images|texts|alone))", rf"\1{place}/", command))
+    try:
+        check_rules(experiment(*words, *more), surroundings=False)
+    except UserError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("command", [
+    f"{TABLE}classes.csv", f"{TABLE}numbers.csv", f"{TABLE}labels.csv task=multi_label",
+    f"{TABLE}classes.csv data.features={{a:text}} model=text_cnn", f"{IMAGES}images augment=flip", f"{TEXTS}texts",
+    "data=synthetic data.num_classes=2 task.single_logit=true",
+])  # fmt: skip
+def test_data_that_fits_is_accepted(command: str, place: Path) -> None:
+    assert refused(command, place) is None
+
+
+def test_a_trained_model_may_be_given_a_table_of_one_class(place: Path) -> None:
+    assert refused(f"{TABLE}one.csv from=evaluate run=abcdef12", place) is None
+
+
+TASKS: tuple[TaskSettings, ...] = (
+    TaskSettings(), ClassificationSettings(), RegressionSettings(), MultiLabelSettings()
+)  # fmt: skip
+VALUES = ("1", "0", "2.5", "cat", "dog", "", "NA", "1,5", "yes", "3 kg", " cat", "1e3", "-", "$3", "True")
+
+
+def loaded(settings: TableSettings, task: TaskSettings) -> None:
+    dataset = table(settings)
+    chosen_task(dataset.task, task, dataset.train.targets)
+
+
+def test_nothing_is_refused_that_could_be_loaded(tmp_path: Path) -> None:
+    """Of random tables: whatever `check_target` refuses, loading refuses, too."""
+    draw = random.Random(0)
+    count = 0
+    for number, (task, on_error) in enumerate(itertools.product(TASKS * 25, ("fail", "skip"))):
+        chosen = draw.sample(VALUES, draw.choice((1, 2, 2, 3)))
+        rows = [f'{row % 5},"{draw.choice(chosen)}"' for row in range(draw.choice((1, 2, 3, 8, 40)))]
+        path = tmp_path / f"{number}.csv"
+        path.write_text("\n".join(["a,y", *rows, ""]))
+        settings = TableSettings(files=str(path), target="y", task=task, on_error=on_error)
+        try:
+            check_target(settings)
+        except UserError:
+            count += 1
+            with pytest.raises(UserError):
+                loaded(settings, task)
+    assert count > 50
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "feather"])
+def test_the_first_rows_are_those_of_the_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_rows, "ROWS", 20)
+    frame = pd.DataFrame({"a b": range(25), "y": ["cat"] * 20 + ["dog"] * 5})
+    path = tmp_path / f"t.{kind}"
+    {"parquet": frame.to_parquet, "feather": frame.to_feather}.get(kind, lambda to: frame.to_csv(to, index=False))(path)
+    settings = TableSettings(files=str(path), target="y")
+    found = first_rows.first_rows([path], settings)
+    assert (list(found.values["y"]), found.are_all) == (["cat"] * 20, False)
+    check_target(settings)  # others may follow
+    monkeypatch.setattr(first_rows, "ROWS", 30)
+    first_rows._first_rows.cache_clear()
+    assert list(first_rows.first_rows([path], settings).values["y"]) == list(frame["y"])
+    assert first_rows.first_rows([path], settings).are_all
