@@ -84,7 +84,7 @@ def _check_values(settings: TableSettings, rows: FirstRows) -> None:
             expected = "a target of 0 and 1, or several, or another task"
             raise UserError(f"task=multi_label, and {name} has {wrong!r}", expected, "" if several else "task=auto")
         if settings.declared.get(name) == "number":
-            allowed = {*NO_VALUES, *(text.casefold() for text in settings.missing)}
+            allowed = {*NO_VALUES, *(text.casefold() for text in settings.missing or ())}
             texts = [value for value in present if not re.search(r"\d", value) and value.casefold() not in allowed]
             is_wrong = texts if settings.on_error == "fail" else rows.are_all and len(texts) == len(present)
             if is_wrong and task == "regression" and not several:
