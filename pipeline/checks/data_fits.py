@@ -4,8 +4,17 @@ import dataclasses
 
 from pipeline.config.experiment import Experiment
 from stages.errors import UserError
-from stages.settings.data import AugmentSettings, DataSettings, NormalizeSettings
+from stages.settings.data import (
+    AugmentSettings,
+    DataSettings,
+    DigitsSettings,
+    FolderSettings,
+    ImageFolderSettings,
+    NormalizeSettings,
+    SyntheticSettings,
+)
 from stages.settings.first_rows import check_target
+from stages.settings.folders import classes_of
 from stages.settings.model import ModelSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import TaskSettings
@@ -24,7 +33,7 @@ def check_data(experiment: Experiment) -> None:
     if data is None or data._target_ != getattr(type(data), "_target_", None):
         return
     name = f"data={experiment.choices.get('data', data._target_)}"
-    lacking = {"images": data.is_without_images, "texts": data.is_without_texts}
+    lacking = {"images": data.is_without_images, "texts": _is_without_texts(data)}
     model = experiment.of("model", ModelSettings)
     network = model.network if model else None
     is_ours = target_of(network) == getattr(type(network), "_target_", None)
@@ -39,10 +48,25 @@ def check_data(experiment: Experiment) -> None:
     if augment is not None and lacking["images"] and (augment.changes or augment.mixes):
         raise UserError(f"augment changes images, and {name} has none", "augment=none", _without_changes(augment))
     task = model.task if model and isinstance(model.task, TaskSettings) else None
-    if data.class_count is not None and task is not None:
-        _check_classes(name, data.class_count, task)
+    classes = _classes_of(data)
+    if classes is not None and task is not None:
+        _check_classes(name, classes, task)
     if isinstance(data, TableSettings) and experiment.from_stage is None:  # a trained model says what is to be read
         check_target(data)
+
+
+def _is_without_texts(data: DataSettings) -> bool:
+    """Return whether the settings alone show that no example has a text."""
+    if isinstance(data, TableSettings):
+        return "text" not in data.declared.values()
+    return isinstance(data, (DigitsSettings, SyntheticSettings, ImageFolderSettings))
+
+
+def _classes_of(data: DataSettings) -> int | None:
+    """Return how many classes a source has; None: its target may be something else."""
+    if isinstance(data, FolderSettings):
+        return len(classes_of(data.folder, data.suffixes)[1])
+    return 10 if isinstance(data, DigitsSettings) else data.num_classes if isinstance(data, SyntheticSettings) else None
 
 
 def _without_changes(settings: AugmentSettings) -> str:

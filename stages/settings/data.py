@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.folders import IMAGE_SUFFIXES, SPLITS, TEXT_SUFFIXES, classes_of
+from stages.settings.folders import IMAGE_SUFFIXES, SPLITS, TEXT_SUFFIXES, classes_of, name_of_file
 from stages.settings.places import is_folder, regular_file, resolved
 from stages.settings.ranges import choice, number, option, text
 
@@ -49,16 +49,6 @@ class DataSettings:
         return False
 
     @property
-    def is_without_texts(self) -> bool:
-        """Whether the settings alone tell that the examples have no text."""
-        return False
-
-    @property
-    def class_count(self) -> int | None:
-        """The number of classes, for a source that always has them; None: the target may be something else."""
-        return None
-
-    @property
     def source(self) -> str:
         """The name of the file, folder or set, for the name of an experiment; empty if the option's name says it."""
         return ""
@@ -70,14 +60,6 @@ class DigitsSettings(DataSettings):
     """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
-
-    @property
-    def is_without_texts(self) -> bool:
-        return True
-
-    @property
-    def class_count(self) -> int | None:
-        return 10
 
     def train_examples(self) -> int:
         """Return how many are left for training, before they are read."""
@@ -111,14 +93,6 @@ class SyntheticSettings(SourceSettings):
     channels: int = number(3, at_least=1, at_most=4)
     num_classes: int = number(10, at_least=2, at_most=16)
     cache: str = choice("off", "disk", "off")
-
-    @property
-    def is_without_texts(self) -> bool:
-        return True
-
-    @property
-    def class_count(self) -> int | None:
-        return self.num_classes
 
 
 @dataclass(kw_only=True)
@@ -228,10 +202,6 @@ class FolderSettings(DataSettings):
         return self.folder.name if self.dir is not None else ""
 
     @property
-    def class_count(self) -> int | None:
-        return len(classes_of(self.folder, self.suffixes)[1]) if self.suffixes else None
-
-    @property
     def folder(self) -> Path:
         """The directory."""
         assert self.dir is not None
@@ -254,10 +224,6 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
     _target_: str = "stages.load.folders.image_folder"
     size: Any = 160
 
-    @property
-    def is_without_texts(self) -> bool:
-        return True
-
     def check(self, path: str) -> None:
         ImagesSettings.check(self, path)
         FolderSettings.check(self, path)
@@ -276,12 +242,6 @@ class TextFolderSettings(FolderSettings):
     @property
     def is_without_images(self) -> bool:
         return True
-
-
-def name_of_file(path: Path) -> str:
-    """Return a file's name without its endings; if that is only the name of a split or `data`, its folder's name."""
-    name = path.name.partition(".")[0] or path.name
-    return path.absolute().parent.name or name if name.lower() in {*SPLITS, "data"} else name
 
 
 @option("data", "arrays")

@@ -67,6 +67,12 @@ def _place(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def name_of_file(path: Path) -> str:
+    """Return a file's name without its endings; if that is only the name of a split or `data`, its folder's name."""
+    name = path.name.partition(".")[0] or path.name
+    return path.absolute().parent.name or name if name.lower() in {*SPLITS, "data"} else name
+
+
 def split_folders(root: Path) -> dict[str, Path]:
     """Return the folders with class folders in them, by the names of their splits; `root` as `train` if it has none.
 

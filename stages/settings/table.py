@@ -18,7 +18,8 @@ from typing import Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.data import ImagesSettings, name_of_file, refuse_missing
+from stages.settings.data import ImagesSettings, refuse_missing
+from stages.settings.folders import name_of_file
 from stages.settings.places import is_folder
 from stages.settings.ranges import choice, number, option, text
 
@@ -98,10 +99,6 @@ class TableSettings(ImagesSettings):
     @property
     def is_without_images(self) -> bool:
         return self.image is None
-
-    @property
-    def is_without_texts(self) -> bool:
-        return "text" not in self.declared.values()
 
     @property
     def source(self) -> str:
