@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipeline import __version__
-from pipeline.config.names import Options, options_folder
+from pipeline.config.names import Options, is_setting, named_elsewhere, options_folder
 from pipeline.paths import CONF
 from stages.errors import UserError
+from stages.settings.ranges import assignment
 
 PROGRAM = "tf-pipeline"
 """The console script; without it the command is `python -m pipeline`."""
@@ -77,7 +79,8 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, "", "--help")
+        fix = "--cfg job" if "--cfg" in message else "--config-dir <folder>" if "--config-dir" in message else ""
+        raise UserError(message, "", fix or "python -m pipeline --help")
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
@@ -96,16 +99,31 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     modes.add_argument("--shell-completion", "-sc", dest="completion", action="store_true")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
-    flags, unknown = parser.parse_known_intermixed_args(list(words))
-    if unknown:
-        name, _, value = unknown[0].lstrip("-").replace("-", "_").partition("=")
-        near = difflib.get_close_matches(unknown[0], FLAGS, 1, cutoff=0.8)
-        expected = ("key=value without dashes", *FLAGS)
-        raise UserError(f"unknown flag '{unknown[0]}'", expected, near[0] if near else f"{name}={value or '<value>'}")
+    known = {flag for action in parser._actions for flag in action.option_strings}
+    for place, word in enumerate(words):  # argparse takes `-cn x` for `-c n`
+        if word.startswith("-") and word.partition("=")[0] not in known and word.strip("-"):
+            raise _unknown_flag(word, words[place + 1] if place + 1 < len(words) else "")
+    flags = parser.parse_intermixed_args(list(words))
     found = vars(flags)
     shows = found.pop("cfg") is not None or flags.resolve
     folders = (CONF, *map(options_folder, found.pop("config_dir")))
     return Arguments(**{**found, "overrides": tuple(flags.overrides)}, show=shows, folders=folders)
+
+
+def _unknown_flag(flag: str, following: str) -> UserError:
+    """Return the error for a flag that does not exist, with the setting, or the flag, that it stands for.
+
+    Args:
+        following: the next word of the command, which may be the flag's value.
+    """
+    dashed, *values = re.split(r"[=\s]+", flag.lstrip("-"), maxsplit=1)
+    name, value = dashed.replace("-", "_"), values[0] if values else ""
+    value = value or (following if following[:1] != "-" and "=" not in following else "")
+    near = [*difflib.get_close_matches(flag, FLAGS, 1, cutoff=0.8), *(f for f in FLAGS if f[2] == name.lower())][:1]
+    fix = near[0] if near else named_elsewhere(name, value)
+    if not fix:
+        fix = "--help" if not is_setting(name) else assignment(name, value) if value else f"{name}=<value>"
+    return UserError(f"unknown flag '{flag}'", ("key=value without dashes", *FLAGS), fix)
 
 
 def command_name() -> str:

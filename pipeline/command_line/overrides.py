@@ -3,7 +3,9 @@
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,9 +13,10 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, 
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
-from pipeline.config.names import Options, named_elsewhere
+from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere
 from pipeline.config.schemas import SweepSettings
 from stages.errors import UserError
+from stages.settings.ranges import assignment, quoted
 
 _VALUES = "a,b,c, range(<from>,<below>,<step>), glob(<pattern>) of options; a search (sweep=tpe) draws from intervals"
 
@@ -25,15 +28,14 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
         UserError: for the first that cannot be parsed.
     """
     overrides: list[Override] = []
-    for word in words:
+    for place, word in enumerate(words):
         try:
-            overrides += OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
-        except (HydraException, RecursionError, ValueError) as error:  # a number of thousands of digits
-            name = re.split(r"[=:\s]", word.strip("-=: "))[0] or "train.epochs"
+            overrides += _parse(word)
+        except _UNREADABLE as error:
             expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
             if re.search(r"[^\x00-\x7f][^=]*[:=]", word):
                 expected += "; names with letters such as ö in a YAML file"
-            raise UserError(f"'{word}' is not an override", expected, f"{name}=<value>") from error
+            raise UserError(f"'{word}' is not an override", expected, _meant(words, place)) from error
     last = {(override.key_or_group, override.package): override for override in overrides}
     return tuple(
         override
@@ -44,13 +46,51 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     )
 
 
+_UNREADABLE = (HydraException, RecursionError, ValueError)
+"""Errors of words that are not overrides; the last for a number of thousands of digits."""
+
+
+def _parse(word: str) -> list[Override]:
+    return OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
+
+
 def _with_letters(word: str) -> str:
     """Return `word` with its plain values, of a list as well, in quotes where Hydra takes their letters so alone."""
     name, _, value = word.partition("=")
-    if not name.isascii() or value.isascii() or set(value) & set("(){}:='\"$"):
+    if not name.isascii() or not _LETTERS.search(value) or set(value) & set("(){}:='\"$"):
         return word
-    in_quotes = re.sub(r"[^\[\],]+", lambda part: part[0] if part[0].isascii() else quoted(part[0].strip()), value)
+    in_quotes = re.sub(
+        r"[^\[\],]+", lambda part: quoted(part[0].strip()) if _LETTERS.search(part[0]) else part[0], value
+    )
     return f"{name}={in_quotes}"
+
+
+_LETTERS = re.compile(r"[^\x00-\x7f]|[~#&;<>^`!]")
+"""Letters that a plain value may have, as in ~/photos, and Hydra's grammar takes in quotes only."""
+
+
+def _meant(words: Sequence[str], place: int) -> str:
+    """Return what to type instead of a word that is not an override."""
+    word = words[place]
+    around = " ".join(words[max(place - 1, 0) : place + 3])
+    spaced = re.search(r"(?:^|\s)([A-Za-z_][\w./@-]*)(?:\s*=\s+|\s+=\s*|:\s+)([^\s=]+)(?=\s|$)", around)
+    name, sign, value = word.partition("=")
+    if not sign and spaced and word in spaced[0].split():  # `train.epochs = 3`, `train.epochs= 3`
+        return assignment(spaced[1], spaced[2])
+    if not sign and (path := named_as_path(word)):
+        return path
+    if plain := re.match(r"([A-Za-z_][\w./:]*?)\s*[=:]\s*([\w.-]+)\s*$", word):  # `train.epochs:3`
+        return assignment(plain[1].replace(":", "."), plain[2])
+    if re.fullmatch(r"\(.*\)", value):  # a tuple
+        value, fixes = value[1:-1], (f"'{name}=[{value[1:-1]}]'",)
+    else:
+        fixes = (f"'{name}=[<value>,<value>]'",) if value.startswith("[") else (assignment(name, value),)
+    name = re.split(r"[=:\s]", word.strip("-=: "))[0]
+    for fix in fixes if sign and value and "{" not in value else ():
+        with suppress(*_UNREADABLE):
+            if _parse(shlex.split(fix)[0].replace("<value>", "1")):
+                return fix
+    return f"{name}=<value>" if is_setting(name) else "--help"
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:
@@ -83,12 +123,15 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
 
 
 def _refuse_outside(override: Override, options: Options) -> None:
-    """Refuse an option whose path leads out of the folders of options: Hydra would read any file as one."""
+    """Refuse an option whose path leads out of the folders of options: Hydra would read any file as one.
+
+    Also one of a list that does not exist, of which Hydra would say no more than that it cannot be loaded.
+    """
     group, value = override.key_or_group.split("/")[0], override.value()
     is_swept = override.is_sweep_override() and not override.is_interval_sweep()
     values: Any = override.sweep_string_iterator() if is_swept else value if isinstance(value, list) else [value]
     for option in map(str, values if group in options.groups else ()):
-        if ".." in option.split("/"):
+        if ".." in option.split("/") or (isinstance(value, list) and option not in options.groups[group]):
             raise unknown_option(group, option, options.groups[group])
 
 
@@ -133,11 +176,6 @@ def as_typed(value: Any) -> str:
     if isinstance(value, (int, float)) or re.fullmatch(r"[\w./-]+", value):
         return str(value)
     return quoted(str(value))
-
-
-def quoted(text: str) -> str:
-    """Return a text in quotes, as Hydra's grammar has it: backslashes are doubled before a quote alone."""
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), text) + "'"
 
 
 class Grid:
@@ -218,7 +256,8 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
     if not sweep or is_of_sweep(override):
         expected = "one value, a list in brackets, or settings of jobs in a sweep with -m"
-        raise UserError(f"{typed} gives several values to one run", expected, f"python -m pipeline -m {key}=<a>,<b>")
+        fix = f"python -m pipeline -m {shlex.quote(typed) if not is_of_sweep(override) else f'{key}=<value> …'}"
+        raise UserError(f"{typed} gives several values to one run", expected, fix)
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))

@@ -20,11 +20,11 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from pipeline.config.names import named_elsewhere, plain_word
+from pipeline.config.names import named_as_path, named_elsewhere, plain_word
 from pipeline.config.schemas import SCHEMAS, top_level_key
 from pipeline.paths import CONF
 from stages.errors import UserError
-from stages.settings.ranges import KINDS, wrong_type
+from stages.settings.ranges import KINDS, nearest, wrong_type
 
 
 @contextmanager
@@ -87,8 +87,9 @@ def unknown_option(group: str, option: str, options: Sequence[str]) -> UserError
     """Returns the error for an option that a group does not have: what it is called here, or the nearest one."""
     parts = [one for one in options if plain_word(one) in plain_word(option)]  # `MNIST`, `tpu_strategy`, `grid_search`
     near = [max(parts, key=len)] if parts else difflib.get_close_matches(option, options, 1) or ["<option>"]
-    fix = named_elsewhere(group, option) or f"{group}={near[0]}"
-    return UserError(f"unknown option '{group}={option}'", sorted(options), fix)
+    path = named_as_path(option) if group == "data" else ""
+    fix = path or named_elsewhere(group, option) or f"{group}={near[0]}"
+    return UserError(f"unknown option '{group}={option}'", sorted(options, key=lambda one: (one != near[0], one)), fix)
 
 
 def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
@@ -97,6 +98,8 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
     Args:
         value: as it was typed.
     """
+    if name in keys:
+        return UserError(f"+{name} is there already", "no plus sign, which adds a name", f"{name}={value or '…'}")
     group, _, field = name.partition(".")
     schemas = SCHEMAS.get(group, {}).items()
     if having := [option for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
@@ -111,15 +114,24 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
     fix = named_elsewhere(name, value)
     if not fix and near:
         fix = shlex.quote(f"{near}={value}") if value else f"{near}=…"
-    return UserError(f"unknown setting '{name}'", allowed, fix or "python -m pipeline --cfg job")
+    meant = fix.partition("=")[0].strip("'")
+    listed = [meant, *(key for key in allowed if key != meant)] if meant in keys else allowed
+    return UserError(f"unknown setting '{name}'", listed, fix or "python -m pipeline --cfg job")
 
 
 def _nearest(name: str, keys: list[str]) -> str:
     """Returns the existing name closest to `name`, one with another parent first, or an empty string."""
-    key_name = re.split(r"[./:]", name)[-1]
+    parent, _, key_name = re.sub("[/:]", ".", name).rpartition(".")
     same_name = [key for key in keys if key.rpartition(".")[2] == key_name]
-    others = [key for key in keys if not name.startswith(f"{key}.")]
-    return (same_name or difflib.get_close_matches(name, others, 1, cutoff=0.8) or [""])[0]
+    inside = [key for key in same_name if key.startswith(f"{parent}.")]
+    if inside or same_name:
+        return (inside or same_name)[0] if len(inside or same_name) == 1 else ""
+    beside = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
+    longer = [key for word, key in beside.items() if len(key_name) > 3 and plain_word(key_name) in plain_word(word)]
+    if longer or (near := nearest(key_name, [*beside])):
+        return longer[0] if longer else beside[near]
+    others = {key.rpartition(".")[2]: key for key in keys if not name.startswith(f"{key}.")}
+    return next((others[word] for word in difflib.get_close_matches(key_name, others, 1, cutoff=0.8)), "")
 
 
 def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig, Any]]:

@@ -1,5 +1,6 @@
 """Names of settings and options: those there are, and what other projects call them."""
 
+import dataclasses
 import filecmp
 import re
 import shlex
@@ -10,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from pipeline.paths import CONF
 from stages.errors import UserError
-from stages.settings.places import resolved
+from stages.settings.places import is_folder, resolved
+from stages.settings.ranges import assignment
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -98,6 +101,23 @@ def named_elsewhere(name: str, value: str) -> str:
     known = {plain_word(word): fix for fix, listed in others.items() for word in listed.split()}
     fix = next((known[word] for word in words if word in known), "")
     return fix.replace("{}", "…" if value in ("", "true", "false", "null", "none") else shlex.quote(value))
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a name may be one of a setting, or of a group of options."""
+    from pipeline.config.schemas import TopSettings, top_level_key  # needed for errors only
+
+    tops = {top_level_key(field.name) for field in dataclasses.fields(TopSettings)}
+    return "." in name or name in tops or name in _defaults(CONF / "config.yaml")
+
+
+def named_as_path(word: str) -> str:
+    """Return what to type for a path to data that was given in place of a setting or an option; empty if none."""
+    from stages.settings.table import format_of  # needed for errors only
+
+    if format_of(Path(word)) is not None:
+        return f"data=table {assignment('data.files', word)} data.target=<column>"
+    return f"data=image_folder {assignment('data.dir', word)}" if "/" in word or is_folder(word) else ""
 
 
 def plain_word(word: str) -> str:

@@ -55,10 +55,12 @@ class TrackingSettings:
     def check(self, path: str) -> None:
         schemes = ("http://", "https://", SQLITE, "postgresql", "mysql", "mssql")
         if self.kind == "server" and not ((self.uri or "").startswith(schemes) and _has_port(str(self.uri))):
+            is_host = re.fullmatch(r"[\w.-]+:\d{1,4}", self.uri or "")
+            address = f"http://{self.uri}" if is_host else "http://127.0.0.1:5000"
             raise UserError(
                 f"{path}.uri={self.uri} is no address of an MLflow store",
                 "http(s)://host:port or a database URI",
-                f"{path}.uri=http://127.0.0.1:5000",
+                f"{path}.uri={address}",
             )
 
 

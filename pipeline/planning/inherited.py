@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
-from pipeline.command_line.overrides import parsed, quoted
+from pipeline.command_line.overrides import parsed
 from pipeline.config.errors import explained
 from pipeline.config.names import flatten, split_override
 from pipeline.paths import outputs_folder
@@ -20,6 +20,7 @@ from pipeline.tracking.journal import Journal
 from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store, is_named_by_user
 from stages.errors import UserError
+from stages.settings.ranges import quoted
 
 _OF_ONE_RUN = ("from", "run", "fork", "fork_weights", "outputs")
 _NOT_INHERITED = {

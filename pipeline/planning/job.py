@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from pipeline.command_line.overrides import quoted
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import split_override
 from pipeline.config.schemas import SQLITE
@@ -27,6 +26,7 @@ from pipeline.tracking.journal import NAME as JOURNAL
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
 from stages.settings.places import appendable
+from stages.settings.ranges import quoted
 
 
 class PrunedError(Exception):

@@ -1,9 +1,11 @@
 """Ranges of settings, written where the setting is defined and checked when the configuration is read."""
 
 import dataclasses
+import difflib
 import operator
 import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from stages.errors import UserError
@@ -122,9 +124,38 @@ def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def wrong_type(name: str, value: object, expected: str) -> UserError:
     """Returns the error for a value of another kind than `expected`; `name` may be that of an item, `filters[1]`."""
-    example = f"<{expected.removeprefix('a ')}>"
+    example = _meant(str(value), expected) or f"<{expected.removeprefix('a ')}>"
     fix = f"{name.partition('[')[0]}=[{example}]" if name.endswith("]") else f"{name}={example}"
-    return UserError(f"{name}={value} has the wrong type", expected, fix)
+    return UserError(f"{name}={value} has the wrong type", expected, f"'{fix}'" if "[" in fix else fix)
+
+
+def _meant(text: str, expected: str) -> str:
+    """Return `text` as a value of the kind that is expected; empty if it is not clearly one."""
+    if expected == "a number" and re.fullmatch(r"\d+(\.\d+)?%", text):
+        return f"{float(text[:-1]) / 100:g}"
+    if expected == "a whole number" and re.fullmatch(r"\d+\.0*|\d+(\.\d+)?[eE]\+?\d", text):
+        return str(int(float(text))) if float(text).is_integer() else ""
+    return f"[{text}]" if expected == "a list" and re.fullmatch(r"[\d.]+", text) else ""
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotes, as Hydra's grammar has it: backslashes are doubled before a quote alone."""
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), text) + "'"
+
+
+def assignment(name: str, value: str) -> str:
+    """Return a setting with a text as its value, as it is typed in a shell."""
+    if re.fullmatch(r"[A-Za-z0-9_./-]+", value):
+        return f"{name}={value}"
+    text = f"{name}={quoted(value)}"
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+
+
+def nearest(word: str, names: Sequence[str]) -> str:
+    """Return the name that `word` is most likely a misspelling of; empty if none is similar."""
+    plain = {re.sub(r"[\W_]", "", name).lower(): name for name in reversed(names)}
+    typed = re.sub(r"[\W_]", "", word).lower()
+    return next((plain[name] for name in difflib.get_close_matches(typed, plain, 1, cutoff=0.7)), "")
 
 
 def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -> None:

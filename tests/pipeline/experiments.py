@@ -88,6 +88,8 @@ def command_error(words: Sequence[str]) -> UserError | None:
         prepare(read_composed(Composer(read_arguments(words)).one()))
     except UserError as error:
         return error
+    except SystemExit:  # after `--version`
+        return None
     return None
 
 
@@ -104,10 +106,19 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     assert re.search(message, said), said
     if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
         return error
-    is_replaced |= re.search("unknown setting|is new|names no exporter", error.problem) is not None
-    after = command_error([*(words[:-1] if is_replaced else words), *shlex.split(error.fix)])
+    is_replaced |= re.search("unknown setting|is new|names no exporter|there already", error.problem) is not None
+    is_unread = re.search("unknown flag|not an override|argument --", error.problem)
+    kept = _readable(words, error) if is_unread else [*words]
+    after = command_error([*(kept[:-1] if is_replaced and kept == [*words] else kept), *shlex.split(error.fix)])
     assert after is None or _complaint(after) != _complaint(error), f"{error}\n  then: {after}"
     return error
+
+
+def _readable(words: Sequence[str], error: UserError) -> list[str]:
+    """Return the words without the one that an error names, and what belongs to it, such as a flag's value."""
+    return [
+        word for word in words if re.match(r"[\w.]+=.|--?[a-z]", word) and word not in re.split("[ '/]", error.problem)
+    ]
 
 
 def _complaint(error: UserError) -> str:

@@ -10,12 +10,13 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.command_line.overrides import checked, parsed, quoted
+from pipeline.command_line.overrides import checked, parsed
 from pipeline.config.experiment import read
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS
 from pipeline.paths import CONF
 from stages.errors import UserError
+from stages.settings.ranges import quoted
 from tests.pipeline.experiments import schema_nodes, write_files
 
 

@@ -72,7 +72,7 @@ WRONG = {
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
     "train.epochs=0": r"train\.epochs=0 is out of range\. Expected at least 1",
     "model.network.filters=[8,0]": r"model\.network\.filters\[1\]=0 is out of range",
-    "train.epochs=1,2": r"several values to one run.*Try: python -m pipeline -m train\.epochs=<a>,<b>",
+    "train.epochs=1,2": r"several values to one run.*Try: python -m pipeline -m train\.epochs=1,2",
     "data": r"'data' is not an override\. Expected key=value.*Try: data=<value>",
     "data=tfds": r"data\.name: .*missing mandatory value: name\. Try: data\.name=<value>",
     "data=mnist data.dir=/": r"data\.name=mnist is not prepared in /\. .*data\.download=true",

@@ -1,0 +1,67 @@
+"""Commands as a new user types them: each is refused, or taken, and what is advised works."""
+
+import shlex
+
+import pytest
+
+from pipeline.command_line.overrides import parsed
+from tests.pipeline.experiments import assert_refused, command_error
+
+ADVISED = {
+    "--epochs 5": "train.epochs=5", "--lr=0.1": "optimizer.learning_rate=0.1", "--batch-size 32": "train.batch_size=32",
+    "--gpus 2": "strategy=mirrored", "seed=1 --epochs 3": "train.epochs=3", "--train.epochs 3": "train.epochs=3",
+    "--config-name foo": "experiment=foo", "-cn mnist_cnn": "experiment=mnist_cnn", "-cp conf": "--config-dir <folder>",
+    "--seed 3": "seed=3", "--model mlp": "model=mlp", "--hepl": "--help", "-h=1": "python -m pipeline --help",
+    "-help": "--help", "-?": "--help", "--verbose": "--help", "--password hunter2": "--help", "help": "--help",
+    "-v": "--version", "--cfg": "--cfg job", "--cfg all": "--cfg job", "--config-dir": "--config-dir <folder>",
+    "train.epochs = 5": "train.epochs=5", "train.epochs= 5": "train.epochs=5", "train.epochs =5": "train.epochs=5",
+    "train:epochs=5": "train.epochs=5", "train.epochs: 5": "train.epochs=5",
+    "houses.csv": "data=table data.files=houses.csv data.target=<column>",
+    "data=houses.csv": "data=table data.files=houses.csv data.target=<column>",
+    "data=./photos": "data=image_folder data.dir=./photos",
+    "data='~/my photos/'": "data=image_folder \"data.dir='~/my photos/'\"",
+    "'model.network.filters=(8,16)'": "'model.network.filters=[8,16]'",
+    "'model.network.filters=[8 16'": "'model.network.filters=[<value>,<value>]'",
+    "model=cnn model.network.filters=8": "'model.network.filters=[8]'",
+    "train.epochs=5.0": "train.epochs=5", "train.epochs=2e1": "train.epochs=20",
+    "data.val_fraction=20%": "data.val_fraction=0.2",
+    "train.epochs=1,2": "python -m pipeline -m train.epochs=1,2", "+train.epochs=5": "train.epochs=5",
+    "+train.epoch=5": "train.epochs=5", "augment.flip=true": "augment.horizontal_flip=true",
+    "train.limit=10": "python -m pipeline --cfg job",
+    "schedule=cosine schedule.warmup=5": "schedule.warmup_epochs=5",
+    "task=multiclass": "task=classification", "data=imagenet": "data=tfds data.name=imagenet2012",
+    "data=csv": "data=table data.files=<file> data.target=<column>", "export=h5": "export=keras",
+    "debug=yes": "debug=fast",
+    "export=[tflite,onnx]": "export=litert", "~train": "pipeline.train=null",
+    "tracking=server tracking.uri=localhost:5000": "tracking.uri=http://localhost:5000",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ADVISED)
+def test_the_words_of_a_new_user_are_told_what_they_mean_here(given: str) -> None:
+    is_of_option = not given.startswith("-")
+    assert assert_refused(shlex.split(given), is_replaced=is_of_option).fix == ADVISED[given]
+
+
+def test_a_path_is_typed_as_in_a_shell() -> None:
+    """Hydra takes `~`, `#`, `;` and others in quotes only."""
+    [override] = parsed(["outputs=~/out#1"])
+    assert override.value() == "~/out#1"
+    error = command_error(["data=image_folder", "data.dir=~/no photos;here"])
+    assert error is not None
+    assert error.problem.startswith("data.dir=~/no photos;here")
+
+
+def test_a_sweep_that_was_meant_is_one_with_the_flag() -> None:
+    """What is advised is the same word, so that nothing is typed twice."""
+    error = command_error(["train.epochs=1,2"])
+    assert error is not None
+    assert shlex.split(error.fix)[:4] == ["python", "-m", "pipeline", "-m"]
+
+
+@pytest.mark.parametrize("given", ["trian.epochs=3", "optimizer.lerning_rate=1", "data=mnits", "train.epoch=1"])
+def test_the_nearest_name_is_listed_first(given: str) -> None:
+    error = command_error([given])
+    assert error is not None
+    first = error.expected.removeprefix("one of: ").split(", ")[0]
+    assert first in error.fix
