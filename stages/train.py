@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from stages.callbacks import build_callbacks, save_weights
 from stages.checkpoints.files import Checkpoints
@@ -92,8 +93,7 @@ def fit(
     """Trains `model` in place by the steps of `Model.fit`; arguments, result and files are those of `train`.
 
     Raises:
-        UserError: where Keras would average over replicas whose batches differ in size, or divide weighted losses by
-            their number.
+        UserError: if Keras would average over replicas whose batches differ in size or in the sum of their weights.
     """
     return train(model, dataset, strategy, settings, reporter, folder)
 
@@ -109,8 +109,15 @@ def _refuse_or_warn(
     network, examples, size = type(model.network.core), len(dataset.train), settings.batch_size
     replicas, last = strategy.in_sync, examples % size or size
     if isinstance(settings, FitSettings):
-        if dataset.train.weights is not None:
-            raise UserError("train=fit divides weighted losses by their number", "train=loop", "train=loop")
+        task = model.task.for_training(settings, dataset.train.targets)
+        by_target = task.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
+        if replicas > 1 and (dataset.train.weights is not None or by_target is not None):
+            raise UserError(
+                "train=fit averages the replicas' means, which is wrong for weights of examples or classes, whose sums "
+                f"differ: {replicas} replicas",
+                "one device, or train=loop",
+                "train=loop",
+            )
         if size % replicas or last % replicas:
             raise UserError(
                 f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: {replicas} "

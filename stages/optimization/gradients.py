@@ -9,10 +9,12 @@ import operator
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import share_of_replica
 from stages.data.examples import Batch, network_input
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states
 from stages.networks.random_layers import FIXED_OPERATIONS, RANDOM_OPERATIONS, drawing_for_rows
@@ -27,7 +29,7 @@ class Result(NamedTuple):
     """Loss, gradients, new state and metrics of a batch.
 
     gradients: of the summed loss times the scale, one for each trained variable, of its shape and dtype.
-    sums: `loss` and `examples`, [] of `Gradients.dtype`, and those of the task.
+    sums: `loss` and `examples`, the sum of the weights, [] of `Gradients.dtype`, and those of the task.
     state: new values of `Gradients.state`.
     metrics: the increase of each of `Gradients.metrics`.
     """
@@ -137,6 +139,12 @@ class Gradients:
                 "use the functions of keras.random"
             )
 
+    def mean_weight(self, split: Split) -> float:
+        """Returns the mean weight of the examples of the training `split`, with those of their classes."""
+        by_target = self._task.weights(tf.constant(split.targets), tf.float64)
+        weights = np.ones(1) if split.weights is None else split.weights
+        return float(np.mean(weights if by_target is None else weights * by_target.numpy())) or 1.0
+
     def _part(self, batch: Batch, part: int) -> tuple[Batch, tf.Tensor]:
         """Returns a part of the batch, for accumulation, and its first row in the batch."""
         if self._parts == 1:
@@ -160,6 +168,8 @@ class Gradients:
         inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
         network, task = self.model.network, self._task
         by_target = task.weights(targets, self.dtype)
+        if by_target is not None:
+            weights *= by_target
         pairs = zip(tf.nest.flatten(self._variables), tf.nest.flatten(values), strict=True)
         examples = tf.reduce_sum(weights)
         with keras.StatelessScope(pairs, collect_losses=True) as scope, drawing_for_rows(first_row, targets):
@@ -169,8 +179,7 @@ class Gradients:
                 loss *= tf.cast(examples, loss.dtype)
             else:
                 losses = task.loss_of_each(targets, outputs)
-                weighted = weights if by_target is None else weights * by_target
-                loss = tf.reduce_sum(losses * tf.cast(weighted, losses.dtype))
+                loss = tf.reduce_sum(losses * tf.cast(weights, losses.dtype))
                 for penalty in penalties_in(scope, network):  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)
         for weight, value in zip(self._variables.trained, values.trained, strict=True):

@@ -21,8 +21,9 @@ class Step:
     """Takes one training step of the model of `gradients` with `optimizer`, when called in a replica.
 
     The gradient of a step is that of the mean loss over the global batch, however the batch is split: replicas
-    sum their gradients and their example counts in one reduction, and divide the one by the other. Keras averages the
-    means of the replicas, which is another number where per-replica batches differ in size.
+    sum their gradients and the weights of their examples in one reduction, and divide the one by the other. The weight
+    of an example is its own times that of its class, 1 by default. Keras averages the means of the replicas, which is
+    another number where per-replica batches differ in size.
 
     totals: sums of loss, examples and the task's metrics since they were last reset.
     sums: the variables of these and of the network's own metrics; seeds: variables of random layers that a checkpoint
@@ -44,7 +45,7 @@ class Step:
         self._model = model = gradients.model
         self._examples = len(split)
         self._batch_size = settings.batch_size
-        self._usual_count = settings.batch_size * (1.0 if split.weights is None else float(np.mean(split.weights)))
+        self._usual_count = settings.batch_size * gradients.mean_weight(split)
         self._fixed_rows = fixed_rows_of(settings.batch_size, strategy.in_sync, strategy.fixed_shapes)
         with strategy.distribution.scope():
             self.totals = Totals(loss=(), examples=(), **model.task.all_sums)

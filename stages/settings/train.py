@@ -223,8 +223,10 @@ class TrainSettings:
     """XLA: `auto` is on for GPUs and off for CPUs."""
     label_smoothing: float = number(0.0, at_least=0, below=1, unit="of the target, spread over all classes")
     class_weights: Any = None
-    """Weight of an example in the loss, by class: a list, or `balanced`: examples / (classes × examples of it). Of
-    several labels the factor of each where it holds; `balanced`: examples without it / examples with it."""
+    """Weight of an example by its class, in the loss and the metrics of training: a list, or `balanced`: examples /
+    (classes × examples of it). It multiplies the example's own weight; a batch's loss is divided by the sum of the
+    weights. For several labels, the factor of each label's loss where it holds, and nothing is divided by it;
+    `balanced`: examples without it / examples with it."""
     monitor: str = text("val_loss", r"(val_)?\w+", "a metric of the task, of validation after `val_`", "val_loss")
     """Decides which epoch is best, and when to stop early: a metric that the task has, also of `task.metrics`."""
     restore_best: bool = True

@@ -243,7 +243,7 @@ class Task(ABC):
         return self.soften(targets), self.answers(outputs)
 
     def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
-        """Returns a factor of each example's loss by its target, [b] of `dtype`; None: 1."""
+        """Returns the weight of each example in training by its target, [b] of `dtype`; None: 1."""
         return None
 
     def soften(self, targets: tf.Tensor) -> tf.Tensor:

@@ -20,10 +20,13 @@ from stages.tasks.task import Task
 
 
 class TaskLoss(keras.losses.Loss):
-    """The loss of a task for `compile`: of a function, Keras gives targets the rank of the outputs, [b, 1] of [b]."""
+    """The loss of a task for `compile`: of a function, Keras gives targets the rank of the outputs, [b, 1] of [b].
+
+    As in the loop, what is weighted is divided by the sum of the weights.
+    """
 
     def __init__(self, task: Task) -> None:
-        super().__init__()
+        super().__init__(reduction="mean_with_sample_weight")
         self._task = task
         self._is_used = False
 
@@ -80,7 +83,7 @@ class KerasStep:
             network.compile(
                 self.loss_scale or optimizer,
                 self._loss,
-                metrics=metrics,
+                weighted_metrics=metrics,
                 jit_compile=settings.jit == "on",
                 auto_scale_loss=False,
             )
@@ -102,6 +105,8 @@ class KerasStep:
         def example(batch: Batch) -> tuple[Any, ...]:
             weights = self._task.weights(batch.targets, tf.float64)
             inputs = self._model.network.scaled(network_input(batch.inputs))
+            if dataset.train.weights is not None:
+                weights = batch.weights if weights is None else batch.weights * weights
             return inputs, batch.targets, *(() if weights is None else (weights,))
 
         batches = training_input(dataset, settings.batch_size, settings.seed, settings.epochs, first_step)

@@ -57,8 +57,8 @@ def rate(given: kinds.TrainSettings, step: int, per_epoch: int) -> float:
 
 def loss_and_gradients(
     weights: list[np.ndarray], batch: tuple[np.ndarray, ...], given: kinds.TrainSettings, dataset: Dataset
-) -> tuple[float, list[np.ndarray]]:
-    """Returns the mean loss of a batch, its penalty included, and the gradients of kernel and bias."""
+) -> tuple[float, list[np.ndarray], float]:
+    """Returns the mean loss of a batch, its penalty included, the gradients of kernel and bias, the sum of weights."""
     images, labels = batch[:2]
     (scale,), (offset,) = dataset.normalization.scale, dataset.normalization.offset
     inputs = (images.astype(np.float64) * scale + offset).reshape(len(images), -1)
@@ -68,23 +68,28 @@ def loss_and_gradients(
     logits = inputs @ weights[0] + weights[1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    loss = float(np.mean(-(target * logs).sum(axis=1) * counts) + PENALTY * np.square(weights[0]).sum())
-    slope = (np.exp(logs) * target.sum(axis=1, keepdims=True) - target) * counts[:, None] / len(images)
-    return loss, [inputs.T @ slope + 2 * PENALTY * weights[0], slope.sum(axis=0)]
+    total = float(counts.sum())
+    loss = float((-(target * logs).sum(axis=1) * counts).sum() / total + PENALTY * np.square(weights[0]).sum())
+    slope = (np.exp(logs) * target.sum(axis=1, keepdims=True) - target) * counts[:, None] / total
+    return loss, [inputs.T @ slope + 2 * PENALTY * weights[0], slope.sum(axis=0)], total
 
 
 def reference(
     weights: list[np.ndarray], given: kinds.TrainSettings, dataset: Dataset
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the weights, or their averages where these are used, and the mean loss of each epoch."""
+    """Returns the weights, or their averages where these are used, and the mean loss of each epoch.
+
+    Keras takes the mean of the batches' losses, by their rows.
+    """
     batches = elements(training_input(dataset, given.batch_size, given.seed, given.epochs))
     per_epoch, optimizer = len(batches) // given.epochs, given.optimizer
     weights = [weight.copy() for weight in weights]
     first, second, averages = ([np.zeros_like(weight) for weight in weights] for _ in range(3))
     sums = np.zeros((given.epochs, 2))
     for step, batch in enumerate(batches):
-        loss, gradients = loss_and_gradients(weights, batch, given, dataset)
-        sums[step // per_epoch] += loss * len(batch[0]), len(batch[0])
+        loss, gradients, total = loss_and_gradients(weights, batch, given, dataset)
+        total = len(batch[0]) if isinstance(given, kinds.FitSettings) else total
+        sums[step // per_epoch] += loss * total, total
         norm = np.sqrt(sum(np.square(gradient).sum() for gradient in gradients))
         shrunk = optimizer.clip_norm / max(norm, optimizer.clip_norm) if optimizer.clip_norm else 1.0
         now = rate(given, step, per_epoch)
