@@ -7,11 +7,15 @@ import argparse
 import asyncio
 import base64
 import json
+import re
 import shlex
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +23,12 @@ import numpy as np
 
 from pipeline import serving
 from pipeline.command_line.command import Command, run_command
+from pipeline.run_folder.summary import one_line
 from pipeline.serving import BYTES
 from pipeline.system import environment
 from pipeline.system.machine import HOST, free_port
 from pipeline.tracking.params import EXAMPLES
-from stages.errors import UserError
+from stages.errors import UserError, printable
 from stages.features.drift import LEAST, Drift
 
 IMAGES = "/images"
@@ -33,11 +38,29 @@ FIRST_PORT = 5001
 END_SECONDS = 5
 """Seconds that requests may take to end once the server is told to."""
 
+MOST_BYTES = 2**28
+"""Bytes of a request's body."""
+
+CHUNK_SECONDS = 0.25
+"""Seconds that some images of a request may take before it is looked whether anybody waits for the rest."""
+
+OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+"""Names by which this machine asks itself."""
+
+TYPES = ("application/", "text/csv", "image/")
+"""Beginnings of content types that are taken. None of them is among those that a page of another site may send without
+asking: `text/plain`, forms, or none at all (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
+
+FORM = "application/x-www-form-urlencoded"
+
+_is_over: ContextVar[Event] = ContextVar("is_over")
+"""Set once the request that a thread works for has been answered, as it took too long, or its sender has gone."""
+
 
 def _serve(options: argparse.Namespace) -> int:
     port = free_port(options.port, FIRST_PORT)
     folder = serving.saved_model(options.model, options.tracking_uri, options.outputs)
-    app = build_app(folder)
+    app = build_app(folder, options.allow_host)
     import uvicorn
 
     address = f"http://{HOST}:{port}"
@@ -52,8 +75,10 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def build_app(folder: Path) -> Any:
+def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     """Return the application that serves the SavedModel in `folder`, as ASGI.
+
+    `hosts`: names, besides those of loopback, that a request may ask for.
 
     POST /invocations: pixels, columns or texts, as MLflow's scoring server takes them; the model's answers.
     POST /images, where the model takes encoded images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
@@ -65,11 +90,99 @@ def build_app(folder: Path) -> Any:
     with environment.quiet_stderr():
         server: Any = import_module("mlflow.pyfunc.scoring_server")
     server.parse_csv_input = _texts
+    server._parse_json_data = _refusing(server._parse_json_data)
     no_schema = SimpleNamespace(get_input_schema=lambda: None)  # by which MLflow would cast values: 2.5 to 2
     app = server.init(SimpleNamespace(metadata=no_schema, predict=answering(loaded, watch)))
     if BYTES in loaded.signatures:
         _take_images(app, serving.encoded_function(loaded), watch)
+    app.add_middleware(Guard, names=(*OWN_NAMES, *hosts))
     return app
+
+
+class Guard:
+    """ASGI middleware: refuses requests of other sites and too long ones, and ends the work of those that are over."""
+
+    def __init__(self, app: Any, names: Sequence[str]) -> None:
+        self._app = app
+        self._names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or have the application do so."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if (refusal := self._refusal(scope)) is not None:
+            await _answer(send, *refusal)
+            return
+        event, size, has_begun = Event(), 0, False
+        token = _is_over.set(event)
+
+        async def limited() -> Any:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or size > MOST_BYTES:
+                event.set()
+                return {"type": "http.disconnect"}
+            return message
+
+        async def begun(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                event.set()  # of one that took too long; MLflow's middleware waits for its work all the same
+
+        try:
+            await self._app(scope, limited, begun)
+        except Exception as error:
+            if type(error).__name__ != "ClientDisconnect":
+                raise
+            if size > MOST_BYTES and not has_begun:
+                await _answer(send, 413, f"the body has more than {MOST_BYTES:,} bytes")
+            else:
+                print(f"{scope['method']} {printable(scope['path'])}: its sender has gone", file=sys.stderr, flush=True)
+        finally:
+            event.set()
+            _is_over.reset(token)
+
+    def _refusal(self, scope: Any) -> tuple[int, str] | None:
+        """Return the status and the reason with which a request is refused unread; None where it is not."""
+        headers = [(name.lower(), value.decode("latin-1").strip()) for name, value in scope["headers"]]
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or re.sub(r":\d*$", "", hosts[0]).lower() not in self._names:
+            return 400, "this server is for its own machine: serve --allow-host=<name> takes requests for another name"
+        if scope["method"] == "POST":
+            types = [value.lower() for name, value in headers if name == b"content-type"]
+            if len(types) != 1 or not types[0].startswith(TYPES) or types[0].startswith(FORM):
+                return 415, f"Content-Type: {types or None}: it takes JSON, CSV, Parquet or an image, and says which"
+        lengths = [value for name, value in headers if name == b"content-length"]
+        if any(len(value) > 18 or (value.isdecimal() and int(value) > MOST_BYTES) for value in lengths):
+            return 413, f"the body has more than {MOST_BYTES:,} bytes"
+        return None
+
+
+async def _answer(send: Any, status: int, reason: str) -> None:
+    body = json.dumps({"detail": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers.append((b"connection", b"close"))  # what is left of the body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _refusing(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return MLflow's function that reads JSON, which answers 400 to whatever is wrong with it."""
+    exception = import_module("mlflow.exceptions").MlflowException
+
+    def refusing(*given: Any) -> Any:
+        try:
+            return parse(*given)
+        except exception:
+            raise
+        except Exception as error:  # a number of thousands of digits, brackets in brackets, bytes that are not UTF-8
+            raise exception.invalid_parameter_value(f"the JSON cannot be read ({one_line(error)})") from error
+
+    return refusing
 
 
 def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
@@ -80,9 +193,14 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
     settings, takes_columns = serving.as_trained(loaded), serving.takes_columns(loaded)
     pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
-    wrong = (UserError, ValueError, TypeError, import_module("tensorflow").errors.OpError)
+    wrong = (
+        UserError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError,
+        RecursionError, import_module("tensorflow").errors.OpError,
+    )  # fmt: skip
 
     def predict(data: Any) -> Any:
+        if _is_over.get(Event()).is_set():
+            raise exception("nobody waits for the answer")
         try:
             taken = serving.as_taken(loaded, settings, watch.drift, data)
             answers = serving.answered(loaded, taken) if takes_columns else serving.answer(loaded, taken)
@@ -136,7 +254,9 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
                 encoded = [base64.b64decode(text, validate=True) for text in texts]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
-        answers = await asyncio.to_thread(serving.scores, classify, encoded)
+        answers = await asyncio.to_thread(_scores, classify, encoded)
+        if len(answers) < len(encoded):
+            raise HTTPException(504, "nobody waits for the answer")
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:
             raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
@@ -144,9 +264,24 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
         return {"predictions": answers}
 
 
+def _scores(classify: Any, encoded: Sequence[bytes]) -> list[dict[str, Any] | str]:
+    """Return the answers for images as `serving.scores` does, until nobody waits for them any more.
+
+    As many at once as take a fraction of a second: large images one by one.
+    """
+    answers: list[dict[str, Any] | str] = []
+    size, is_over = 1, _is_over.get(Event())
+    while len(answers) < len(encoded) and not is_over.is_set():
+        began = time.monotonic()
+        answers += serving.scores(classify, list(encoded[len(answers) : len(answers) + size]))
+        size = 2 * size if time.monotonic() - began < CHUNK_SECONDS else max(size // 2, 1)
+    return answers
+
+
 main = Command("serve", _serve, __doc__)
 main.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
 main.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
+main.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="by which a proxy may ask; several")
 main.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs, if left out")
 
 if __name__ == "__main__":

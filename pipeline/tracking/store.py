@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,12 @@ WORKFLOW = "workflowType=machine_learning"
 """Without it MLflow 3.17 opens its pages on generative models."""
 
 HTTP = ("http://", "https://")
+
+LONGEST_ANSWER = 10**8
+"""Bytes of an answer of a server, which is held in memory."""
+
+LONGEST_ANSWER_SECONDS = 300.0
+"""Seconds in which such an answer arrives."""
 
 _opened: set[str] = set()
 """Addresses of the SQLite stores that this process has opened."""
@@ -60,6 +67,7 @@ class Store:
         """
         from mlflow import MlflowClient
 
+        _limit_answers()
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
         if self.uri.startswith(SQLITE):
@@ -162,6 +170,33 @@ def server_answers(experiment: Experiment) -> None:
     if version.split(".")[:2] != own.split(".")[:2]:
         expected = f"one of the version that is installed here, {own}"
         raise UserError(f"{shown} is a server of MLflow {version}", expected, "tracking=local")
+
+
+def _limit_answers() -> None:
+    """Limit the answers that MLflow reads into memory: one without an end would take all of it."""
+    import requests
+    from mlflow.utils import request_utils
+
+    def read(answer: Any, *_: object, **options: Any) -> None:
+        if options.get("stream"):  # a file, which is written to the disk
+            return
+        parts, length, deadline = list[bytes](), 0, time.monotonic() + LONGEST_ANSWER_SECONDS
+        for part in answer.iter_content(2**16):
+            parts.append(part)
+            length += len(part)
+            if length > LONGEST_ANSWER or time.monotonic() > deadline:
+                answer.close()
+                raise requests.ConnectionError(f"its answer has no end: {length:,} bytes so far")
+        answer._content = b"".join(parts)
+
+    def limited(*given: Any, **options: Any) -> Any:
+        session = get_session(*given, **options)
+        session.hooks["response"] = [read]
+        return session
+
+    get_session = request_utils._get_request_session
+    if get_session.__module__ != __name__:
+        request_utils._get_request_session = limited
 
 
 def _make_store(file: Path) -> None:

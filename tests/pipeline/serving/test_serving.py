@@ -1,17 +1,20 @@
 """A served model answers as the exported one does, answers what is wrong with a request, and lives on."""
 
+import asyncio
 import base64
 import io
 import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from pipeline.serve import OWN_NAMES, Guard, _is_over, _scores
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import QUICK, only_folder
@@ -122,6 +126,23 @@ WRONG: dict[str, tuple[str, str, bytes, int]] = {
     "one of two images damaged": ("/images", JSON, json.dumps({"images": [GOOD, "AAAA"]}).encode(), 400),
     "text that is not base64": ("/images", JSON, b'{"images": ["***"]}', 400),
     "JSON of 100,000 brackets": ("/images", JSON, b"[" * 100_000, 400),
+    "pixels of 100,000 brackets": ("/invocations", JSON, b'{"instances": ' + b"[" * 100_000, 400),
+    "a number of 5,000 digits": ("/invocations", JSON, b'{"instances": [' + b"9" * 5000 + b"]}", 400),
+    "such a number in a list of images": ("/images", JSON, b'{"images": [' + b"9" * 5000 + b"]}", 400),
+    "JSON that is not UTF-8": ("/invocations", JSON, b'{"instances": ["\xff"]}', 400),
+    "NaN in place of pixels": ("/invocations", JSON, b'{"instances": NaN}', 400),
+    "a list": ("/invocations", JSON, b"[1]", 400), "null": ("/invocations", JSON, b"null", 400),
+    "instances that are a text": ("/invocations", JSON, b'{"instances": "x"}', 400),
+    "a mapping of columns": ("/invocations", JSON, b'{"dataframe_split": {"columns": 3}}', 400),
+    "records that are none": ("/invocations", JSON, b'{"dataframe_records": [1, null]}', 400),
+    "messages": ("/invocations", JSON, b'{"messages": [{"role": 3}]}', 400),
+    "images by name": ("/images", JSON, b'{"images": {"a": 1}}', 400),
+    "no list": ("/images", JSON, b'{"images": 3}', 400),
+    "a CSV that is not UTF-8": ("/invocations", "text/csv", b"a,b\n\xff,1\n", 400),
+    "a Parquet file that is none": ("/invocations", "application/vnd.apache.parquet", b"PAR1", 400),
+    "text": ("/images", "text/plain", encoded(), 415), "a form": ("/images", "multipart/form-data", encoded(), 415),
+    "JSON as text": ("/invocations", "text/plain", b"{}", 415),
+    "curl's own type": ("/images", "application/x-www-form-urlencoded", encoded(), 415),
 }  # fmt: skip
 """From what is wrong with a request to path, content type, body and status."""
 
@@ -132,6 +153,105 @@ def test_wrong_requests_are_refused_and_the_server_lives_on(name: str, served: t
     status, answer = post(served[0], body, content_type, path)
     assert status == expected, answer
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+
+
+def raw(address: str, request: bytes, closes: bool = False) -> bytes:
+    """Sends bytes, and returns the beginning of the answer; with `closes` it goes away at once."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request)
+        return b"" if closes else connection.recv(100)
+
+
+HEAD = b"POST /images HTTP/1.1\r\n%b\r\n"
+UNUSUAL = {
+    b"Host: evil.example\r\nContent-Type: image/png\r\n": b"400",
+    b"Host: 127.0.0.1.evil.example:5001\r\n": b"400",
+    b"Host: localhost\r\nHost: evil\r\nContent-Type: image/png\r\n": b"400",
+    b"Content-Type: image/png\r\n": b"400",
+    b"Host: localhost\r\nContent-Length: 0\r\n": b"415",
+    b"Host: localhost:1\r\nContent-Type: \r\n": b"415",
+    b"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: -1\r\n": b"400",
+    b"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: 99999999999999999\r\n": b"413",
+    b"Host: LOCALHOST\r\nContent-Type: image/png\r\nContent-Length: 0\r\n": b"400",
+}
+"""From the headers of a POST to its status."""
+
+
+def test_unusual_requests_are_refused(served: tuple[str, int]) -> None:
+    """Of another site, by way of a name that it has pointed here; without a type or a length; of other methods."""
+    for headers, status in UNUSUAL.items():
+        answer = raw(served[0], HEAD % headers)
+        assert answer.split()[1] == status, (headers, answer)
+    for method in (b"PUT", b"OPTIONS", b"HEAD", b"DELETE"):
+        answer = raw(served[0], method + b" /images HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answer.split()[1] == b"405", answer
+    for path in (b"/../etc/passwd", b"/%2e%2e/x", b"/images/..", b"/\x1b"):
+        assert raw(served[0], b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n").split()[1] in (b"404", b"400")
+    assert raw(served[0], b"GET /ping?x=%00 HTTP/1.1\r\nHost: [::1]:80\r\n\r\n").split()[1] == b"200"
+
+
+def test_an_upload_that_is_broken_off_is_a_line(served: tuple[str, int], outputs: Path) -> None:
+    before = len((outputs / "served.txt").read_text())
+    lengths = b"Content-Length: 5000", b"Transfer-Encoding: chunked"
+    for length in lengths:
+        head = HEAD % (b"Host: localhost\r\nContent-Type: image/png\r\n" + length + b"\r\n")
+        raw(served[0], head + b"5\r\nabcde\r\n", closes=True)
+    said = until(lambda: (text := (outputs / "served.txt").read_text()[before:]).count("gone") == 2 and text, 20)
+    assert said == 2 * "POST /images: its sender has gone\n"
+    assert post(served[0], encoded(), "image/png", "/images")[0] == 200
+
+
+@pytest.mark.parametrize(("last", "expected"), [(2, 3), (99, 40)])
+def test_work_ends_with_its_request(last: int, expected: int) -> None:
+    """Image by image at first, and ever more at once where none takes long."""
+    asked: list[int] = []
+    over = Event()
+
+    def classify(contents: tf.Tensor) -> dict[str, tf.Tensor]:
+        asked.append(len(contents))
+        if len(asked) == last:
+            over.set()
+        return {"score": tf.zeros(len(contents))}
+
+    token = _is_over.set(over)
+    assert len(_scores(classify, [encoded()] * 40)) == expected
+    _is_over.reset(token)
+
+
+def test_a_request_is_over_once_it_is_answered_or_its_sender_has_gone() -> None:
+    """Also where the application goes on, as under MLflow's limit of time."""
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        over = _is_over.get()
+        assert not over.is_set()
+        if scope["path"] == "/answered":
+            await send({"type": "http.response.start", "status": 504, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await receive()
+        assert over.is_set()
+        ended.append(scope["path"])
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def sent(message: dict[str, Any]) -> None:
+        pass
+
+    ended: list[str] = []
+    guard = Guard(app, OWN_NAMES)
+    for path in ("/answered", "/gone"):
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
+        asyncio.run(guard(scope, gone, sent))
+    assert ended == ["/answered", "/gone"]
+
+
+def test_names_are_added() -> None:
+    guard = Guard(None, (*OWN_NAMES, "models.example"))
+    for host, refused in ((b"models.example:443", False), (b"other.example", True), (b"localhost", False)):
+        scope = {"method": "GET", "headers": [(b"Host", host)]}
+        assert (guard._refusal(scope) is not None) == refused
 
 
 def test_it_listens_on_loopback_alone(served: tuple[str, int]) -> None:

@@ -5,13 +5,14 @@ import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
@@ -139,6 +140,32 @@ def test_a_received_database_sends_artifacts_nowhere(address: str, outputs: Path
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match=r"credentials of MLflow|outside of"):
         Tracker(RunSpec(LOCAL, outputs, folder, "e", "a"))
+
+
+def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Of a server that never ends what it says, MLflow would hold all in memory."""
+    sent: list[int] = []
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while len(sent) < 10_000:
+                    sent.append(self.wfile.write(b" " * 2**16))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("pipeline.tracking.store.LONGEST_ANSWER", 10**6)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = TrackingSettings("server", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(MlflowException, match="has no end"):
+            Store(settings, tmp_path).client().get_run("a")
+        server.shutdown()
+    assert sum(sent) < 2 * 10**7
 
 
 def test_an_interpolation_in_an_address_sends_no_variable(listener: Listener, tmp_path: Path) -> None:
