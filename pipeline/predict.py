@@ -1,6 +1,7 @@
 """`python -m pipeline.predict`: what an exported model says of image files or rows of tables."""
 
 import argparse
+import glob
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
 from stages.settings.folders import files_below
 from stages.settings.places import regular_file
-from stages.settings.table import TableSettings
+from stages.settings.table import NAMES, TableSettings
 
 BATCH = 32
 """Images that are decoded and classified at once."""
@@ -34,6 +35,9 @@ def _predict(options: argparse.Namespace) -> int:
         raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
+    for path in options.files:
+        if path.name.lower().endswith(NAMES) and not path.exists() and not glob.glob(str(path), recursive=True):  # noqa: PTH207 - an absolute pattern
+            raise UserError(f"{path} is not there", "files or folders, or a pattern such as 'new/*.csv'")
     with output_locked(options.output) if options.output is not None else nullcontext():
         return _answer(options)
 
@@ -43,7 +47,12 @@ def _answer(options: argparse.Namespace) -> int:
     files = list(_files(options.files, serving.suffixes_of(loaded)))
     drift = serving.drift_of(loaded)
     if serving.takes_columns(loaded):
-        code = _answer_tables(loaded, serving.as_trained(loaded, files), options, drift)
+        try:
+            code = _answer_tables(loaded, serving.as_trained(loaded, files), options, drift)
+        except UserError as error:
+            if "data." in error.fix:  # settings, which are those of the training here
+                raise UserError(error.problem, f"{error.expected}, as in the training") from error
+            raise
     elif options.output is not None:
         raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
     else:

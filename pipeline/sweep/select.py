@@ -2,6 +2,7 @@
 
 import operator
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_ind
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder
+from stages.settings.ranges import nearest
 
 INTERRUPTED = "INTERRUPTED"
 """Status of a run or sweep that has not ended while no process works on it; the same command resumes it."""
@@ -142,7 +144,11 @@ def _filtered(entries: Sequence[Entry], match: re.Match[str]) -> list[Entry]:
     found = [(entry, value) for entry in entries if (value := entry.value(name)) is not None]
     if entries and not found:
         known = sorted({known for entry in entries for known in entry.values})
-        raise UserError(f"no run has a setting or metric {name}", known, "status=FINISHED")
+        near = nearest(name, known) or nearest(name.partition("/")[2], [*known])
+        longer = [other for other in known if other.startswith(name)]  # `test/acc`
+        meant = shlex.quote(f"{(longer or [near])[0]}{sign}{wanted}") if longer or near else "status=FINISHED"
+        known.sort(key=lambda other: not meant.strip("'").startswith(other))
+        raise UserError(f"no run has a setting or metric {name}", known, meant)
     if sign == "=":
         return [entry for entry, value in found if canonical(str(value)) == canonical(wanted)]
     try:

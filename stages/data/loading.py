@@ -228,7 +228,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     place = cache / f"images-{source.fingerprint}"
     entry, is_new = cached(place, make, reporter)
     prepared = Prepared(entry, fits)
-    _refuse(prepared.invalid, settings.on_error)
+    _refuse(prepared.invalid, settings.on_error, len(source))
     size = "×".join(map(str, source.image_shape))
     reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.labels):,} images of {size} in {place}")
     if not fits:
@@ -251,7 +251,7 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     results: list[int | Invalid] = []
     described: list[Described] = []
     for block, pixels, part in _in_order(partial(_read_block, source), source.blocks(size)):
-        _refuse([result for result in block if isinstance(result, Invalid)], on_error)
+        _refuse([result for result in block if isinstance(result, Invalid)], on_error, len(block))
         images[count : count + len(pixels)] = pixels
         count += len(pixels)
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
@@ -287,12 +287,12 @@ def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterat
             yield from pool.map(function, group)
 
 
-def _refuse(invalid: Sequence[Invalid], on_error: str) -> None:
+def _refuse(invalid: Sequence[Invalid], on_error: str, count: int) -> None:
+    """Refuse examples, of `count`, that cannot be used; skipping all of them would help nobody."""
     if invalid and on_error == "fail":
         more = f", and {len(invalid) - 1:,} more" if len(invalid) > 1 else ""
-        raise UserError(
-            f"{invalid[0].where}: {invalid[0].why}{more}", "examples that can be used", "data.on_error=skip"
-        )
+        fix = "data.on_error=skip" if len(invalid) < count else ""
+        raise UserError(f"{invalid[0].where}: {invalid[0].why}{more}", "examples that can be used", fix)
 
 
 def report_left_out(

@@ -14,9 +14,9 @@ from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImageFolderSettings, TextFolderSettings
+from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of, entries, files_below, is_example
 from stages.settings.places import regular_file
-from stages.settings.table import not_in_encoding
 from stages.tasks.classification import Classification
 
 TEXT = "text"

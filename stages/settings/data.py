@@ -13,15 +13,21 @@ from omegaconf import II
 from stages.errors import UserError
 from stages.settings.folders import IMAGE_SUFFIXES, SPLITS, TEXT_SUFFIXES, classes_of, name_of_file
 from stages.settings.places import is_folder, regular_file, resolved
-from stages.settings.ranges import choice, number, option, text
+from stages.settings.ranges import assignment, choice, nearest, number, option, text
 
 
 def refuse_missing(setting: str, names: Iterable[str], known: Sequence[str], of: object, fix: str = "") -> None:
     """Raises UserError for the first of `names` that is none of `known`, the columns of a file."""
+    names = list(names)
     for name in names:
         if name not in known:
-            shown = ", ".join(known[:12]) + (" …" if len(known) > 12 else "")
-            raise UserError(f"{setting}={name}: {of} has no such column", f"one of {shown}", fix or f"{setting}=<it>")
+            near = nearest(name, known)
+            listed = sorted(known, key=lambda column: column != near) if near else list(known)
+            shown = ", ".join(listed[:12]) + (" …" if len(known) > 12 else "")
+            if near and not fix and len(names) == 1 and not setting.endswith("features"):
+                fix = assignment(setting, near)
+            fix = fix or f"{setting}=<column>"
+            raise UserError(f"{setting}={name}: {of} has no such column", f"one of {shown}", fix)
 
 
 @dataclass(kw_only=True)
@@ -209,8 +215,10 @@ class FolderSettings(DataSettings):
 
     def check(self, path: str) -> None:
         if self.dir is None or not is_folder(self.dir):
-            problem = f"{path}.dir={self.dir} is not a directory below {Path.cwd()}"
-            raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<it>")
+            problem = f"{path}.dir={self.dir} is not a directory" if self.dir else f"{path}.dir is not set"
+            if self.dir and not Path(self.dir).expanduser().is_absolute():
+                problem += f" below {Path.cwd()}"
+            raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<directory>")
         if self.suffixes and self._target_ == type(self)._target_:
             classes_of(self.folder, self.suffixes)
 

@@ -19,9 +19,10 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings, refuse_missing
+from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
 from stages.settings.places import is_folder
-from stages.settings.ranges import choice, number, option, text
+from stages.settings.ranges import assignment, choice, number, option, text
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
 """From suffixes to formats; those of text may be followed by `.gz`."""
@@ -91,6 +92,16 @@ class TableSettings(ImagesSettings):
     size: Any = 160
     task: Any = II("task")
 
+    def __post_init__(self) -> None:
+        """Take numbers for names of columns, as in `data.target=2024`."""
+        for name in ("target", "features"):
+            value: Any = getattr(self, name)
+            if isinstance(value, Mapping):
+                value = {_as_name(column): kind for column, kind in value.items()}
+            elif isinstance(value, Sequence) and not isinstance(value, str):
+                value = [_as_name(column) for column in value]
+            setattr(self, name, _as_name(value))
+
     @property
     def targets(self) -> list[str]:
         """The columns to predict."""
@@ -153,17 +164,14 @@ class TableSettings(ImagesSettings):
 
     def check(self, path: str) -> None:
         super().check(path)
-        files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
-        for name, value in (*(("files", part) for part in files), ("target", self.target)):
-            items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-            if not value or not all(isinstance(item, str) for item in items):
-                what = name.rstrip("s")
-                raise UserError(f"{path}.{name}={value}", f"a {what}, or a list of them", f"{path}.{name}=<{what}>")
+        self._check_files_and_target(path)
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
             expected = "columns with their kinds, or a list of columns"
             raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
         if len({*self.targets}) < len(self.targets):
             raise UserError(f"{path}.target={self.target}", "each column once")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise UserError(f"{path}.delimiter={self.delimiter}", "one character", f"{path}.delimiter=null")
         check_kinds(path, self.declared)
         self._check_splits(path)
         self._check_images(path)
@@ -174,9 +182,25 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.thousands={self.thousands} is {path}.decimal", "two marks", fix)
         header = Header.of(files_of(self.files), self.delimiter, self.encoding)
         named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units)}
-        fix = "another data.delimiter" if len(header.columns) == 1 else ""
+        fix = ""
+        if len(header.columns) == 1:
+            marks = re.findall(r"[^\w\s.]", header.columns[0])
+            is_found = self.delimiter is not None and set(header.columns[0]) & set(DELIMITERS)
+            value = "null" if is_found else "<character>"
+            fix = f"{path}.delimiter={value}" if is_found or not marks else assignment(f"{path}.delimiter", marks[0])
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             refuse_missing(f"{path}.{setting}", columns, header.columns, header.files[0], fix)
+
+    def _check_files_and_target(self, path: str) -> None:
+        files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
+        for name, value in (*(("files", part) for part in files), ("target", self.target)):
+            items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+            if not value or not all(isinstance(item, str) for item in items):
+                expected, fix = "a file, or a list of them", f"{path}.files=<file>"
+                if name == "target":
+                    columns = Header.of(files_of(self.files), self.delimiter, self.encoding).columns
+                    expected, fix = f"one of {', '.join(columns[:12])}, or a list", f"{path}.target=<column>"
+                raise UserError(f"{path}.{name} is {value or 'not set'}", expected, fix)
 
     def _check_splits(self, path: str) -> None:
         if not isinstance(self.files, Mapping):
@@ -221,6 +245,11 @@ class TrainedTableSettings(TableSettings):
     @property
     def declared(self) -> dict[str, str]:
         return {**super().declared, **self.kinds}
+
+
+def _as_name(column: Any) -> Any:
+    """Return a number as the name of a column that it is; anything else as it is."""
+    return str(column) if isinstance(column, (int, float)) and not isinstance(column, bool) else column
 
 
 def declaring(kinds: Mapping[str, str], path: str = "data", setting: str = "features") -> str:
@@ -303,6 +332,8 @@ class Header:
         first: Header | None = None
         for path in files:
             columns, used, lines = _columns(path, delimiter, encoding)
+            if any("\0" in column for column in columns):  # UTF-16 that is read as letters of one byte
+                raise not_in_encoding(path, encoding)
             _refuse_names(path, columns)
             if first is None:
                 first = cls(tuple(files), tuple(columns), used, lines)
@@ -349,14 +380,6 @@ def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str
 
 def _is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == "utf-8"
-
-
-def not_in_encoding(path: Path, encoding: str) -> UserError:
-    """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
-    with path.open("rb") as file:
-        is_wide = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    other = "utf16" if is_wide else "cp1252" if _is_utf8(encoding) else "utf8"
-    return UserError(f"{path} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
 
 
 def _refuse_names(path: Path, columns: Sequence[str]) -> None:

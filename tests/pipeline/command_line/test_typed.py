@@ -1,6 +1,8 @@
 """Commands as a new user types them: each is refused, or taken, and what is advised works."""
 
+import gzip
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,57 @@ def test_the_nearest_name_is_listed_first(given: str) -> None:
     assert error is not None
     first = error.expected.removeprefix("one of: ").split(", ")[0]
     assert first in error.fix
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that a new user has."""
+    folder = tmp_path_factory.mktemp("tables")
+    names = [*(f"column{place}" for place in range(15)), "density", "sale price", "2024"]
+    rows = [",".join(str((row * place) % 7) for place in range(len(names))) for row in range(40)]
+    text = "\n".join([",".join(names), *rows]) + "\n"
+    (folder / "wide.csv").write_text(text)
+    (folder / "wide16.csv").write_text(text, "utf16")
+    (folder / "packed.csv").write_bytes(gzip.compress(text.encode()))
+    (folder / "photo.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    (folder / "odd.csv").write_bytes(text.replace("density", "\x81density").encode("latin1"))
+    (folder / "semicolons.csv").write_text(text.replace(",", ";"))
+    return folder
+
+
+OF_TABLES = {
+    "wide.csv data.target=densty": "data.target=density", "wide.csv data.target=Density": "data.target=density",
+    "wide.csv data.target='Sale_Price'": "\"data.target='sale price'\"", "wide.csv": "data.target=<column>",
+    "wide.csv data.target=density data.group=colum3": "data.group=column3",
+    "wide.csv data.target=qq": "data.target=<column>",
+    "wide.csv 'data.target=[density,qq]'": "data.target=<column>", "wide.csv data.target=2023": "data.target=2024",
+    "semicolons.csv data.target=density 'data.delimiter=|'": "data.delimiter=null",
+    "semicolons.csv data.target=density data.delimiter=semicolon": "data.delimiter=null",
+    "wide16.csv data.target=density": "data.encoding=utf16", "photo.csv data.target=density": "",
+    "wide16.csv data.target=density data.encoding=cp1252": "data.encoding=utf16",
+    "odd.csv data.target=column2": "data.encoding=latin1", "nothing.csv data.target=x": "data.files=<it>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", OF_TABLES)
+def test_what_is_wrong_with_a_table_is_told_with_its_own_names(given: str, tables: Path) -> None:
+    name, *words = shlex.split(given)
+    error = assert_refused(["data=table", f"data.files={tables / name}", *words])
+    assert error.fix == OF_TABLES[given]
+
+
+def test_a_file_under_another_name_is_told_its_own(tables: Path) -> None:
+    words = ["data=table", f"data.files={tables / 'packed.csv'}", "data.target=density"]
+    error = command_error(words)
+    assert error is not None
+    command, before, after = shlex.split(error.fix)
+    assert command == "mv"
+    Path(before).rename(after)
+    assert command_error([word.replace("packed.csv", "packed.csv.gz") for word in words]) is None
+
+
+@pytest.mark.parametrize(
+    "words", ["data.target=2024", "'data.target=[2024,density]'", "data.target=column1 'data.features=[2024]'"]
+)
+def test_a_column_may_be_named_by_a_number(words: str, tables: Path) -> None:
+    assert command_error(["data=table", f"data.files={tables / 'wide.csv'}", *shlex.split(words)]) is None

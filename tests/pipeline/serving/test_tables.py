@@ -152,6 +152,17 @@ def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, messa
     assert not output.exists()
 
 
+def test_no_setting_is_advised_that_the_command_does_not_have(run: Path, tmp_path: Path, capsys: Printed) -> None:
+    """A table is read as that of the training was; a file that is missing is told before TensorFlow is asked."""
+    (tmp_path / "new.csv").write_text("color,size (m)\nred,1\n", "utf16")
+    assert predict.main([str(run), str(tmp_path / "new.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "is not in utf8. Expected one encoding in all files, as in the training" in said
+    assert "data." not in said
+    assert predict.main(["no_run", str(tmp_path / "nofile.csv")]) == 2
+    assert "nofile.csv is not there. Expected files or folders" in capsys.readouterr().err
+
+
 def test_answers_are_not_written_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:
     assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.xlsx")]) == 2
     assert f"Try: --output={tmp_path / 'answers.parquet'}" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def test_folders_without_texts_are_refused(tmp_path: Path) -> None:
         text_folder(settings(tmp_path / "none"))
     with pytest.raises(UserError, match=r"none has no file that ends in \.jpg, \.jpeg"):
         image_folder(ImageFolderSettings(dir=str(tmp_path / "none"), size=8))
-    with pytest.raises(UserError, match=r"data\.dir=None is not a directory"):
+    with pytest.raises(UserError, match=r"data\.dir is not set"):
         TextFolderSettings().check("data")
 
 
