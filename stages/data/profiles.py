@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -127,7 +128,8 @@ class Profile:
         if different == 1 and not self.missing and (self.is_whole or not self.is_number):
             return "leave_out", "one value alone"
         if self.is_number and not (self.is_whole and different <= FEW):
-            is_counted = self.high is not None and self.low is not None and self.high - self.low == self.present - 1
+            ends = 0 if self.low is None or self.high is None else self.high - self.low
+            is_counted = 0 < ends < 2 * self.present  # other splits have the others
             is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
             return ("leave_out", f"an identifier, {different:,} different values") if is_identifier else ("number", "")
         if self.is_date:
@@ -141,36 +143,34 @@ def _sum(times: Values, which: Values) -> int:
     return pc.sum(times.filter(which)).as_py() or 0
 
 
-def scan(rows: Rows, left_out: Collection[str] = ()) -> dict[str, Profile]:
-    """Returns what is known of each column: nothing of those that are `left_out`, whatever they hold.
+def scan(rows: Rows, places: Mapping[str, np.ndarray | None] | None = None) -> dict[str, Profile]:
+    """Return the facts of columns.
 
-    Raises:
-        UserError: where there is no row.
+    Args:
+        places: from each column to the rows that are looked at, int64; None: all of them, or all columns.
     """
-    if not len(rows):
-        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
-
-    names = rows.table.column_names
+    places = dict.fromkeys(rows.table.column_names) if places is None else places
 
     def profile(name: str) -> Profile:
-        return Profile(name) if name in left_out else Profile.of(name, rows.column(name), rows.format_of(name))
+        return Profile.of(name, rows.column(name, places[name]), rows.format_of(name))
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(profile, names), strict=True))
+        return dict(zip(places, pool.map(profile, places), strict=True))
 
 
-def refuse_texts(rows: Rows, profile: Profile, is_target: bool) -> None:
+def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarray | None) -> None:
     """Refuses numbers that other texts, or marks, would make a category or an identifier."""
     if profile.wrong is None or not profile.is_mixed:
         return
     text, row = profile.wrong
+    row = row if places is None else int(places[row])
     where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
     problem = f"{where} has {text!r}, and {count} are numbers"
     expected = "numbers such as -1234.5"
     if profile.are_alike:
         problem = f"{where} has {text!r}, and all values are of this form: codes or numbers"
         raise UserError(problem, "a column with a kind", declaring({profile.name: "number"}))
-    texts = pc.unique(rows.column(profile.name).drop_null())
+    texts = pc.unique(rows.column(profile.name, places).drop_null())
     form = rows.format_of(profile.name)
     if profile.others:
         rest = texts.filter(pc.is_null(form.plain(texts)))

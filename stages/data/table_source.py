@@ -1,10 +1,11 @@
 """The kinds of the columns of a table, and the columns by these, in memory or mapped from the cache."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,13 +17,20 @@ from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, r
 from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
+from stages.settings.folders import SPLITS
 from stages.settings.table import Header, TableSettings, TrainedTableSettings, files_of, format_of
 from stages.storage.cache import Contents, cached
+
+ORDER = ("train", "val", "test")
+"""The splits, by the numbers that stand for them."""
+
+SPLIT = " "
+"""Name of the column that has these; none in a file has it."""
 
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 6
+VERSION = 7
 """Of what a table becomes in the cache."""
 
 
@@ -48,7 +56,8 @@ class TableSource:
     """A table as typed columns, in memory or mapped from the cache.
 
     texts: of categories, by the numbers that stand for them. skipped: where rows are that are left out, and why.
-    numbers: of the rows in the files, from 0. parts: files, and how many rows each has.
+    numbers: of the rows in the files, from 0. parts: files, and how many rows each has. splits: the place in ORDER
+    of each row's split, int8 (none before they are cut).
     """
 
     name: str
@@ -59,6 +68,7 @@ class TableSource:
     numbers: np.ndarray
     parts: Sequence[tuple[str, int]]
     is_mapped: bool
+    splits: np.ndarray
 
     @property
     def used(self) -> list[ColumnFacts]:
@@ -73,7 +83,12 @@ class TableSource:
         """
         arrays = {name: array[rows] for name, array in self.arrays.items()}
         return replace(
-            self, arrays=arrays, numbers=self.numbers[rows], is_mapped=False, skipped=[*self.skipped, *skipped]
+            self,
+            arrays=arrays,
+            numbers=self.numbers[rows],
+            is_mapped=False,
+            skipped=[*self.skipped, *skipped],
+            splits=self.splits[rows],
         )
 
     def of(self, name: str) -> np.ndarray:
@@ -101,37 +116,40 @@ def feature_of_column(column: ColumnFacts) -> Feature:
     return Feature(kind, DTYPES[column.kind], facts=facts)
 
 
-def read_table(settings: TableSettings, cache: Path | None, reporter: Reporter) -> TableSource:
-    """Returns the table: in memory where it fits or there is no cache, else mapped from the cache."""
+Cut: TypeAlias = Callable[[TableSource], Mapping[str, np.ndarray]]
+"""From a table without features to the rows of each split, int64."""
+
+
+def read_table(settings: TableSettings, cut: Cut, cache: Path | None, reporter: Reporter) -> TableSource:
+    """Return the table: in memory if it fits or there is no cache, else mapped from the cache."""
     header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
     if cache is None or settings.cache == "off" or _bytes_of(header) <= memory_for_data(settings.memory_gib):
-        return read_rows(read_files(header, settings), settings)
+        return read_rows(read_files(header, settings), settings, cut)
     status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in header.files]
-    of_splits = ("split_seed", "memory_gib", "val_fraction", "test_fraction", "task")
-    facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in of_splits)
+    facts = sorted((key, str(value)) for key, value in vars(settings).items() if key not in ("memory_gib", "task"))
     facts.append(("task", settings.predicts))
     place = cache / f"table-{hashlib.sha256(repr((VERSION, status, facts)).encode()).hexdigest()[:32]}"
 
     def make(folder: Path) -> Contents:
         with TemporaryDirectory(dir=folder) as scratch:
-            return _contents(read_files(header, settings, Path(scratch)), settings, folder)
+            return _contents(read_files(header, settings, Path(scratch)), settings, cut, folder)
 
     entry, is_new = cached(place, make, reporter)
     reporter.log(f"{'converted' if is_new else 'found'} {header.name} in {place}: training reads it from the disk")
     return _source(header.name, entry, is_mapped=True)
 
 
-def read_rows(rows: Rows, settings: TableSettings) -> TableSource:
-    """Returns the table in memory."""
-    return _source(rows.name, _contents(rows, settings, None), is_mapped=False)
+def read_rows(rows: Rows, settings: TableSettings, cut: Cut) -> TableSource:
+    """Return the table in memory."""
+    return _source(rows.name, _contents(rows, settings, cut, None), is_mapped=False)
 
 
 def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
     arrays = {column: contents.arrays[f"column_{place}"] for place, column in enumerate(contents.facts["read"])}
-    numbers = arrays.pop(NUMBERS)
+    numbers, splits = arrays.pop(NUMBERS), arrays.pop(SPLIT, np.empty(0, np.int8))
     columns = [ColumnFacts(**column) for column in contents.facts["columns"]]
     texts, skipped, parts = (contents.facts[key] for key in ("texts", "skipped", "parts"))
-    return TableSource(name, columns, texts, skipped, arrays, numbers, parts, is_mapped)
+    return TableSource(name, columns, texts, skipped, arrays, numbers, parts, is_mapped, splits)
 
 
 def _bytes_of(header: Header) -> float:
@@ -140,20 +158,50 @@ def _bytes_of(header: Header) -> float:
     return sum(path.stat().st_size * (8 if path in packed else 1.5) for path in header.files)
 
 
-def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Contents:
-    """Finds the kinds of the columns, then takes their values.
+def _contents(rows: Rows, settings: TableSettings, cut: Cut, folder: Path | None) -> Contents:
+    """Find the splits, then the kinds of features in the training rows alone, then take the values of all rows.
+
+    The kinds of targets, by which the splits may be cut, are found in the rows that are not named as of another split.
 
     Args:
         folder: takes the columns as files; None: they are held in memory.
     """
-    names = argument_names(rows.table.column_names)
-    profiles = scan(rows, [name for name in names if _left_out(name, settings)])
-    facts = [_facts(rows, profiles[name], settings, feature) for name, feature in names.items()]
+    if not len(rows):
+        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
+    names = rows.table.column_names
+    named = [name for name in names if name == settings.split_column]
+    source = _source(rows.name, _read(rows, settings, dict.fromkeys(named)), is_mapped=False)
+    places: dict[str, np.ndarray | None] = dict.fromkeys(named)
+    train = source.numbers[named_splits(source, settings)["train"]]
+    places |= {name: train for name in names if name not in named and _role(name, settings) is not None}
+    source = _source(rows.name, _read(rows, settings, places), is_mapped=False)
+    splits = np.full(len(rows), -1, np.int8)
+    for name, part in cut(source).items():
+        splits[source.numbers[part]] = ORDER.index(name)
+    train = np.flatnonzero(splits == ORDER.index("train"))
+    contents = _read(rows, settings, {name: places.get(name, train) for name in names}, folder)
+    numbers = contents.arrays[f"column_{contents.facts['read'].index(NUMBERS)}"]
+    read_as = [*contents.facts["read"], SPLIT]
+    arrays = {**contents.arrays, f"column_{len(read_as) - 1}": splits[numbers]}
+    return Contents({**contents.facts, "read": read_as}, arrays)
+
+
+def _read(
+    rows: Rows, settings: TableSettings, places: Mapping[str, np.ndarray | None], folder: Path | None = None
+) -> Contents:
+    """Return columns as they are read.
+
+    Args:
+        places: from each column to the rows, int64, in which its kind is found; None: in all.
+    """
+    names = {name: feature for name, feature in argument_names(rows.table.column_names).items() if name in places}
+    left_out = {name: Profile(name) for name in names if _left_out(name, settings)}
+    profiles = left_out | scan(rows, {name: places[name] for name in names if name not in left_out})
+    facts = [_facts(rows, profiles[name], settings, feature, places[name]) for name, feature in names.items()]
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
     arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
         raise UserError(f"{rows.name}: no row can be used ({skipped[0][0]}: {skipped[0][1]})", "rows that can be")
-    named = {f"column_{place}": array for place, array in enumerate(arrays.values())}
     content = {
         "columns": [asdict(column) for column in facts],
         "read": list(arrays),
@@ -161,10 +209,47 @@ def _contents(rows: Rows, settings: TableSettings, folder: Path | None) -> Conte
         "skipped": skipped,
         "parts": rows.parts,
     }
-    return Contents(content, named)
+    return Contents(content, {f"column_{place}": array for place, array in enumerate(arrays.values())})
 
 
-def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) -> ColumnFacts:
+def named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
+    """Return the rows of each named split, by file or by `data.split_column`; without either, all are for training.
+
+    The parts of arrays are called by their splits.
+
+    Raises:
+        UserError: if the column has another value, or a split has no row.
+    """
+    if of_each := settings.split_of_each or [part for part, _ in source.parts if part in SPLITS]:
+        ends = np.cumsum([count for _, count in source.parts])
+        files = np.searchsorted(ends, source.numbers, side="right")
+        rows = {name: np.flatnonzero((np.array(of_each) == name)[files]) for name in dict.fromkeys(of_each)}
+    elif settings.split_column is None:
+        rows = {"train": np.arange(len(source.numbers))}
+    else:
+        column = settings.split_column
+        named = [SPLITS.get(text.lower(), "") for text in source.texts[column]]
+        splits = np.array(named, object)[source.arrays[column]]
+        if "" in splits:
+            row = int(np.argmax(splits == ""))
+            raise UserError(
+                f"data.split_column: {source.where(row, column)} is {source.of(column)[row]}", tuple(SPLITS)
+            )
+        rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(["train", *named]) if name}
+    refuse_empty(source, rows)
+    return rows
+
+
+def refuse_empty(source: TableSource, rows: Mapping[str, np.ndarray]) -> None:
+    """Raise UserError if a split has no row."""
+    for name, part in rows.items():
+        if not len(part):  # all of its rows are left out, or it has never had any
+            raise UserError(f"{source.name} has no {name} row that can be used", "one at least")
+
+
+def _facts(
+    rows: Rows, profile: Profile, settings: TableSettings, feature: str, places: np.ndarray | None
+) -> ColumnFacts:
     role = _role(profile.name, settings)
     found, note = ("text", "") if rows.takes_texts and profile.is_prose else profile.kind()
     if role == "target" and profile.different == 1 and len(settings.targets) > 1:
@@ -175,7 +260,7 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
     elif kind != found:
         note = "by data.features" if kind == "leave_out" else ""
     elif role in (None, "target") and profile.name not in settings.declared:
-        refuse_texts(rows, profile, role == "target")
+        refuse_texts(rows, profile, role == "target", places)
     fits = profile.high is not None and profile.high <= np.iinfo(np.int64).max
     is_found = role is not None or not isinstance(settings, TrainedTableSettings)
     kind = "whole" if kind == "category" and is_found and fits and profile.is_number and not profile.missing else kind
@@ -185,7 +270,7 @@ def _facts(rows: Rows, profile: Profile, settings: TableSettings, feature: str) 
         raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
     different = 0 if kind == "number" else profile.different
     if kind == "category" and not different and profile.present:  # of numbers that are not whole, declared as one
-        different = pc.count_distinct(rows.column(profile.name)).as_py()
+        different = pc.count_distinct(rows.column(profile.name, places)).as_py()
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 

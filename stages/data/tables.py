@@ -78,13 +78,16 @@ class Rows:
         """Return the format of a column's numbers."""
         return replace(self.format, unit=self.units.get(column, ""))
 
-    def column(self, name: str) -> Values:
+    def column(self, name: str, places: np.ndarray | None = None) -> Values:
         """Return a column as int64, float64 or string, without spaces around texts; NaN is missing.
+
+        Args:
+            places: of the rows, int64 [n]; None: all.
 
         Raises:
             UserError: for values of a type that no feature has.
         """
-        array = self.table.column(name)
+        array = self.table.column(name) if places is None else self.table.column(name).take(pa.array(places))
         kind = array.type
         if pa.types.is_integer(kind):
             whole = cast(array, pa.int64())

@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from stages.data.table_source import read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature, image
-from stages.load.table import Wide, dataset_of_rows
+from stages.load.table import Wide, cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.data import ArraysSettings
@@ -125,7 +126,7 @@ def dataset_of_arrays(
         weight=None if train.weights is None else WEIGHT,
         **of_table,
     )
-    source, reporter = read_rows(Rows.of(name, rows, takes_texts=True), table), reporter or Reporter()
+    source = read_rows(Rows.of(name, rows, takes_texts=True), table, partial(cut, settings=table))
     kept = source.numbers if source.skipped else slice(None)
     whole = {
         name: _plain(np.concatenate([part.features[column] for part in parts.values()]))[kept]
@@ -140,7 +141,7 @@ def dataset_of_arrays(
     def features(train: Split) -> dict[str, Feature]:
         return {key: _feature(np.asarray(train.features[key])) for key in whole}
 
-    return dataset_of_rows(source, table, reporter, folder, Wide(whole, features))
+    return dataset_of_rows(source, table, reporter or Reporter(), folder, Wide(whole, features))
 
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")

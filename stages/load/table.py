@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -14,13 +15,20 @@ from stages.data.loading import Files, Source, feature_of, file_source, read_ima
 from stages.data.profiles import FEW
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
-from stages.data.table_source import ColumnFacts, TableSource, feature_of_column, read_table
+from stages.data.table_source import (
+    ORDER,
+    ColumnFacts,
+    TableSource,
+    feature_of_column,
+    named_splits,
+    read_table,
+    refuse_empty,
+)
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, Feature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
-from stages.settings.folders import SPLITS
 from stages.settings.table import TableSettings, TrainedTableSettings, declaring
 from stages.storage.atomic import write_csv
 from stages.tasks.classification import Classification
@@ -48,7 +56,7 @@ def table(
         UserError: where the target, a kind or a row cannot be used, or splits cannot be cut.
     """
     reporter = reporter or Reporter()
-    source = read_table(settings, cache, reporter)
+    source = read_table(settings, partial(cut, settings=settings), cache, reporter)
     if settings.image is None:
         return dataset_of_rows(source, settings, reporter, folder)
     paths = _paths(source, settings, settings.image)
@@ -105,7 +113,9 @@ def dataset_of_rows(
         fix = declaring(texts) if texts else ""
         raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target", fix)
     targets, task, why = _task(source, settings)
-    rows = _splits(source, targets, task, settings)
+    rows = {name: np.flatnonzero(source.splits == place) for place, name in enumerate(ORDER)}
+    refuse_empty(source, rows)
+    _refuse_unknown_targets(source, settings, rows["train"], task)
     if isinstance(task, Regression):
         task = Regression.of(task.names, targets[rows["train"]])
     _log(source, why, reporter)
@@ -227,12 +237,33 @@ def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str,
     wrong = [name for name in names if kinds[name] != "number"]
     other = next((name for name in wrong if _labels(source, name) is None), wrong[0])
     others = ",".join(name for name in names if name != other)
-    value = next((value for value in map(str, source.of(other)) if value.lower() not in LABELS), "0 or 1")
+    values = enumerate(map(str, source.of(other)))
+    row, value = next(((row, value) for row, value in values if value.lower() not in LABELS), (0, "0 or 1"))
     return UserError(
-        f"data.target: {other} has {value}, and there are several targets",
+        f"data.target: {other} has {value} in row {source.numbers[row] + 1:,}, and there are several targets",
         "one target, several numbers, or several columns of 0 and 1",
         declaring({other: "number"}) if kinds[other] == "whole" else f"'data.target=[{others}]'",
     )
+
+
+def cut(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
+    """Return the rows of each split, see `_splits`. source: with the targets and the columns that settings name."""
+    targets, task, _ = _task(source, settings)
+    return _splits(source, targets, task, settings)
+
+
+def _refuse_unknown_targets(source: TableSource, settings: TableSettings, train: np.ndarray, task: Task) -> None:
+    """Refuse targets of other splits that would make the network another one, as no training row has such a value."""
+    if isinstance(settings, TrainedTableSettings):
+        return
+    _, learnt, _ = _task(source.take(train, []), settings)
+    if type(learnt) is type(task) and learnt.names == task.names:
+        return
+    for name in settings.targets:
+        values = source.of(name)
+        if len(unknown := np.flatnonzero(~np.isin(values, values[train]))):
+            problem = f"{source.where(int(unknown[0]), name)} is {values[unknown[0]]}, as in no training row"
+            raise UserError(problem, "targets that are among those of the training split")
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:
@@ -241,10 +272,7 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
     Raises:
         UserError: where the column has another value, a group is in two splits, or a split cannot be cut.
     """
-    rows = _named_splits(source, settings)
-    for name, part in rows.items():
-        if not len(part):  # all of its rows are left out, or it has never had any
-            raise UserError(f"{source.name} has no {name} row that can be used", "one at least")
+    rows = named_splits(source, settings)
     train = rows["train"]
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     if settings.group is not None:
@@ -291,26 +319,6 @@ def _whole_groups(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
             taken.append(place)
             missing -= counts[place]
     return np.isin(groups, names[taken or [order[counts[order].argmin()]]])
-
-
-def _named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each named split, by file or by `data.split_column`; without either, all are for training.
-
-    The parts of arrays are called by their splits.
-    """
-    if of_each := settings.split_of_each or [part for part, _ in source.parts if part in SPLITS]:
-        ends = np.cumsum([count for _, count in source.parts])
-        files = np.searchsorted(ends, source.numbers, side="right")
-        return {name: np.flatnonzero((np.array(of_each) == name)[files]) for name in dict.fromkeys(of_each)}
-    if settings.split_column is None:
-        return {"train": np.arange(len(source.numbers))}
-    column = settings.split_column
-    named = [SPLITS.get(text.lower(), "") for text in source.texts[column]]
-    splits = np.array(named, object)[source.arrays[column]]
-    if "" in splits:
-        row = int(np.argmax(splits == ""))
-        raise UserError(f"data.split_column: {source.where(row, column)} is {source.of(column)[row]}", tuple(SPLITS))
-    return {name: np.flatnonzero(splits == name) for name in dict.fromkeys(["train", *named]) if name}
 
 
 def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarray]) -> None:

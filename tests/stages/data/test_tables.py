@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.data.profiles import scan
-from stages.data.table_source import read_rows
+from stages.data.table_source import TableSource
+from stages.data.table_source import read_rows as read_rows_of
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
@@ -44,6 +45,11 @@ def header_of(settings: TableSettings) -> Header:
 
 def rows_of(settings: TableSettings, folder: Path | None = None) -> Rows:
     return read_files(header_of(settings), settings, folder)
+
+
+def read_rows(rows: Rows, settings: TableSettings) -> TableSource:
+    """Return rows that are all of the training split."""
+    return read_rows_of(rows, settings, lambda source: {"train": np.arange(len(source.numbers))})
 
 
 def kinds(settings: TableSettings) -> dict[str, str]:
@@ -307,7 +313,7 @@ def test_headers_and_settings_that_cannot_be_used(
 def test_a_header_without_rows(write: Write) -> None:
     settings = write("a,price\n")
     with pytest.raises(UserError, match="has a header and no rows"):
-        scan(rows_of(settings))
+        read_rows(rows_of(settings), settings)
 
 
 def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: Path) -> None:
