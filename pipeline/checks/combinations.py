@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
+from pipeline.system.environment import check_keras_file
 from stages.errors import UserError
 from stages.settings.data import DigitsSettings
 from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
@@ -209,6 +210,7 @@ def read_composed(composed: "Composed") -> Experiment:
 
     Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
     """
+    check_keras_file()
     experiment = read(composed.document, composed.choices, composed.config_dirs)
     for name in composed.typed:
         for pattern, combination, fix in UNREAD:

@@ -128,8 +128,16 @@ class StageRunner:
         Raises:
             PrunedError: where `on_epoch` ends the run.
         """
+        from stages.networks.precision import DEFAULTS, keras_defaults  # with TensorFlow, which is imported by now
+
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(signals.check)
+        with keras_defaults() as others:
+            for name, value in others.items():
+                self.console.log(f"keras.config.{name} is {value} in this process; the run takes {DEFAULTS[name]}")
+            self._run(stages)
+
+    def _run(self, stages: Sequence[BoundStage]) -> None:
         try:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:

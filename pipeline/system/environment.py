@@ -1,13 +1,17 @@
 """Environment variables of the process, and its standard error and garbage collector around slow imports."""
 
 import gc
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from pathlib import Path
+
+from stages.errors import UserError
+from stages.settings.places import regular_file, resolved
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
@@ -39,6 +43,40 @@ def prepare() -> None:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"
+
+
+_KERAS_FILE: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "floatx": (lambda value: value in ("float16", "float32", "float64"), "float16, float32 or float64"),
+    "epsilon": (lambda value: isinstance(value, float), "a number with a point, such as 1e-07"),
+    "image_data_format": (
+        lambda value: value in ("channels_last", "channels_first"),
+        "channels_last or channels_first",
+    ),
+}
+
+
+def check_keras_file() -> None:
+    """Refuse a user's `keras.json` with which Keras cannot be imported; runs take none of its settings.
+
+    Keras passes over one that is not JSON (Keras 3.15, keras/src/backend/config.py).
+
+    Raises:
+        UserError: with the file and what is wrong in it.
+    """
+    home = "~" if os.access(resolved("~"), os.W_OK) else "/tmp"
+    path = resolved(os.environ.get("KERAS_HOME", f"{home}/.keras")) / "keras.json"
+    fix = "KERAS_HOME=<a folder without keras.json> python -m pipeline"
+    try:
+        content = json.loads(regular_file(path).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return
+    except OSError as error:
+        raise UserError(f"Keras cannot read {path}: {error.strerror}", "a file, or none", fix) from error
+    if not isinstance(content, dict):
+        raise UserError(f"Keras cannot read {path}: it holds a {type(content).__name__}", "a JSON object", fix)
+    for name, (is_valid, expected) in _KERAS_FILE.items():
+        if name in content and not is_valid(content[name]):
+            raise UserError(f"Keras cannot read {path}: {name} is {content[name]!r}", expected, fix)
 
 
 @contextmanager

@@ -106,6 +106,9 @@ def _keras(path: str) -> Predict:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
 
+    keras.config.set_floatx("float32")  # whatever the user's keras.json sets
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format("channels_last")
     model = keras.models.load_model(path)
     dtypes = {tensor.name: object if tensor.dtype == "string" else tensor.dtype for tensor in model.inputs}
 

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
@@ -18,17 +19,43 @@ def last_dtype() -> str:
     return "float64" if keras.config.dtype_policy().name == "float64" else "float32"
 
 
+DEFAULTS: Mapping[str, Any] = {
+    "floatx": "float32", "epsilon": 1e-7, "image_data_format": "channels_last", "dtype_policy": "float32",
+}  # fmt: skip
+"""Keras' own, by their names in `keras.config`."""
+
+
+@contextmanager
+def keras_defaults() -> Iterator[Mapping[str, Any]]:
+    """Have Keras, TensorFlow and NumPy compute by their own defaults in the block; yields those that were others.
+
+    The user's `keras.json`, which Keras reads when it is imported, and a notebook set others for the whole process:
+    they would change what an experiment computes, and no record would tell.
+    """
+    before = {name: getattr(keras.config, name)() for name in DEFAULTS}
+    were_eager = tf.config.functions_run_eagerly()
+    try:
+        _configure(DEFAULTS)
+        tf.config.run_functions_eagerly(False)
+        with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+            shown = {**before, "dtype_policy": before["dtype_policy"].name}
+            yield {name: value for name, value in shown.items() if value != DEFAULTS[name]}
+    finally:
+        _configure(before)
+        tf.config.run_functions_eagerly(were_eager)
+
+
+def _configure(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        getattr(keras.config, f"set_{name}")(value)
+
+
 @contextmanager
 def keras_floats(policy: str) -> Iterator[None]:
     """Has Keras make layers under `policy`, and compute losses, metrics and rates in float64 under float64 alone."""
-    floats, before = keras.config.floatx(), keras.config.dtype_policy()
-    keras.config.set_floatx("float64" if policy == "float64" else floats)
-    keras.config.set_dtype_policy(policy)
-    try:
+    with keras_defaults():
+        _configure({"floatx": "float64" if policy == "float64" else "float32", "dtype_policy": policy})
         yield
-    finally:
-        keras.config.set_floatx(floats)
-        keras.config.set_dtype_policy(before)
 
 
 def cast_exactly() -> None:

@@ -246,3 +246,37 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     assert "ended: FINISHED" in lines
     assert lines[-1] == "interrupted"
     assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 2
+
+
+def test_settings_of_keras_in_a_notebook_change_no_run_and_are_those_of_the_notebook_afterwards(
+    run: Run, outputs: Path
+) -> None:
+    """As does a user's `keras.json`, which Keras reads when it is imported."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    usual = {"floatx": "float16", "epsilon": 0.01, "image_data_format": "channels_first"}
+    before = {name: getattr(keras.config, name)() for name in (*usual, "dtype_policy")}
+    errors = np.geterr()
+    try:
+        for name, value in {**usual, "dtype_policy": "mixed_bfloat16"}.items():
+            getattr(keras.config, f"set_{name}")(value)
+        np.seterr(all="raise")
+        tf.config.run_functions_eagerly(True)
+        again = run_experiment(["model=mlp", "train.epochs=2", "name=again", "pipeline.export=null",
+                                f"outputs={outputs}"])  # fmt: skip
+        assert {name: getattr(keras.config, name)() for name in usual} == usual
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+        assert (np.geterr()["over"], tf.config.functions_run_eagerly()) == ("raise", True)
+    finally:
+        tf.config.run_functions_eagerly(False)
+        np.seterr(**errors)
+        for name, value in before.items():
+            getattr(keras.config, f"set_{name}")(value)
+    numbers = {name: value for name, value in again.metrics.items() if name.startswith(("train/", "val/", "test/"))}
+    for name, value in numbers.items():
+        if "second" not in name and "wait" not in name and "latency" not in name:
+            assert value == run.metrics[name], name
+    said = (again.folder / "pipeline.log").read_text()
+    assert "keras.config.floatx is float16 in this process; the run takes float32" in said
