@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from pipeline.checks.callbacks import check_arguments, check_callback, extends
 from pipeline.checks.combinations import COMBINATIONS, expected_replicas, found
 from pipeline.checks.data_fits import check_data
 from pipeline.config.errors import explained
@@ -18,7 +19,7 @@ from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.ranges import check, known_as
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
-from stages.targets import import_target, target_of
+from stages.targets import target_of
 
 PATTERNS = "*?[]\\%"
 """Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
@@ -100,7 +101,7 @@ def check_own_code(experiment: Experiment) -> None:
                 typed(declared, group, settings, experiment.document)
     train, export = experiment.of("train", TrainSettings), experiment.of("export", ExportSettings)
     for index, entry in enumerate(train.callbacks if train else ()):
-        _check_callback(f"train.callbacks[{index}]", str(target_of(entry)))
+        check_callback(f"train.callbacks[{index}]", str(target_of(entry)))
     for name, entry in export.formats.items() if export else ():
         if target_of(entry) != getattr(type(entry), "_target_", None):
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
@@ -108,6 +109,7 @@ def check_own_code(experiment: Experiment) -> None:
         for path, target, arguments in _calls(settings, experiment.groups[stage]):
             if path not in (experiment.groups[stage], "task"):  # a task is made of what is known of its target
                 _check_call(path, target, arguments)
+                check_arguments(path, target, arguments)
 
 
 def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
@@ -173,22 +175,7 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: {target}: {error}", f"of {path}: {', '.join(names) or 'no settings'}") from error
 
 
-def _check_callback(place: str, target: str) -> None:
-    if target.startswith("stages.callbacks."):
-        return
-    found = load(place, target)
-    if isinstance(found, type) and not _extends(found, "keras.callbacks.Callback"):  # a function may make one
-        raise UserError(f"{place}: {target} is no Keras callback", "a class that extends keras.callbacks.Callback")
-    if _extends(found, "keras.callbacks.BackupAndRestore"):
-        problem = f"{place}: {target} would bring back weights, and train all epochs again"
-        raise UserError(problem, "no such callback: a run that was interrupted resumes by itself", "train.callbacks=[]")
-
-
 def _check_exporter(place: str, target: str) -> None:
     base = "stages.exporters.exporter.Exporter"
-    if not _extends(load(place, target), base):
+    if not extends(load(place, target), base):
         raise UserError(f"{place}._target_={target} is no exporter", f"a class that extends {base}")
-
-
-def _extends(found: Any, base: str) -> bool:
-    return isinstance(found, type) and issubclass(found, import_target(base))
