@@ -177,6 +177,10 @@ def compare_runs(
         metric = choice.metric
         if metric is not None and (unfit := [row for row in rows if not math.isfinite(_mean(row, metric))]):
             warnings.append(f"left out of the choice, as {metric} is not a finite number: {_unfit(unfit, metric)}")
+    for row in choice.rows if search is None else ():
+        if lost := [run for run in runs if run.status == "FAILED" and _is_of(run, row, names)]:
+            seeds = ", ".join(run.seed or run.folder.name for run in lost)
+            warnings.append(f"{row.label} has failed with seed {seeds}: its figures are of the other seeds")
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
@@ -229,6 +233,12 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
         for row, both in pairs.items()
     }
     return differences, warnings
+
+
+def _is_of(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
+    """Return whether a run has the settings of a row, and a seed that the row lacks."""
+    seeds = {other.seed for other in row.runs}
+    return run.seed not in seeds and all(run.setting(name) == row.runs[0].setting(name) for name in names)
 
 
 def _unfit(rows: Sequence[Row], metric: str) -> str:

@@ -37,10 +37,12 @@ HUGE = 290
 """The row of the test split with a number that float32 cannot hold."""
 
 
-def with_huge_number(folder: Path, row: int, value: float = 1e300) -> Dataset:
+def with_huge_number(folder: Path, row: int, value: float = 1e300, of_classes: bool = False) -> Dataset:
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"size": random.normal(size=ROWS), "age": random.normal(size=ROWS)})
     frame["price"] = frame["size"] + random.normal(size=ROWS)
+    if of_classes:
+        frame["price"] = np.where(frame.price > 0, "dear", "cheap")
     frame["split"] = ["train"] * 200 + ["val"] * 40 + ["test"] * 60
     frame.loc[row, "size"] = value
     return normalize(table_of(folder, frame, target="price", split_column="split"), NormalizeSettings())
@@ -72,8 +74,10 @@ def test_a_number_that_no_network_holds_is_named_in_validation_and_in_training(t
     assert statistics(with_huge_number(tmp_path, 10, 1e100)).giving_away == {}  # more than a tree of scikit-learn takes
 
 
-def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(data: Dataset) -> None:
+@pytest.mark.parametrize("of_classes", [False, True])
+def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(tmp_path: Path, of_classes: bool) -> None:
     """As `importance_of` sees the whole test split, the answers are not finite without a permutation, either."""
+    data = with_huge_number(tmp_path, HUGE, of_classes=of_classes)
     model = built_of(MlpSettings(hidden=[4]), data, one_device())
     found = importance_of(model, data, 0.95)
     assert [row[1:] for row in found.rows[1:]] == [("", "", "")] * 2
