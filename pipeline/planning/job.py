@@ -186,7 +186,7 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
             ).resuming(run)
             try:
                 if run is None:
-                    first_summary(claim, code).write(folder)
+                    first_summary(claim, code).write(folder, durable=False)  # `begin` makes it so
                 held.close()
                 yield claim
             finally:
@@ -205,10 +205,11 @@ def _alone(experiment: Experiment, code: str) -> Iterator[None]:
     """
     (experiment.outputs / "runs").mkdir(parents=True, exist_ok=True)
     with locked(experiment.outputs / "runs"):
-        last = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
-        is_same = last is not None and (last.status, last.code) == ("RUNNING", code)
-        if last is not None and is_same and experiment.resume == "auto" and is_locked(Path(last.folder)):
-            raise LockedError(Path(last.folder))
+        if experiment.resume == "auto":
+            last = Runs(experiment.outputs).latest(experiment.name, identity(experiment))
+            is_same = last is not None and (last.status, last.code) == ("RUNNING", code)
+            if last is not None and is_same and is_locked(Path(last.folder)):
+                raise LockedError(Path(last.folder))
         yield
 
 

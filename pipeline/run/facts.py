@@ -137,13 +137,16 @@ def data_sizes(summary: Summary) -> str | None:
     facts = summary.facts.get("data", {})
     if not facts:
         return None
-    examples = ", ".join(f"{facts[f'{split}_examples']:,} {split}" for split in ("train", "val", "test"))
+    examples = ", ".join(f"{facts.get(f'{split}_examples', 0):,} {split}" for split in ("train", "val", "test"))
     kinds = [f"{count} {name.removesuffix('_features')}" for name, count in facts.items() if name.endswith("_features")]
-    inputs = ", ".join(kinds) or f"{facts['height']}×{facts['width']}×{facts['channels']}"
+    inputs = ", ".join(kinds) or "×".join(str(facts.get(name, "?")) for name in ("height", "width", "channels"))
     answers = next(
-        f"{facts[name]} {what}"
-        for name, what in (("classes", "classes"), ("labels", "labels"), ("targets", "numbers to predict"))
-        if name in facts
+        (
+            f"{facts[name]} {what}"
+            for name, what in (("classes", "classes"), ("labels", "labels"), ("targets", "numbers to predict"))
+            if name in facts
+        ),
+        "unknown targets",
     )
     return f"{examples}; {answers}; {inputs}"
 
@@ -164,7 +167,8 @@ def _scores(summary: Summary, prefix: str) -> str:
     """Return the scores of a split, the first with its interval, if it has one."""
     names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
     texts = [f"{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
-    if names and (ends := summary.facts.get("intervals", {}).get(prefix + names[0])):
+    ends = summary.facts.get("intervals", {}).get(prefix + names[0]) if names else None
+    if ends is not None and len(ends) == 2 and None not in ends and summary.facts.get("confidence"):
         low, high = (scored(names[0], end) for end in ends)
         texts[0] += f" ({100 * summary.facts['confidence']:g} %: {low} to {high})"
     return ", ".join(texts)

@@ -29,13 +29,14 @@ STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 FACTS = {
     "task": dict[str, Any], "data": dict[str, Any], "own": dict[str, list[str]], "unit": str, FINGERPRINT: str,
-    "intervals": dict[str, list[float]], "confidence": float, PRUNED: int, VALIDATED: str | None,
+    "intervals": dict[str, list[float | None] | None], "confidence": float | None, PRUNED: int, VALIDATED: str | None,
     VALIDATED_PIXELS: str | None, VALIDATED_LOSS: dict[str, Any] | None, "test_examples": str, "test_pixels": str,
 }  # fmt: skip
-"""Types of the facts of a summary that the framework reads."""
+"""Types of the facts of a summary that the framework reads. What is not finite is null in JSON."""
 
 TASK = {"primary": str, "metrics": list[str], "higher_is_better": list[str]}
-WEIGHTS = {"epoch": int, "monitor": str}
+DATA = dict.fromkeys(("train_examples", "val_examples", "test_examples"), int)
+WEIGHTS = {"epoch": int | None, "monitor": str | None}
 
 UNITS = ("images", "features", "examples")
 """Units that training may count: features are what a frozen backbone has made of images, examples are rows or texts."""
@@ -144,9 +145,10 @@ class Summary:
         in_stages = sum(stage.seconds for stage in self.stages.values())
         self.recording_seconds = max(self.seconds - self.start_seconds - in_stages, 0.0)
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: Path, durable: bool = True) -> Path:
         """Writes the file whole or not at all; nan and inf, which JSON does not have, become null."""
-        atomic_write(folder / NAME, json.dumps(_plain(redact(asdict(self))), indent=2, default=str) + "\n")
+        text = json.dumps(_plain(redact(asdict(self))), indent=2, default=str) + "\n"
+        atomic_write(folder / NAME, text, durable)
         return folder / NAME
 
     @classmethod
@@ -165,7 +167,9 @@ class Summary:
         if summary.status not in STATUSES:
             raise ValueError(f"its status is {summary.status}")
         typed_parts(summary.weights or {}, WEIGHTS, "weights")
-        typed_parts(typed_parts(summary.facts, FACTS, "facts").get("task", {}), TASK, "facts.task")
+        facts = typed_parts(summary.facts, FACTS, "facts")
+        for name, kinds in (("task", TASK), ("data", DATA)):
+            typed_parts(facts.get(name, {}), kinds, f"facts.{name}")
         return summary
 
 

@@ -56,7 +56,7 @@ class Entry:
     @property
     def validation(self) -> str | None:
         """The metric of the best epoch, such as `val/best_loss`; None before the first one."""
-        name = best_metric((self.summary.weights or {}).get("monitor", ""))
+        name = best_metric((self.summary.weights or {}).get("monitor") or "")
         return name if name in self.summary.metrics else None
 
     @property

@@ -20,8 +20,10 @@ from pipeline.planning.inherited import inherit_overrides
 from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
+from pipeline.run.facts import run_facts
 from pipeline.run_folder.runs import epoch_metrics, read_run
 from pipeline.sweep.index import INDEX, read_index, write_index
+from pipeline.sweep.select import run_entry
 from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.storage.atomic import remove
@@ -49,7 +51,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "seconds": ("1", None, True, 10**400), "weights": ([], 5, {"monitor": 5}, {"epoch": "last"}),
     "facts": (
         None, [], {"task": None}, {"task": {"primary": []}}, {"task": {"metrics": 5}}, {"own": []}, {"intervals": 5},
-        {"pruned_after_epoch": "x"}, {"fingerprint": {}},
+        {"data": {"train_examples": "x"}}, {"pruned_after_epoch": "x"}, {"fingerprint": {}},
     ),
     "unknown": (1,), "error": ([],), "resumed_from_step": ("1", 1.5), "versions": ([],), "exported": ({"a": 1},),
 }  # fmt: skip
@@ -63,12 +65,13 @@ CONTENTS: dict[str, bytes | Callable[[Path], object]] = {
 }  # fmt: skip
 """What may be in the place of a file: bytes, or what makes something else."""
 
-FILES = (
-    "summary.json", "config.yaml", "code.json", "tracking.jsonl", "tracking.sent", ".lock", "pipeline.log",
-    "predictions.parquet", "checkpoints/step-00000001.npz", "results/train/trained.npz",
-    "export/saved_model/saved_model.pb",
-)  # fmt: skip
-"""Files of a run that commands read before TensorFlow starts, or write to."""
+READERS = ("runs", "compare", "diff", "clean", "resume", "plain")
+FILES = {
+    **dict.fromkeys(("config.yaml", "code.json", "tracking.jsonl", "tracking.sent", ".lock", "pipeline.log"), READERS),
+    "predictions.parquet": ("compare it", "against"), "checkpoints/step-00000001.npz": ("fork", "resume"),
+    "results/train/trained.npz": ("evaluate",), "export/saved_model/saved_model.pb": ("predict",),
+}  # fmt: skip
+"""Files of a run, beside its summary, with the commands that read them, or write to them, before TensorFlow starts."""
 
 
 def put(path: Path, content: bytes | Callable[[Path], object]) -> None:
@@ -183,8 +186,17 @@ def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) 
         [line] = lines
         assert line.isprintable()
         assert field in line or "its status" in line, line
-    (tmp_path / "summary.json").write_text(json.dumps({**whole(), "metrics": {"a": None, "b": 1, "c": math.nan}}))
-    assert read_run(tmp_path) is not None
+    facts = {"intervals": {"test/rmse": [0.5, None], "test/r2": None}, "confidence": 0.95, "own": {}}
+    whole_too = {
+        "metrics": {"a": None, "b": 1, "c": math.nan},
+        "facts": facts,
+        "weights": {"epoch": 2, "monitor": None},
+    }
+    (tmp_path / "summary.json").write_text(json.dumps({**whole(), **whole_too}))
+    run = read_run(tmp_path)
+    assert run is not None
+    assert run_facts(run)
+    assert run_entry(run).validation is None
 
 
 @pytest.mark.parametrize("content", CONTENTS)
@@ -201,14 +213,13 @@ def test_a_damaged_summary_is_named_and_passed_over(content: str, outputs: Path,
 
 @pytest.mark.parametrize("content", ["a list", "deep nesting", "invalid UTF-8", "a FIFO"])
 def test_no_other_file_of_a_run_ends_or_stops_a_command(content: str, outputs: Path, capsys: Printed) -> None:
-    is_text = isinstance(CONTENTS[content], bytes)
-    for place in FILES[1:4] if is_text else FILES[1:]:
+    for place in [*FILES][:3] if isinstance(CONTENTS[content], bytes) else FILES:
         folder = outputs / "runs" / "synthetic_mlp" / NAME
         kept = (folder / place).read_bytes()
         put(folder / place, CONTENTS[content])
-        for name, command in commands_on(outputs, str(folder)).items():
-            said = ends_well(command, capsys)
-            assert said or name == "plain", (place, name)
+        typed = commands_on(outputs, str(folder))
+        for name in FILES[place]:
+            assert ends_well(typed[name], capsys) or name == "plain", (place, name)
         remove(folder / place)
         (folder / place).write_bytes(kept)
 
@@ -265,7 +276,8 @@ def test_a_line_of_another_type_is_a_damaged_line_of_the_journal(tmp_path: Path)
     assert epoch_metrics(tmp_path) == {1: {"train/loss": math.inf}}
 
 
-def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, capsys: Printed) -> None:
+def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, migrated_store: Path, capsys: Printed) -> None:
+    shutil.copy(migrated_store, outputs / "mlflow.db")
     folder = outputs / "runs" / "synthetic_mlp" / NAME
     journal = Journal(folder)
     for number, content in enumerate(("a FIFO", "a device")):
