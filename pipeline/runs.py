@@ -10,11 +10,10 @@ from contextlib import suppress
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from pipeline.command_line.command import Command, print_warning, run_command, say
+from pipeline.command_line.command import Command, print_warning, run_command
 from pipeline.paths import shorter
 from pipeline.run.facts import label
 from pipeline.sweep.select import Entry, read_entries, select
-from stages.errors import printable
 
 LONGEST_LINE = 10_000
 """Characters of a line where no terminal limits it: a run is one line, for programs to read."""
@@ -38,7 +37,7 @@ def _list(options: argparse.Namespace) -> int:
         console.print(_table(entries, console.width >= WIDE))
     else:
         rest = " match" if options.filter else ". Try: python -m pipeline"
-        say(f"no runs under {shorter(options.outputs)}{rest}")
+        print(f"no runs under {shorter(options.outputs)}{rest}")
     return 0
 
 
@@ -50,7 +49,7 @@ def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
     for name in ("id", "status", "run", "started"):
         table.add_column(name, no_wrap=True)
     for name in ("s", *(name.replace("best_", "").replace("/", " ") for name in names)):
-        table.add_column(printable(name), justify="right")
+        table.add_column(name, justify="right")
     if is_wide:
         table.add_column("folder", overflow="fold")
     for entry, result in zip(entries, results, strict=True):
@@ -59,13 +58,13 @@ def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
             entry.kind, f"└ {label(run.overrides, run.choices)}"
         )
         table.add_row(
-            printable((run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8]),
+            (run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8],
             entry.status,
-            printable(title.strip()),
+            title.strip(),
             f"{entry.started:%Y-%m-%d %H:%M}" if is_wide else f"{entry.started:%m-%d %H:%M}",
             f"{run.seconds:.0f}" if run.seconds else "",
             *(f"{result[name]:.4g}" if name in result else "" for name in names),
-            *([printable(shorter(entry.folder))] if is_wide else []),
+            *([shorter(entry.folder)] if is_wide else []),
         )
     return table
 

@@ -26,6 +26,7 @@ class Split:
     features: columns as the data set's source has them, such as unscaled images, uint8 or float32 [N, H, W, C].
     targets: int32 [N] or float32 [N, k], as the task has them; other whole numbers become int32.
     weights: of the examples in losses and metrics, float64 [N], not negative; None: all alike.
+    groups: a number of the group that each example belongs to, int64 [N]; None: each is independent of the others.
     numbers: of the examples in their source, int64 [N]; files: their paths in it, where it has one for each. None:
     unknown.
     cached: digests and moments of the features, where a cache has them.
@@ -46,6 +47,7 @@ class Split:
     cached: Described | None = None
     encoded: Mapping[str, Column] | None = None
     made_of: tuple[Any, Any, Any] | None = None
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", int32_labels(self.targets))
@@ -106,6 +108,7 @@ class Split:
             files=[self.files[int(row)] for row in rows] if self.files is not None else None,
             cached=self.cached.of(rows) if self.cached is not None else None,
             encoded=of(self.encoded) if self.encoded is not None else None,
+            groups=self.groups[rows] if self.groups is not None else None,
         )
 
     def __len__(self) -> int:

@@ -65,7 +65,8 @@ class Against:
 
 def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) -> Against:
     """Compares predictions with those in `folder`, which have passed `check_comparable`."""
-    others = read_columns(folder / NAME)
+    others = {name: column for name, column in read_columns(folder / NAME).items() if name != "group"}
+    others |= {"group": columns["group"]} if "group" in columns else {}  # an older file has none
     theirs, ours = (by_example(task.primary, each)[np.newaxis] for each in (others, columns))
     found = metric_difference(theirs, ours, True, level=confidence, metric=task.primary)
     answer = "probabilities" if "probabilities" in columns else "prediction"

@@ -7,7 +7,7 @@ gradient boosting; where texts are among the columns, a linear model of their TF
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ import numpy as np
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.evaluation.by_task import is_imbalanced, means_of, metric_of, values_of
-from stages.evaluation.classes import LEAST_FOR_LOSS
 from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.report import some
@@ -44,6 +43,9 @@ WORD = r"\w+|[^\w\s]+"
 
 LEAST = 30
 """Test examples of which it is told which is better, at least."""
+
+LEAST_FOR_LOSS = 100
+"""Minimum number of test examples for a verdict by log loss, which rare mistakes make up."""
 
 MOST_ITERATIONS = 1000
 """Of the fit of a linear model."""
@@ -161,7 +163,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
         answer = np.append(answer, majority)
     else:
         model = "the majority of each label (of"
-    known = {name: predicted[name] for name in ("weight", task.target) if name in predicted}
+    known = {name: predicted[name] for name in ("weight", "group", task.target) if name in predicted}
     rows = np.broadcast_to(answer.astype(np.float32), (len(predicted[task.target]), len(answer)))
     theirs = {**known, **task.columns(rows)}
     values = {metric: float(by_example(metric, theirs).mean()) for metric in metrics}
@@ -188,7 +190,8 @@ def _no_better(task: Task, theirs: Columns, ours: Columns) -> list[str]:
 
 def _difference(metric: str, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
     first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, ours))
-    return metric_difference(first, second, True, level=confidence, metric=metric)
+    found = metric_difference(first, second, True, level=confidence, metric=metric)
+    return replace(found, examples=len(next(iter(ours.values()))))  # not of groups
 
 
 def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
@@ -210,7 +213,7 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     task, metric = dataset.task, metric_of(dataset.task)
     texts = [name for name, feature in columns.items() if feature.kind == "text"]
     fit = (_linear if texts else _boosting)(train, test, columns)
-    known = {name: column for name, column in predicted.items() if name in ("weight", task.target)}
+    known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
     values = values_of(task, theirs, confidence, bins)
     by_loss = _difference("log_loss", theirs, predicted, confidence) if is_imbalanced(dataset) else None

@@ -9,10 +9,12 @@ from stages.data.columns import evenly_spread
 from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns, is_imbalanced, metric_of, values_of
-from stages.evaluation.estimates import ERRORS, Columns, Ends, by_example, fraction_interval, interval
+from stages.evaluation.estimates import ERRORS, ESTIMATES, Columns, Sample, by_example
+from stages.evaluation.intervals import Result, interval_of
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
 from stages.evaluation.report import Section, blank_where_nan
+from stages.evaluation.slice_tests import slice_tests
 from stages.features.encoder import encoding
 from stages.features.kinds import texts_of
 from stages.networks.complexity import scoring_batch
@@ -55,44 +57,51 @@ def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> 
 
 
 def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:
-    """Returns a row for each slice of the test split: its examples, its metrics, and whether it differs from the rest.
+    """Return a row for each slice of the test split: its examples, its metrics, and whether it differs from the rest.
 
-    That is told by the interval of the difference, whose level allows for the number of slices of the column
-    (Bonferroni). Slices of too few examples come last.
+    See `stages.evaluation.slice_tests`. Slices of which nothing is known come last.
 
     Args:
         predicted: known columns of a file of predictions.
     """
     task, metric = dataset.task, metric_of(dataset.task)
-    least = task.least
     sign = -1 if metric in ERRORS else 1
+    of_columns = {
+        column: list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name].kind))
+        for column, name in check_slices(dataset, settings.slices).items()
+    }
+    codes = [np.argmax([rows for _, rows in groups], axis=0) for groups in of_columns.values()]
+    tests = slice_tests(metric, predicted, codes, task.least, settings.confidence)
+    slices = [
+        (f"{column}: {value}", rows, sign * outcome)
+        for (column, groups), outcomes in zip(of_columns.items(), tests, strict=True)
+        for (value, rows), outcome in zip(groups, outcomes, strict=True)
+    ]
     found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
-    for column, name in check_slices(dataset, settings.slices).items():
-        groups = list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name].kind))
-        level = 1 - (1 - settings.confidence) / len(groups)
-        for value, rows in groups:
-            of_slice = {key: values[rows] for key, values in predicted.items()}
+    for name, rows, outcome in slices:
+        of_slice = {key: values[rows] for key, values in predicted.items()}
+        weighed = rows if "weight" not in predicted else rows & (predicted["weight"] > 0)
+        value: object = ""
+        ends: Result = ""
+        metrics: dict[str, float] = {}
+        if weighed.any():
             compared = _with_labels_of(predicted, rows) if metric == "macro_f1" else predicted
-            own = by_example(metric, {key: values[rows] for key, values in compared.items()})
-            is_told = min(rows.sum(), len(rows) - rows.sum()) >= least
-            verdict = "cannot tell"
-            if is_told:
-                rest = by_example(metric, {key: values[~rows] for key, values in compared.items()})
-                difference = mean_difference(rest, own, False, None, level)
-                if difference is not None and difference.excludes_zero:
-                    verdict = "better" if sign * difference.difference > 0 else "worse"
-            ends = _ends(own, settings.confidence, sign, least) or ("", "")
-            row = [f"{column}: {value}", int(rows.sum()), float(own.mean()), *ends, verdict]
+            own = {key: values[rows] for key, values in compared.items()}
+            value, ends = ESTIMATES[metric](own, Sample.of(own).parts)[0], interval_of(metric, own, settings.confidence)
             metrics = values_of(task, of_slice, settings.confidence, settings.calibration_bins)
-            found.append(((not is_told, sign * float(own.mean())), row, metrics))
-            safe_place()
+        is_told = min(weighed.sum(), len(rows) - weighed.sum()) >= task.least
+        verdict = {1: "better", -1: "worse"}.get(outcome, "cannot tell")
+        row = [name, int(rows.sum()), value, *(("", "") if isinstance(ends, str) else ends), verdict]
+        found.append(((not is_told, sign * value if isinstance(value, float) else np.inf), row, metrics))
+        safe_place()
     found.sort(key=lambda part: part[0])
     names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != metric)
     rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
     note = (
-        f"low, high: {100 * settings.confidence:g} % interval of {metric}. than the rest: "
-        f"whether {metric} differs from that of all other test examples, by an interval that allows for the "
-        f"number of slices; of fewer than {least} examples nothing is told."
+        f"low, high: {100 * settings.confidence:g} % interval of {metric}, where it has one. than the rest: whether "
+        f"{metric} differs from that of all other test examples, by a test that allows for the number of slices: if "
+        f"none differs, the chance that any is called better or worse is {100 * (1 - settings.confidence):.3g} % at "
+        f"most. Slices of fewer than {task.least} examples are not tested."
     )
     header = ["slice", "examples", metric, "low", "high", "than the rest", *names]
     return Section("slices", "Slices, the worst first", note, [header, *rows_of])
@@ -105,15 +114,6 @@ def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
     if not is_there.any():
         return predicted
     return {**predicted, **{name: values[:, is_there] for name, values in known.items()}}
-
-
-def _ends(by_example: np.ndarray, confidence: float, sign: int, least: int) -> Ends | None:
-    """Returns the interval of a metric; None of too few examples, and where these do not differ."""
-    if by_example.dtype == bool:
-        return fraction_interval(int(by_example.sum()), len(by_example), confidence)
-    if len(by_example) < least:
-        return None
-    return interval(float(by_example.mean()), by_example, confidence, 1.0 if sign > 0 else np.inf)
 
 
 def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -180,10 +180,9 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         parts = [predict(encode(given, slice(start, start + batch))) for start in range(0, len(test), batch)]
         answers = np.concatenate(parts)
         safe_place()
-        if not np.isfinite(answers).all():  # a class or a label would be predicted all the same
-            return np.full(len(test), np.nan)
-        values = by_example(metric, columns_of(test, task, answers))
-        return values.astype(np.float64)
+        values = by_example(metric, columns_of(test, task, np.nan_to_num(answers))).astype(np.float64)
+        # A class or a label would be predicted all the same.
+        return values if np.isfinite(answers).all() else np.full_like(values, np.nan)
 
     base, sign = of_examples({}), 1 if metric in ERRORS else -1
     random = np.random.default_rng(0)

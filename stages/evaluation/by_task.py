@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
-from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, intervals_by, mean_of, number_estimates, parts_of
+from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, Sample, mean_of, number_estimates
+from stages.evaluation.intervals import interval_of, metric_interval, reported
 from stages.evaluation.report import Measured, blank_where_nan, some
 from stages.results import Dataset
 from stages.tasks.classification import Classification
@@ -99,9 +100,8 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
 
     every = range(len(names))
     of_labels = {"f1": np.array([joint(sk.f1_score, predicted, [place], zero_division=0) for place in every])}
-    parts = parts_of(len(targets), weights)
-    estimates = {name: ESTIMATES[name](columns, parts) for name in ("macro_f1", "exact_match")}
-    values = {name: value for name, (value, _) in estimates.items()}
+    parts = Sample.of(columns).parts
+    values = {name: ESTIMATES[name](columns, parts)[0] for name in ("macro_f1", "exact_match")}
     values["micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
     scores = (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score))
     for name, score in scores if len(ranked) else ():
@@ -110,13 +110,16 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
             of_labels[name][place] = joint(score, probabilities, [place])
         values[f"macro_{name}"] = float(of_labels[name][ranked].mean())
         values[f"micro_{name}"] = joint(score, probabilities, ranked)
-    intervals = intervals_by(estimates, confidence) if len(targets) >= Task.least else {}
+    intervals, reasons = reported(
+        {name: interval_of(name, columns, confidence) for name in ("macro_f1", "exact_match")}
+    )
     left_out = [name for place, name in enumerate(names) if place not in ranked]
     notes = [f"all test examples are alike in {some(left_out)}: ROC-AUC and average precision leave them out"]
+    notes = [*(notes if left_out else []), *reasons]
     counts = (map(int, part.sum(axis=0)) for part in (targets, predicted))
     rows = zip(names, *map(blank_where_nan, of_labels.values()), *counts, strict=True)
     table = [("label", *of_labels, "examples", "predicted"), *rows]
-    return Measured(values=values, intervals=intervals, notes=notes if left_out else [], tables={"by_label": table})
+    return Measured(values=values, intervals=intervals, notes=notes, tables={"by_label": table})
 
 
 def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
@@ -129,8 +132,8 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
 
     targets, answers = (np.asarray(columns[name], np.float64) for name in ("target", "prediction"))
     weights = columns.get("weight")
-    parts = parts_of(len(targets), weights)
-    by_target = [number_estimates(targets[:, place], answers[:, place], parts) for place in range(len(names))]
+    sample = Sample.of(columns)
+    by_target = [number_estimates(targets[:, place], answers[:, place], sample.parts) for place in range(len(names))]
     estimates: dict[str, Estimate] = {}
     several = len(names) > 1
     for metric in ("rmse", "mae", "r2"):
@@ -142,5 +145,6 @@ def report_numbers(columns: Columns, names: Sequence[str], confidence: float) ->
         medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):
             values["median_error" + f"/{name}" * several] = float(error)
-    intervals = intervals_by(estimates, confidence) if len(targets) >= Task.least else {}
-    return Measured(values=values, intervals=intervals)
+    results = {name: metric_interval(name, estimate, sample, confidence) for name, estimate in estimates.items()}
+    intervals, reasons = reported(results)
+    return Measured(values=values, intervals=intervals, notes=reasons)

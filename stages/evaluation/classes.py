@@ -1,8 +1,8 @@
 """Predicted classes: their metrics, by scikit-learn wherever it has the metric, the metrics' intervals, and plots.
 
-Fractions of examples that count alike have the exact binomial interval. Other metrics have one by the influence of each
-example: the derivative of the metric by the example's weight (Hampel, JASA 69, 1974), for ROC-AUC DeLong's estimate
-(Biometrics 44, 1988); see `stages.evaluation.estimates.interval`.
+Fractions of examples have the exact binomial interval, means over classes one from Wilson's of each class. Others have
+one by the influence of each example: the derivative of the metric by the example's weight (Hampel, JASA 69, 1974), for
+ROC-AUC DeLong's estimate (Biometrics 44, 1988); see `stages.evaluation.intervals`.
 
 The expected calibration error has none: it is biased upward by about its own spread, and so is every resample of it.
 `python -m benchmarks.coverage` measures how often each interval holds the truth.
@@ -19,13 +19,12 @@ from stages.evaluation.estimates import (
     LEAST_OF_CLASS,
     LEAST_PROBABILITY,
     Columns,
-    Ends,
     Estimate,
-    fraction_interval,
-    intervals_by,
+    Sample,
     mean_estimate,
     parts_of,
 )
+from stages.evaluation.intervals import Ends, Fractions, Result, fractions_of, mean_interval, metric_interval, reported
 from stages.evaluation.report import Measured, blank_where_nan, some
 from stages.plots.charts import drawable, plot_confusion, plot_reliability
 from stages.plots.galleries import plot_batch
@@ -35,25 +34,23 @@ from stages.settings.results import EvaluateSettings
 
 TOP = 5
 
-LEAST_FOR_LOSS = 100
-"""Test examples for an interval of the log loss, which rare mistakes make up: fewer examples may have none of them."""
-
 
 @dataclass(frozen=True)
 class Predicted:
     """Predictions of n examples of a split: labels and predicted classes, int32 [n]; probabilities, float32 [classes,
-    n], a row a class; weights, float64 [n], None where all are alike."""
+    n], a row a class; weights, float64 [n], None where all are alike; groups, int64 [n], None where there are none."""
 
     labels: np.ndarray
     predicted: np.ndarray
     probabilities: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @classmethod
     def of(cls, columns: Columns) -> "Predicted":
         """Returns the predictions in the columns of a file."""
         probabilities = np.ascontiguousarray(columns["probabilities"].T)
-        return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"))
+        return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"), columns.get("group"))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,8 +124,9 @@ def report_classes(columns: Columns, names: Sequence[str], confidence: float, bi
     ]
     rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
     table = [("class", *by_class, "examples"), *rows]
-    intervals = intervals_of(predicted, confidence)
-    return Measured(values=metrics, intervals=intervals, notes=notes if absent else [], tables={"by_class": table})
+    intervals, reasons = reported(results_of(predicted, confidence))
+    notes = [*(notes if absent else []), *reasons]
+    return Measured(values=metrics, intervals=intervals, notes=notes, tables={"by_class": table})
 
 
 def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
@@ -193,46 +191,65 @@ def bins_of(predicted: Predicted, bins: int) -> np.ndarray:
 
 
 def intervals_of(predicted: Predicted, confidence: float) -> dict[str, Ends]:
-    """Return the lower and upper end of the interval of each metric that the predictions allow one for."""
-    fractions = {"accuracy": predicted.correct}
-    if predicted.num_classes > TOP:
-        fractions["top5_accuracy"] = predicted.is_in_top
-    if predicted.weights is not None:
-        means = {name: mean_estimate(is_hit, predicted.parts) for name, is_hit in fractions.items()}
-        return intervals_by(means | estimates_of(predicted), confidence)
-    exact = {
-        name: fraction_interval(int(is_hit.sum()), len(predicted), confidence) for name, is_hit in fractions.items()
+    """Return the lower and upper end of the interval of each metric that has one."""
+    return reported(results_of(predicted, confidence))[0]
+
+
+def results_of(predicted: Predicted, confidence: float) -> dict[str, Result]:
+    """Return the interval of each metric, or the reason why it has none."""
+    sample = Sample(predicted.parts, predicted.groups)
+    rare = f"a class has fewer than {LEAST_OF_CLASS} test examples"
+    is_rare = (predicted.support < LEAST_OF_CLASS).any()  # a mean without a class is a mean of something else
+    results: dict[str, Result] = {
+        name: rare if is_rare else mean_interval(estimate, fractions, sample, confidence)
+        for name, (estimate, fractions) in _of_classes(predicted).items()
     }
-    return exact | intervals_by(estimates_of(predicted), confidence)
+    for name, estimate in estimates_of(predicted).items():
+        if name not in results:
+            results[name] = metric_interval(name, estimate, sample, confidence)
+    if "roc_auc" not in results and len(predicted.averaged):
+        results |= dict.fromkeys(("roc_auc", "average_precision"), f"{rare}, or of others")
+    return results
 
 
 def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
-    """Return the metrics that have an interval by influences; not those that have too few examples for one."""
-    found = _of_classes(predicted) | _of_rankings(predicted)
-    if len(predicted) >= LEAST_FOR_LOSS:
-        losses = -np.log(np.clip(predicted.of_label, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY).astype(np.float64))
-        found["log_loss"] = mean_estimate(losses, predicted.parts)
-    return found
+    """Return the metrics with the influences of the examples on them; rankings only of classes that are not rare."""
+    fractions = {"accuracy": predicted.correct}
+    if predicted.num_classes > TOP:
+        fractions["top5_accuracy"] = predicted.is_in_top
+    found = {name: mean_estimate(is_hit, predicted.parts) for name, is_hit in fractions.items()}
+    found |= {name: estimate for name, (estimate, _) in _of_classes(predicted).items()}
+    losses = -np.log(np.clip(predicted.of_label, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY).astype(np.float64))
+    return found | _of_rankings(predicted) | {"log_loss": mean_estimate(losses, predicted.parts)}
 
 
-def _of_classes(predicted: Predicted) -> dict[str, Estimate]:
-    """Return the macro means; none where a class has too few examples."""
+def _of_classes(predicted: Predicted) -> dict[str, tuple[Estimate, Fractions]]:
+    """Return the macro means, and the fractions that each is the mean of."""
     size, count = predicted.num_classes, len(predicted)
     labels, classes, parts, correct = predicted.labels, predicted.predicted, predicted.parts, predicted.correct
-    hits = np.bincount(labels[correct], parts[correct], size) / count
-    support, chosen = (np.bincount(part, parts, size) / count for part in (labels, classes))
-    is_there = support + chosen > 0
-    if (predicted.support[is_there] < LEAST_OF_CLASS).any():
-        return {}
+    is_there = np.zeros(size, bool)
+    for numbers in (labels, classes):
+        is_there[numbers[parts > 0]] = True
 
-    def ratio(factor: int, of_support: int, of_chosen: int) -> Estimate:
+    def sums(weights: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return for each class the sums of the weights of its correct examples, of its own, and of those predicted."""
+        hits = np.bincount(labels[correct], weights[correct], size)
+        return hits, np.bincount(labels, weights, size), np.bincount(classes, weights, size)
+
+    (hits, support, chosen), (squared_hits, squared_support, squared_chosen) = sums(parts), sums(parts**2)
+
+    def ratio(factor: int, of_support: int, of_chosen: int) -> tuple[Estimate, Fractions]:
         """Return the mean over classes of factor · hits / (of_support · support + of_chosen · chosen)."""
-        below = of_support * support + of_chosen * chosen
+        both = of_support * of_chosen
+        below = (of_support * support + of_chosen * chosen) / count
         scale = np.divide(1.0, below, out=np.zeros(size), where=below > 0)
-        values = factor * hits * scale
+        values = factor * hits / count * scale
         lost = of_support * (values * scale)[labels] + of_chosen * (values * scale)[classes]
         influences = parts * (factor * correct * scale[labels] - lost)
-        return float(values[is_there].mean()), influences / is_there.sum()
+        totals = of_support * support + of_chosen * chosen - both * hits
+        squares = of_support * squared_support + of_chosen * squared_chosen - both * squared_hits
+        fractions = fractions_of(hits[is_there], totals[is_there], squares[is_there], are_overlaps=bool(both))
+        return (float(values[is_there].mean()), influences / is_there.sum()), fractions
 
     return {"macro_precision": ratio(1, 0, 1), "macro_recall": ratio(1, 1, 0), "macro_f1": ratio(2, 1, 1)}
 
@@ -241,7 +258,7 @@ def _of_rankings(predicted: Predicted) -> dict[str, Estimate]:
     """Return ROC-AUC and average precision, one-vs-rest; none where a class has too few examples."""
     chosen = predicted.averaged
     fewest = np.minimum(predicted.support, predicted.support.sum() - predicted.support)[chosen]
-    if not len(chosen) or fewest.min() < LEAST_OF_CLASS:
+    if not len(chosen) or fewest.min() < LEAST_OF_CLASS or predicted.support.min() < LEAST_OF_CLASS:
         return {}
     values, influences = np.zeros(2), np.zeros((2, len(predicted)))
     for number in chosen:

@@ -1,28 +1,74 @@
-"""Metrics of predictions as estimates: a value, the influence of each example on it, and the interval that follows.
+"""Metrics of predictions as estimates: a value, and the influence of each example on it.
 
 They need NumPy alone, so that runs are compared in pairs without what draws and reports them.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 Estimate = tuple[float, np.ndarray]
-"""A metric, and the influence of each example on it, float64 [n], up to a constant; [1] where nobody can tell."""
+"""A metric, and the influence of each example on it, float64 [n], up to a constant; [1] if it cannot be estimated."""
 
 Columns = Mapping[str, np.ndarray]
-"""Columns of a file of predictions, by name; `weight` where examples have weights."""
+"""Columns of a file of predictions, by name; `weight` if examples have weights, `group` if they belong to groups."""
 
 ERRORS = ("log_loss", "rmse", "mae")
 """Metrics, also of single targets, of which less is better; they have no largest value."""
 
 LEAST_OF_CLASS = 5
-"""Examples of each class, or label, for an interval of a mean over them: of fewer one seems to have no variance."""
+"""Minimum number of examples of each class, or label, for an interval of a mean over them."""
 
-Ends = tuple[float, float]
-"""Of an interval: the lower and the upper one."""
+LEAST_GROUPS = 10
+"""Minimum number of groups for an interval."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The weights and groups of the examples of a test.
+
+    parts: their weights with a mean of 1, float64 [n]. groups: the group of each, int [n]; None: each is its own.
+    """
+
+    parts: np.ndarray
+    groups: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, columns: Columns) -> "Sample":
+        """Return the sample that the columns of a file of predictions are."""
+        return cls(parts_of(len(next(iter(columns.values()))), columns.get("weight")), columns.get("group"))
+
+    @property
+    def effective(self) -> float:
+        """Number of equally weighted examples that tell as much (Kish, Survey Sampling, 1965)."""
+        squares = float(np.square(self.parts).sum())
+        return float(self.parts.sum()) ** 2 / squares if squares else 0.0
+
+    @property
+    def units(self) -> float:
+        """Number of independent examples: of groups, if examples belong to groups."""
+        if self.groups is None:
+            return self.effective
+        return Sample(np.bincount(np.unique(self.groups, return_inverse=True)[1], self.parts)).effective
+
+    def summed(self, influences: np.ndarray) -> np.ndarray:
+        """Return the influence of each independent example: the sum of each group's; the mean stays."""
+        if self.groups is None or len(influences) < len(self.parts):
+            return influences
+        sums = np.bincount(np.unique(self.groups, return_inverse=True)[1], influences)
+        return np.asarray(sums * (len(sums) / len(influences)))
+
+    def lacks(self, least: int = 2) -> str:
+        """Return why it has too few examples or groups for an interval; an empty text if it has enough."""
+        if self.groups is not None and self.units < LEAST_GROUPS - 1e-6:
+            return f"fewer than {LEAST_GROUPS} groups of equal weight"
+        if self.effective < least - 1e-6:
+            equal = " of equal weight" if np.ptp(self.parts) else ""
+            return f"fewer than {least} test examples{equal}" + ", which may lack rare large errors" * (least > 2)
+        return ""
 
 
 def parts_of(count: int, weights: np.ndarray | None) -> np.ndarray:
@@ -48,8 +94,12 @@ def macro_f1(targets: np.ndarray, predicted: np.ndarray, parts: np.ndarray) -> E
     below = holds.mean(axis=0)
     scale = np.divide(1.0, below, out=np.zeros(len(below)), where=below > 0)
     f1 = 2 * hits.mean(axis=0) * scale
-    is_told = targets[parts > 0].sum(axis=0).min() >= LEAST_OF_CLASS
-    return float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1) if is_told else np.zeros(1)
+    return float(f1.mean()), ((2 * hits - f1 * holds) * scale).mean(axis=1)
+
+
+def rarest_label(targets: np.ndarray, parts: np.ndarray) -> int:
+    """Return the number of examples of the rarest label that weigh something. targets: of 0 and 1, [n, k]."""
+    return int(targets[parts > 0].sum(axis=0).min(initial=len(targets)))
 
 
 def number_estimates(targets: np.ndarray, answers: np.ndarray, parts: np.ndarray) -> dict[str, Estimate]:
@@ -102,61 +152,15 @@ ESTIMATES: Mapping[str, Callable[[Columns, np.ndarray], Estimate]] = {
 
 
 def by_example(metric: str, columns: Columns) -> np.ndarray:
-    """Returns a value of each example, [n], whose mean is the metric; the metric alone, [1], where nobody can tell.
+    """Return a value of each independent example, whose mean is the metric; only the metric, [1], if a label is rare.
 
-    bool for the accuracy of examples that count alike; else float64, the metric plus the example's influence on it.
+    bool [n] for the accuracy of independent examples that count alike; else float64, the metric plus the influence on
+    it of each example, [n], or of each group of examples, [groups].
     """
-    weights = columns.get("weight")
-    if metric == "accuracy" and weights is None:
+    if metric == "accuracy" and not {"weight", "group"} & columns.keys():
         return np.asarray(columns["label"] == columns["predicted"])
-    count = len(next(iter(columns.values())))
-    value, influences = ESTIMATES[metric](columns, parts_of(count, weights))
-    return value + influences - influences.mean()
-
-
-def intervals_by(estimates: Mapping[str, Estimate], confidence: float) -> dict[str, Ends]:
-    """Returns the interval of each metric that has one."""
-    found = {
-        name: interval(*estimate, confidence, math.inf if name.startswith(ERRORS) else 1.0)
-        for name, estimate in estimates.items()
-    }
-    return {name: ends for name, ends in found.items() if ends is not None}
-
-
-def fraction_interval(hits: int, examples: int, confidence: float) -> Ends:
-    """Return the exact interval of a fraction (Clopper and Pearson, Biometrika 26, 1934)."""
-    from scipy.stats import binomtest  # some tenths of a second
-
-    ends = binomtest(hits, examples).proportion_ci(confidence, "exact")
-    return float(ends.low), float(ends.high)
-
-
-def interval(value: float, influences: np.ndarray, confidence: float, highest: float = 1.0) -> Ends | None:
-    """Return an interval of `value`, symmetric in its logit, or in its logarithm where nothing bounds it.
-
-    The influences' mean square over the number of examples is the variance: the infinitesimal jackknife (Efron, The
-    Jackknife, the Bootstrap and Other Resampling Plans, 1982, chapter 6). Student's t has the degrees of freedom by
-    which that variance is known (Satterthwaite, Biometrics Bulletin 2, 1946): few, where few examples decide.
-
-    Args:
-        influences: of each example, float64 [n], up to a constant.
-        highest: the metric's largest value, 1 or inf; its least is 0.
-
-    Returns:
-        None where the examples do not differ, as those of a perfect ranking.
-    """
-    from scipy.special import stdtrit
-
-    count = len(influences)
-    squares = (influences - influences.mean()) ** 2
-    total = float(squares.sum())
-    if count < 2 or total < 1e-18 * count or not 0 < value < highest:
-        return None
-    error = math.sqrt(total / (count * (count - 1)))
-    kurtosis = count * float((squares**2).sum()) / total**2
-    degrees = min(count - 1, max(2 * count / (kurtosis - 1), 1.0)) if kurtosis > 1 else count - 1
-    half = float(stdtrit(degrees, (1 + confidence) / 2)) * error / value
-    if highest == math.inf:
-        return value * math.exp(-min(half, 700.0)), value * math.exp(min(half, 700.0))
-    odds, factor = value / (1 - value), math.exp(min(half / (1 - value), 700.0))
-    return odds / (odds + factor), odds * factor / (1 + odds * factor)
+    sample = Sample.of(columns)
+    value, influences = ESTIMATES[metric](columns, sample.parts)
+    if metric == "macro_f1" and rarest_label(columns["target"], sample.parts) < LEAST_OF_CLASS:
+        return np.array([value])
+    return value + sample.summed(influences - influences.mean())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stages.evaluation.estimates import ERRORS
+from stages.evaluation.intervals import difference_reach
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -63,10 +64,15 @@ class MetricDifference(Interval):
         return self.difference < 0 if self.metric in ERRORS else self.difference > 0
 
     @property
+    def reason(self) -> str:
+        """The reason why there is no interval, if there is none."""
+        return f"equal on all {self.examples:,} examples" if self.examples > 1 else "a label is too rare"
+
+    @property
     def change(self) -> str:
         """The difference, with its interval."""
         value, low, high = (changed(self.metric, part) for part in (self.difference, self.low, self.high))
-        ends = "no interval" if math.isnan(self.low) else f"{100 * self.level:g} %: {low} to {high}"
+        ends = f"no interval: {self.reason}" if math.isnan(self.low) else f"{100 * self.level:g} %: {low} to {high}"
         better = "; lower is better" if self.metric in ERRORS else ""
         return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
@@ -99,6 +105,9 @@ def metric_difference(
     seeds, beyond what differing on single examples gives it: the variance of a two-way layout of seeds and examples,
     both random (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
 
+    The part of the examples is not nearer than `difference_reach` of `stages.evaluation.intervals` has it: few of them
+    may decide, and models that agree on all have no variance.
+
     The interval of an accuracy includes 0 wherever the test of no difference does not reject: the examples that differ
     may be too few for a variance.
 
@@ -125,8 +134,12 @@ def metric_difference(
         parts += _scaled(pooled_between_seeds([layout]) or (), 1 / len(layout))
     parts += _scaled(pooled or (), singles)
     difference = float(by_example.mean())
-    is_told = is_counted or len(by_example) > 1
-    low, high = _ends(difference, parts, level) if is_told else (math.nan, math.nan)
+    low = high = math.nan
+    if is_counted or (len(by_example) > 1 and (by_example.any() or len(parts) > 1)):
+        seeds = min(len(first), len(second)) if by_example.any() else 1
+        down, up = difference_reach(by_example - difference, level, 1 / seeds if is_counted else None)
+        low, high = _ends(difference, parts, level)
+        low, high = min(low, difference - down), max(high, difference + up)
     p = mcnemar_p(first, second) if is_counted else None
     if p is not None and max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)

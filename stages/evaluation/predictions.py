@@ -64,8 +64,9 @@ def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.nda
     Args:
         values: what `Task.predict` returns for each example, float32 [n, width].
     """
-    weights = {} if split.weights is None else {"weight": split.weights}
-    return {**weights, task.target: np.asarray(split.targets), **task.columns(values)}
+    beside = {"weight": split.weights, "group": split.groups}
+    given = {name: column for name, column in beside.items() if column is not None}
+    return {**given, task.target: np.asarray(split.targets), **task.columns(values)}
 
 
 SINGULAR = {"classes": "class", "labels": "label", "targets": "target"}
@@ -90,51 +91,13 @@ def check_finite(values: np.ndarray, split: Split, task: Task, where: str, polic
     count = len(np.unique(wrong[:, 0]))
     others = f" (and {count - 1:,} more)" if count > 1 else ""
     what = f"{SINGULAR.get(task.named, 'answer')} {[*task.names, place][min(place, len(task.names))]}"
-    largest, size = _largest(split, row)
-    cause = f"; its largest number is {size:.4g}, in the column {largest}" if largest else ""
-    problem = f"{where}: {_name_of(split, row)}{others}: the network answers {values[row, place]} for {what}{cause}"
-    helps = policy in HALF and size < np.finfo(np.float32).max
-    raise UserError(problem, "finite answers", "precision=float32" if helps else "")
-
-
-def check_inputs(split: Split, where: str, policy: str) -> None:
-    """Refuse encoded numbers that the network's dtype cannot hold: it may answer them, as a ReLU makes 0 of a nan.
-
-    Args:
-        where: the data set, as the message begins. policy: the network's dtype policy.
-
-    Raises:
-        UserError: names the first such example, and its largest number.
-    """
-    limit = float(np.finfo(np.float16 if policy in HALF else np.float32).max)
-    for column in (split.encoded or {}).values():
-        for start in range(0, len(split) if np.dtype(column.dtype).kind == "f" else 0, BLOCK):
-            block = np.asarray(column[start : start + BLOCK])
-            wrong = ~(np.abs(block) <= limit).reshape(len(block), -1).all(axis=1)
-            if wrong.any():
-                row = start + int(wrong.argmax())
-                largest, size = _largest(split, row)
-                problem = (
-                    f"{where}: {_name_of(split, row)}: {size:.4g} in the column {largest} is too large for {policy}"
-                )
-                helps = policy in HALF and size < np.finfo(np.float32).max
-                expected = "numbers as large as those of the training split"
-                raise UserError(problem, expected, "precision=float32" if helps else "")
-
-
-HALF = ("float16", "mixed_float16")
-"""Policies that compute in float16, whose largest number is 65,504."""
-
-BLOCK = 2**16
-"""Rows that are looked at at once."""
-
-
-def _largest(split: Split, row: int) -> tuple[str, float]:
-    """Return the column of the number of an example that is largest in size, and that size; of none, no name and 0."""
     columns = {name: np.asarray(column[row : row + 1]) for name, column in split.features.items() if name != IMAGES}
-    sizes = {name: float(np.abs(part).max()) for name, part in columns.items() if part.dtype.kind in "iuf"}
+    sizes = {name: np.abs(part).max() for name, part in columns.items() if part.dtype.kind in "iuf"}
     largest = max((name for name in sizes if sizes[name] >= 0), key=sizes.__getitem__, default="")
-    return largest, sizes.get(largest, 0.0)
+    cause = f"; its largest number is {sizes[largest]:.4g}, in the column {largest}" if largest else ""
+    problem = f"{where}: {_name_of(split, row)}{others}: the network answers {values[row, place]} for {what}{cause}"
+    helps = policy in ("float16", "mixed_float16") and sizes.get(largest, 0.0) < np.finfo(np.float32).max
+    raise UserError(problem, "finite answers", "precision=float32" if helps else "")
 
 
 def _name_of(split: Split, row: int) -> str:
@@ -149,9 +112,10 @@ def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) 
     """Writes predictions of `split`, whole or not at all.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
-    the source has none); `file`, where the source has files; the target; `weight`, where examples have weights; and the
-    columns of the task, such as `predicted` (int32) and `probabilities`, float32 [classes]. The names of the task, its
-    first metric and the facts of `facts_of` are in the metadata of the file's schema.
+    the source has none); `file`, where the source has files; the target; `weight`, where examples have weights;
+    `group`, int64, where they belong to groups; and the columns of the task, such as `predicted` (int32) and
+    `probabilities`, float32 [classes]. The names of the task, its first metric and the facts of `facts_of` are in the
+    metadata of the file's schema.
 
     Args:
         values: see `columns_of`.
@@ -180,6 +144,8 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
     (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
     if of_other != metric:
         raise KeyError(f"{metric} of one, {of_other} of the other")
+    if len(ours) != len(theirs):
+        raise KeyError("groups of one alone")
     return metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence, metric=metric)
 
 

@@ -123,6 +123,7 @@ def dataset_of_rows(
         {**{column.feature: source.column(column.name) for column in source.used}, **beside},
         targets,
         weights=source.arrays[settings.weight] if settings.weight else None,
+        groups=np.unique(source.arrays[settings.group], return_inverse=True)[1] if settings.group else None,
         numbers=source.numbers,
         files=wide.files,
         cached=wide.described if IMAGES in beside else _described(source, beside),

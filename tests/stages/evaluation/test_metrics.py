@@ -60,7 +60,7 @@ def test_metrics_are_those_of_scikit_learn_on_the_file(
     confusion = sk.confusion_matrix(labels, predicted.predicted, sample_weight=weights)
     np.testing.assert_allclose(predicted.confusion, confusion)
     intervals = intervals_of(predicted, 0.95)
-    assert intervals.keys() == values.keys() - {"ece"}
+    assert intervals.keys() == values.keys() - {"ece", "log_loss"}  # of fewer than 500 examples
     for name, (low, high) in intervals.items():
         assert low < values[name] < high, name
 
@@ -76,7 +76,7 @@ def test_absent_classes_are_left_out(tmp_path: Path) -> None:
     assert values["roc_auc"] == np.nanmean(by_class["roc_auc"])
     assert whole.support.tolist() == [20, 0, 20, 0, 20]
     intervals = intervals_of(whole, 0.95)
-    assert {"roc_auc", "average_precision"} <= intervals.keys()
+    assert intervals.keys() == {"accuracy"}  # a mean over classes of which some are absent is one of something else
     assert all(np.isfinite(ends).all() for ends in intervals.values())
 
 
