@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pipeline.command_line.command import Command, run_command
+from pipeline.command_line.command import Command, print_error, run_command, say
 from pipeline.paths import LOCK, shorter
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.runs import has_finished
@@ -31,14 +31,14 @@ def _clean(options: argparse.Namespace) -> int:
     """Return 0 if all is removed, 1 if something could not be."""
     removable = list(_find(options))
     for kind, path, age, size in removable:
-        print(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
-    print(f"{_megabytes(sum(size for *_, size in removable))} to free in {shorter(options.outputs)}")
+        say(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
+    say(f"{_megabytes(sum(size for *_, size in removable))} to free in {shorter(options.outputs)}")
     if not removable or options.dry_run:
         return 0
     if not options.yes and not sys.stdin.isatty():
         raise UserError("standard input is no terminal: no one confirms", "", "python -m pipeline.clean --yes")
     if not options.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
-        print("nothing is removed")
+        say("nothing is removed")
         return 0
     return _remove(removable)
 
@@ -94,11 +94,11 @@ def _remove(removable: Sequence[Removable]) -> int:
                 raise OSError(f"{path} cannot be removed")
             freed += size
         except (BlockingIOError, LockedError):
-            print(f"stays: a process uses {shorter(path)}")
+            say(f"stays: a process uses {shorter(path)}")
         except OSError as error:
             failures += 1
-            print(f"error: {error}", file=sys.stderr)
-    print(f"{_megabytes(freed)} freed")
+            print_error(str(error))
+    say(f"{_megabytes(freed)} freed")
     return 1 if failures else 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console as RichConsole
 
-from pipeline.command_line.command import Command, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command, say
 from pipeline.comparison.report import show, write
 from pipeline.paths import shorter
 from pipeline.sweep.select import compared
@@ -34,7 +34,7 @@ def _compare(options: argparse.Namespace) -> int:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in write(comparison, folder):
-            print(shorter(path))
+            say(shorter(path))
     return 0
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pipeline.redaction import redact
-from stages.errors import printable
+from stages.errors import printable, printable_lines
 from stages.settings.places import appendable
 
 PLAIN_PROGRESS_SECONDS = 30
@@ -65,7 +65,7 @@ class Console:
                 log.close()
 
     def log(self, line: str = "", style: str | None = None) -> None:
-        text = "\n".join(map(printable, str(redact(line)).split("\n")))
+        text = printable_lines(str(redact(line)))
         (self._bar.console if self._bar else self._rich).print(text, style=style)
         self._write(text)
 
@@ -97,7 +97,7 @@ class Console:
 
     def working(self, what: str) -> AbstractContextManager[object]:
         """Shows on a terminal that something takes its time."""
-        return self._rich.status(what) if self._rich.is_terminal else nullcontext()
+        return self._rich.status(printable(what)) if self._rich.is_terminal else nullcontext()
 
     def log_only(self, text: str) -> None:
         self._write(str(redact(text)))
@@ -111,7 +111,7 @@ class Console:
 
     def progress(self, done: int, total: int | None, note: str) -> None:
         if self._rich.is_terminal:
-            self._show_bar(done, total, note)
+            self._show_bar(done, total, printable(note))
         elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_SECONDS:
             self._last_plain = time.monotonic()
             self.log(note if total is None else f"step {done}/{total}  {note}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.command_line.command import Command, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command, say
 from pipeline.config.names import flatten
 from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
@@ -85,12 +85,12 @@ def _compare(options: argparse.Namespace) -> int:
     """Print the differences; return 0 if there are none, 1 if there are any."""
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     sections = difference(first, second)
-    print(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
+    say(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
     for section, pairs in sections.items():
         rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
-        print(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"], sep="\n")
+        say(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"])
     if all(commits := sections.get("code", {}).get("commit", (None, None))):
-        print(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
+        say(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
     return 1 if any(sections.values()) else 0
 
 

@@ -3,14 +3,13 @@
 import argparse
 import glob
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipeline import serving
-from pipeline.command_line.command import Command, run_command
+from pipeline.command_line.command import Command, print_error, print_warning, run_command, say
 from pipeline.run_folder.lock import output_locked
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
@@ -58,7 +57,7 @@ def _answer(options: argparse.Namespace) -> int:
     else:
         code = _classify_images(loaded, files, options, drift)
     for line in drift.sentences("these rows" if serving.takes_columns(loaded) else "these images"):
-        print(f"warning: {line}", file=sys.stderr)
+        print_warning(line)
     return code
 
 
@@ -70,7 +69,7 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
         if isinstance(answer, str):
-            print(f"error: {file}: {answer}", file=sys.stderr)
+            print_error(f"{file}: {answer}")
             failed += 1
             continue
         key, numbers = answer.popitem()
@@ -86,14 +85,17 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
     """Writes, or prints a line a row of, what the model says of tables; returns 0."""
     if options.output is not None:
         count = serving.write_answers(loaded, settings, options.output, drift)
-        print(f"{count:,} rows in {options.output}")
+        say(f"{count:,} rows in {options.output}")
         return 0
     names = serving.class_names(loaded)
     for table in serving.answers(loaded, settings, drift):
         for row in table.to_pylist():
             lists = {key: value for key, value in row.items() if isinstance(value, list) and len(value) == len(names)}
             row |= {key: dict(zip(names, value, strict=True)) for key, value in lists.items()}
-            print(json.dumps(row) if options.json else "\t".join(map(str, row.values())), flush=True)
+            print(
+                json.dumps(row) if options.json else "\t".join(printable(str(value)) for value in row.values()),
+                flush=True,
+            )
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code
     return 0

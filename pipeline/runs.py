@@ -10,10 +10,11 @@ from contextlib import suppress
 from rich.console import Console as RichConsole
 from rich.table import Table
 
-from pipeline.command_line.command import Command, print_warning, run_command
+from pipeline.command_line.command import Command, print_warning, run_command, say
 from pipeline.paths import shorter
 from pipeline.run.facts import label
 from pipeline.sweep.select import Entry, read_entries, select
+from stages.errors import printable
 
 LONGEST_LINE = 10_000
 """Characters of a line where no terminal limits it: a run is one line, for programs to read."""
@@ -37,7 +38,7 @@ def _list(options: argparse.Namespace) -> int:
         console.print(_table(entries, console.width >= WIDE))
     else:
         rest = " match" if options.filter else ". Try: python -m pipeline"
-        print(f"no runs under {shorter(options.outputs)}{rest}")
+        say(f"no runs under {shorter(options.outputs)}{rest}")
     return 0
 
 
@@ -49,7 +50,7 @@ def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
     for name in ("id", "status", "run", "started"):
         table.add_column(name, no_wrap=True)
     for name in ("s", *(name.replace("best_", "").replace("/", " ") for name in names)):
-        table.add_column(name, justify="right")
+        table.add_column(printable(name), justify="right")
     if is_wide:
         table.add_column("folder", overflow="fold")
     for entry, result in zip(entries, results, strict=True):
@@ -58,13 +59,13 @@ def _table(entries: Sequence[Entry], is_wide: bool) -> Table:
             entry.kind, f"└ {label(run.overrides, run.choices)}"
         )
         table.add_row(
-            (run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8],
+            printable((run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8]),
             entry.status,
-            title.strip(),
+            printable(title.strip()),
             f"{entry.started:%Y-%m-%d %H:%M}" if is_wide else f"{entry.started:%m-%d %H:%M}",
             f"{run.seconds:.0f}" if run.seconds else "",
             *(f"{result[name]:.4g}" if name in result else "" for name in names),
-            *([shorter(entry.folder)] if is_wide else []),
+            *([printable(shorter(entry.folder))] if is_wide else []),
         )
     return table
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import serving
-from pipeline.command_line.command import Command, run_command
+from pipeline.command_line.command import Command, run_command, say
 from pipeline.run_folder.summary import one_line
 from pipeline.serving import BYTES
 from pipeline.system import environment
@@ -237,7 +237,7 @@ class Watch:
                 return
             self._next = 2 * self.drift.rows
             for line in self.drift.sentences(f"the {self.drift.rows:,} examples asked about"):
-                print(line, flush=True)
+                say(line)
 
 
 def _take_images(app: Any, classify: Any, watch: Watch) -> None:

@@ -7,7 +7,7 @@ again only where it is named, or all are (`--again`): so one that was deleted in
 import argparse
 from pathlib import Path
 
-from pipeline.command_line.command import Command, print_error, print_warning, run_command
+from pipeline.command_line.command import Command, print_error, print_warning, run_command, say
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.lock import LockedError, locked
@@ -31,7 +31,7 @@ def _send_all(options: argparse.Namespace) -> int:
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
     if not unsent:
-        print(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
+        say(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
     return 1 if unsent else 0
 
 
@@ -52,7 +52,7 @@ def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
                 Journal(folder).mark_sent(0)
             return _send(folder, outputs, options.uri, is_named=bool(options.folder))
     except LockedError:
-        print(f"{shorter(folder)}: a process works on it, and sends its records itself")
+        say(f"{shorter(folder)}: a process works on it, and sends its records itself")
         return 0
 
 
@@ -70,9 +70,9 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     tracker = send_pending(folder, store, print_warning, print, status=status)
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
-        print(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")
+        say(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")
     for line in tracker.notes:
-        print(f"{shorter(folder)}: {line}")
+        say(f"{shorter(folder)}: {line}")
     return tracker.unsent
 
 

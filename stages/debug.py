@@ -94,7 +94,7 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
             f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
             f"{min(losses):.4f}): the network does not memorize it",
             f"a loss below {settings.loss:g}",
-            "another optimizer.learning_rate, debug.steps=<more>",
+            "optimizer.learning_rate=<number> debug.steps=<more>",
         )
     (reporter or Reporter()).log(
         f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"

@@ -46,3 +46,8 @@ def _one_line(text: str) -> str:
 def printable(line: str) -> str:
     """Returns `line` with control characters as escapes: a terminal shows those of others' texts, and obeys none."""
     return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
+
+
+def printable_lines(text: str) -> str:
+    """Returns `text`, each of its lines `printable`."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -13,7 +13,7 @@ from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.evaluation.predictions import NAME, check_finite, columns_of, write_predictions
+from stages.evaluation.predictions import NAME, check_finite, check_inputs, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
@@ -57,6 +57,7 @@ def evaluate(
     scores = scorer.score(test, batch_size, predicts=True)
     assert scores.predictions is not None
     check_finite(scores.predictions, test, task, dataset.name, model.policy)  # in every worker, so that all end
+    check_inputs(test, dataset.name, model.policy)
     if not is_chief(strategy):  # has computed its part of them
         return Evaluation(scores.loss, scores.metrics)
     other = None if settings.against is None else check_comparable(settings.against, test, task)

@@ -199,8 +199,8 @@ def _build(
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"{name} cannot be built for {', '.join(shapes)} of shape {shape} with {dict(arguments)} ({reason})",
-            "layers that they are large enough for, and settings that it takes",
-            "model=auto, smaller or fewer layers, or data.size=<more pixels>",
+            "layers that these are large enough for, settings that it takes; fewer or smaller layers, or more pixels",
+            "model=auto",
         ) from error
     if not isinstance(network, keras.Model):
         raise UserError(f"{name} returns {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")

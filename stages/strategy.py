@@ -131,7 +131,7 @@ def _find(device: str) -> str:
     names = {one.name.lower().replace("device:", "").strip("/"): one.name for one in listed}
     short = device.lower().replace("device:", "").strip("/")
     if short not in names:
-        fix = "strategy=one_device, or the names of devices that exist"
+        fix = "strategy=one_device"
         raise UserError(f"device {device} does not exist", [f"/{name}" for name in names], fix)
     return str(names[short])
 

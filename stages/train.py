@@ -12,6 +12,7 @@ from stages.checkpoints.saved import restore_trained, save_trained
 from stages.collectives import is_chief
 from stages.data.batches import steps_per_epoch
 from stages.errors import UserError
+from stages.evaluation.predictions import check_inputs
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizing_by_batch
 from stages.reporter import Reporter
@@ -137,6 +138,7 @@ def _refuse_or_warn(
         problem = "strategy=parameter_server sends its workers the training examples, and they do not fit in memory"
         raise UserError(problem, "data.memory_gib=<more>, or strategy=multi_worker", "strategy=multi_worker")
     settings.check_share(replicas)
+    check_inputs(dataset.val, dataset.name, model.policy)
     if size > examples:
         reporter.warn(f"train.batch_size={size} is more than the {examples:,} training examples: an epoch is one step")
     normalizing = normalizing_by_batch(model.network)

@@ -13,7 +13,7 @@ from pipeline.paths import outputs_folder
 from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, streams
 from pipeline.system.streams import no_room
-from stages.errors import UserError
+from stages.errors import UserError, printable_lines
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell's."""
@@ -67,12 +67,17 @@ def exit_code(work: Callable[[], int]) -> int:
         return WRONG_CONFIGURATION if isinstance(error, UserError) else FAILED
 
 
+def say(*lines: str) -> None:
+    """Print lines, in which names of others' may be: control characters are escapes."""
+    print(*map(printable_lines, lines), sep="\n", flush=True)
+
+
 def print_error(line: str) -> None:
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {printable_lines(line)}", file=sys.stderr)
 
 
 def print_warning(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)
+    print(f"warning: {printable_lines(line)}", file=sys.stderr)
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.comparison.comparison import Comparison, are_validated_alike, seeds_to_tell
+from pipeline.comparison.comparison import Comparison, are_validated_alike
 from pipeline.comparison.frame import metric_column
 from pipeline.comparison.rows import ComparedRun, Row
+from pipeline.comparison.seeds import seeds_to_tell
 from pipeline.config.names import split_override
 from pipeline.provenance.identity import OF_A_COMMAND
 from stages.evaluation.paired_tests import MetricDifference, changed, unit_of

@@ -10,12 +10,11 @@ from itertools import combinations
 
 import numpy as np
 
-from pipeline.comparison.rows import ComparedRun, Paired, Row, canonical, pair, rows_of
+from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
 from pipeline.run_folder.summary import Summary, is_lower_better
 from stages.errors import UserError
 from stages.evaluation.estimates import ERRORS
 from stages.evaluation.paired_tests import (
-    LEVEL,
     MetricDifference,
     mean_difference,
     metric_difference,
@@ -53,9 +52,6 @@ MOST_TIMES = 10.0
 
 MOST_WIDTH = 0.5
 """The same of a difference in a score between 0 and 1: the width of its interval."""
-
-MOST_SEEDS = 100
-"""Seeds of each setting that are recommended, at most."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +173,10 @@ def compare_runs(
         metric = choice.metric
         if metric is not None and (unfit := [row for row in rows if not math.isfinite(_mean(row, metric))]):
             warnings.append(f"left out of the choice, as {metric} is not a finite number: {_unfit(unfit, metric)}")
+    for row in choice.rows if search is None else ():
+        if lost := [run for run in runs if run.status == "FAILED" and _is_of(run, row, names)]:
+            seeds = ", ".join(run.seed or run.folder.name for run in lost)
+            warnings.append(f"{row.label} has failed with seed {seeds}: its figures are of the other seeds")
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
@@ -231,6 +231,12 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     return differences, warnings
 
 
+def _is_of(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
+    """Return whether a run has the settings of a row, and a seed that the row lacks."""
+    seeds = {other.seed for other in row.runs}
+    return run.seed not in seeds and all(run.setting(name) == row.runs[0].setting(name) for name in names)
+
+
 def _unfit(rows: Sequence[Row], metric: str) -> str:
     """Return the rows of which a run has a metric that is not finite, and the seeds of these runs."""
     texts = []
@@ -268,40 +274,6 @@ def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
             ends = (ratio * math.exp(interval.low), ratio * math.exp(interval.high)) if interval else (None, None)
             found[row] = SpeedUp(ratio, *ends)
     return found
-
-
-def seeds_to_tell(comparison: Comparison, row: Row, metric: str, is_ratio: bool = False) -> str:
-    """Return what would tell a row from the baseline, in words: how many seeds of each, or more test examples.
-
-    The interval of as many runs would exclude no difference if they differed and varied as those so far do.
-
-    Args:
-        is_ratio: whether the metric is compared by its logarithm, and unpaired, as speeds are.
-    """
-    from scipy import special
-
-    def value(run: ComparedRun) -> float | None:
-        found = run.metrics.get(metric, 0.0)
-        found = math.log(found) if is_ratio and found > 0 else found
-        return found if math.isfinite(found) else None
-
-    assert comparison.baseline is not None
-    both = pair(comparison.baseline, row, value)
-    if is_ratio:
-        both = Paired([*comparison.baseline.by_seed(value).values()], [*row.by_seed(value).values()], False)
-    pooled = pooled_variance([[*one.by_seed(value).values()] for one in comparison.rows])
-    if pooled is None or not both.first or not both.second:
-        return "more seeds"
-    change = abs(float(np.mean(both.second) - np.mean(both.first)))
-    has_pairs = both.is_paired and len(both.first) > 1
-    samples = [np.subtract(both.second, both.first)] if has_pairs else [both.first, both.second]
-    variance = sum(float(np.var(one, ddof=1)) if len(one) > 1 else pooled.variance for one in samples)
-    least = max(len(both.first), len(both.second), 2)
-    for seeds in range(least, MOST_SEEDS + 1):
-        critical = float(special.stdtrit((seeds - 1) * len(samples), (1 + LEVEL) / 2))
-        if critical * math.sqrt(variance / seeds) < change:
-            return f"about {seeds} seeds each" if seeds > least or is_ratio else "more test examples"
-    return f"more than {MOST_SEEDS} seeds each"
 
 
 def _proportions(row: Row, rate: str) -> list[float]:

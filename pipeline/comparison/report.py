@@ -17,6 +17,7 @@ from pipeline.comparison.frame import Column, columns_of, shown_columns
 from pipeline.comparison.rows import Row
 from pipeline.run_folder.runs import epoch_metrics
 from stages import tables
+from stages.errors import printable, printable_lines
 from stages.storage.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ MOST_COLUMNS = 4
 
 def terminal_table(comparison: Comparison) -> Table:
     """Return the rows with the most important columns; a terminal folds long settings."""
-    table = Table(title=comparison.title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=printable(comparison.title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     header, *lines = _cells(comparison, shown_columns(comparison)[:MOST_COLUMNS], interval=False)
     for place, name in enumerate(header):
         is_setting = place <= len(comparison.names)
-        table.add_column(name, overflow="fold", no_wrap=not is_setting, justify="left" if is_setting else "right")
+        table.add_column(
+            printable(name), overflow="fold", no_wrap=not is_setting, justify="left" if is_setting else "right"
+        )
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(printable, line))
     return table
 
 
@@ -45,7 +50,7 @@ def show(comparison: Comparison, console: Console) -> None:
     if comparison.rows:
         console.print(terminal_table(comparison))
     for line in notes(comparison):
-        console.print(line)
+        console.print(printable(line))
 
 
 def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = True) -> list[list[str]]:
@@ -84,20 +89,19 @@ def _cut(lines: Sequence[str], most: int) -> list[str]:
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown: the answer, the table with every column, what has not finished."""
-    said = answer(comparison)
+    said, plain = answer(comparison), tables.plain_markdown
     columns = shown_columns(comparison)
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in _cells(comparison, columns)]
     baseline = ", `=` baseline" if comparison.baseline else ""
     marks = f"`*` {best_mark(comparison)}{baseline}; mean ± standard deviation over seeds."
     parts = [
-        [f"# Comparison of {comparison.title}"],
-        [f"**{said.choice}**"],
-        [f"    {command}" for command in said.commands],
-        [f"- {line}" for line in said.sentences],
-        [tables.markdown(lines).rstrip()] if comparison.rows else [],
+        [f"# Comparison of {plain(comparison.title)}"],
+        [f"**{plain(said.choice)}**"],
+        [f"    {printable(command)}" for command in said.commands],
+        [f"- {plain(line)}" for line in said.sentences],
+        [tables.markdown(_cells(comparison, columns)).rstrip()] if comparison.rows else [],
         [marks] if comparison.rows else [],
-        [f"- {column.heading}: {column.key}" for column in columns],
-        [f"- {line}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.unfinished)],
+        [f"- {plain(column.heading)}: {plain(column.key)}" for column in columns],
+        [f"- {plain(line)}" for line in (*(f"warning: {line}" for line in comparison.warnings), *said.unfinished)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -159,7 +163,7 @@ def page(comparison: Comparison) -> str:
     with matplotlib.rc_context(STYLE):
         curves = draw_curves(comparison)
     template = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_shown
     )
     return template.from_string(TEMPLATE.read_text("utf-8")).render(
         comparison=comparison,
@@ -168,6 +172,11 @@ def page(comparison: Comparison) -> str:
         columns=shown_columns(comparison),
         curves=_image(curves) if curves is not None else None,
     )
+
+
+def _shown(value: Any) -> Any:
+    """Return what stands for a value on the page: of a text with its control characters as escapes."""
+    return printable_lines(value) if type(value) is str else value
 
 
 def _image(figure: "Figure") -> str:

@@ -16,6 +16,7 @@ from pipeline.provenance.code_state import CodeState, command, resuming_command,
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import UNITS, Summary, scored
+from stages.errors import printable
 from stages.settings.data import DataSettings
 from stages.settings.train import TrainSettings
 
@@ -152,14 +153,14 @@ def data_sizes(summary: Summary) -> str | None:
 
 def code(text: str) -> str:
     """Return `text` as code in Markdown, whatever backticks it has."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     fence = "`" * (1 + line.count("`"))
     return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
 
 
 def escaped(text: str) -> str:
     """Return `text` as Markdown shows it unchanged."""
-    return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", printable(" ".join(text.split())))
 
 
 def _scores(summary: Summary, prefix: str) -> str:

@@ -217,8 +217,8 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     if of_task and of_loss:
         raise UserError(
             f"{of_task} is searched by {of_loss}, and different losses are not on one scale",
-            "a metric that does not depend on the loss",
-            f"sweep.metric={BEST}accuracy, or of numbers {BEST}rmse",
+            f"a metric that does not depend on the loss, such as {BEST}accuracy, or {BEST}rmse for numbers",
+            f"sweep.metric={BEST}<metric>",
         )
     countless = [axis.key for axis in axes if axis.grid is None]
     if settings.sampler == "grid" and countless:

@@ -102,8 +102,8 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
         if now.get(name) != before:
             raise UserError(
                 f"{dataset.name} has {name} {now.get(name)}, and the model was trained on {before}",
-                "data of the same classes or targets, and images of the same shape and range",
-                "data=<another option>, or data.size=<pixels> for images of another size",
+                "data of the same classes or targets, and images of the same shape (data.size) and range",
+                "data=<option>",
             )
 
 

@@ -38,8 +38,9 @@ def cut_all(
             raise UserError(
                 f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
                 f"classes; class {names[rarest] if names else f'number {rarest}'} has {counts.min()}",
-                f"an example of each class in each of {len(fractions) + 1} splits",
-                "more examples, other data.val_fraction and data.test_fraction, or for numbers task=regression",
+                f"an example of each class in each of {len(fractions) + 1} splits: more examples, or other fractions; "
+                "for numbers task=regression",
+                "data.val_fraction=<fraction> data.test_fraction=<fraction>",
             )
         rows |= {name: train[is_part], "train": train[~is_part]}
     return rows

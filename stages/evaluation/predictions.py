@@ -91,13 +91,51 @@ def check_finite(values: np.ndarray, split: Split, task: Task, where: str, polic
     count = len(np.unique(wrong[:, 0]))
     others = f" (and {count - 1:,} more)" if count > 1 else ""
     what = f"{SINGULAR.get(task.named, 'answer')} {[*task.names, place][min(place, len(task.names))]}"
-    columns = {name: np.asarray(column[row : row + 1]) for name, column in split.features.items() if name != IMAGES}
-    sizes = {name: np.abs(part).max() for name, part in columns.items() if part.dtype.kind in "iuf"}
-    largest = max((name for name in sizes if sizes[name] >= 0), key=sizes.__getitem__, default="")
-    cause = f"; its largest number is {sizes[largest]:.4g}, in the column {largest}" if largest else ""
+    largest, size = _largest(split, row)
+    cause = f"; its largest number is {size:.4g}, in the column {largest}" if largest else ""
     problem = f"{where}: {_name_of(split, row)}{others}: the network answers {values[row, place]} for {what}{cause}"
-    helps = policy in ("float16", "mixed_float16") and sizes.get(largest, 0.0) < np.finfo(np.float32).max
+    helps = policy in HALF and size < np.finfo(np.float32).max
     raise UserError(problem, "finite answers", "precision=float32" if helps else "")
+
+
+def check_inputs(split: Split, where: str, policy: str) -> None:
+    """Refuse encoded numbers that the network's dtype cannot hold: it may answer them, as a ReLU makes 0 of a nan.
+
+    Args:
+        where: the data set, as the message begins. policy: the network's dtype policy.
+
+    Raises:
+        UserError: names the first such example, and its largest number.
+    """
+    limit = float(np.finfo(np.float16 if policy in HALF else np.float32).max)
+    for column in (split.encoded or {}).values():
+        for start in range(0, len(split) if np.dtype(column.dtype).kind == "f" else 0, BLOCK):
+            block = np.asarray(column[start : start + BLOCK])
+            wrong = ~(np.abs(block) <= limit).reshape(len(block), -1).all(axis=1)
+            if wrong.any():
+                row = start + int(wrong.argmax())
+                largest, size = _largest(split, row)
+                problem = (
+                    f"{where}: {_name_of(split, row)}: {size:.4g} in the column {largest} is too large for {policy}"
+                )
+                helps = policy in HALF and size < np.finfo(np.float32).max
+                expected = "numbers as large as those of the training split"
+                raise UserError(problem, expected, "precision=float32" if helps else "")
+
+
+HALF = ("float16", "mixed_float16")
+"""Policies that compute in float16, whose largest number is 65,504."""
+
+BLOCK = 2**16
+"""Rows that are looked at at once."""
+
+
+def _largest(split: Split, row: int) -> tuple[str, float]:
+    """Return the column of the number of an example that is largest in size, and that size; of none, no name and 0."""
+    columns = {name: np.asarray(column[row : row + 1]) for name, column in split.features.items() if name != IMAGES}
+    sizes = {name: float(np.abs(part).max()) for name, part in columns.items() if part.dtype.kind in "iuf"}
+    largest = max((name for name in sizes if sizes[name] >= 0), key=sizes.__getitem__, default="")
+    return largest, sizes.get(largest, 0.0)
 
 
 def _name_of(split: Split, row: int) -> str:

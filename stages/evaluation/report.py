@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.storage.atomic import atomic_write, write_csv
-from stages.tables import markdown
+from stages.tables import markdown, plain_markdown
 
 METRICS = "test_metrics.md"
 METRICS_TABLE = "test_metrics.csv"
@@ -53,8 +53,11 @@ class Measured:
         write_csv(folder / METRICS_TABLE, [("metric", "value", "low", "high"), *rows])
         cells = [(name, *(part if isinstance(part, str) else f"{part:.6g}" for part in parts)) for name, *parts in rows]
         text = f"# Test metrics\n\n{markdown([('metric', 'value', 'low', 'high'), *cells])}\n"
-        text += "".join(f"- {note}\n" for note in self.notes)
-        text += "".join(f"\n## {part.title}\n\n{markdown(part.shown)}\n- {part.note}\n" for part in self.sections)
+        text += "".join(f"- {plain_markdown(note)}\n" for note in self.notes)
+        text += "".join(
+            f"\n## {plain_markdown(part.title)}\n\n{markdown(part.shown)}\n- {plain_markdown(part.note)}\n"
+            for part in self.sections
+        )
         atomic_write(folder / METRICS, text)
         tables = {folder / f"test_{name}.csv": rows for name, rows in self.tables.items()}
         tables |= {folder / f"test_{part.name}.csv": part.rows for part in self.sections}

@@ -50,18 +50,18 @@ class Compared:
         limit = exporter.limit(policy)
         setting = f"export.formats.{self.name}"
         if not self.max_abs_diff <= limit:  # nan is no number below it
-            allowed = f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}, if that is good enough"
+            allowed = f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}"
             raise UserError(
                 f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} "
                 "(of a probability, or of a number in stds of the target)",
-                f"at most {limit:g}",
+                f"at most {limit:g}, or a limit that is good enough for you",
                 allowed if self.max_abs_diff <= 1 else "export=saved_model",
             )
         if self.agreement < exporter.least_agreement:
             raise UserError(
                 f"{self.path.name}, reloaded, gives {self.agreement:.2%} of the examples the model's class",
-                f"at least {exporter.least_agreement:.2%}",
-                f"{setting}.least_agreement=<less>, if that is good enough; else export=saved_model",
+                f"at least {exporter.least_agreement:.2%}, a share that is good enough for you, or export=saved_model",
+                f"{setting}.least_agreement=<less>",
             )
 
 

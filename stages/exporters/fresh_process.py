@@ -80,8 +80,8 @@ def reload_files(orders: Sequence[Mapping[str, Any]], seconds: float) -> None:
         raise UserError(
             f"export: {_unanswered(orders)} cannot be reloaded without this project: the process ended with exit code "
             f"{process.returncode} ({last[0][:300]})",
-            "a format that can hold this network, and memory for a second process",
-            "export=saved_model, or export.reload=here",
+            "a format that can hold this network, such as export=saved_model, and memory for a second process",
+            "export.reload=here",
         )
 
 

@@ -103,7 +103,7 @@ class Records:
             done += next(iter(values.values())).shape[0]
         if done != self.count:
             problem = f"{self.builder.data_dir} has {done:,} examples in place of {self.count:,}"
-            raise UserError(problem, "a set that TFDS has prepared whole", "prepare it again")
+            raise UserError(problem, "a set that TFDS has prepared whole: prepare it again")
 
     def _parsed(self, size: int) -> Iterator[Mapping[str, tf.Tensor]]:
         specs = {name: _spec(feature) for name, feature in self.features.items()}

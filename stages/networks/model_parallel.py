@@ -42,7 +42,7 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
         raise UserError(
             f"strategy=model_parallel cannot take {type(network).__name__} apart",
             "a keras.Sequential or a functional keras.Model",
-            "strategy=mirrored, or a model that is made of layers",
+            "strategy=mirrored",
         )
     assigned = assign(network, devices, layers)
 
@@ -64,7 +64,8 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
     for pattern in layers:
         if not any(fnmatchcase(layer.name, pattern) for layer in candidates):
             names = [layer.name for layer in candidates]
-            raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, "a pattern such as 'conv2d*'")
+            fix = f"'strategy.layers={{{names[0]}: {next(iter(devices), '<device>')}}}'"
+            raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, fix)
     total = max(sum(map(_bytes, candidates)), 1)
     before = 0
     assigned = {}

@@ -176,8 +176,8 @@ def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMet
         raise UserError(
             f"{where} is no function of sums: its states of two halves do not add up to that of the whole, so that its "
             "value would depend on batches and replicas",
-            "a metric whose update_state adds to variables that are 0 at first",
-            "task.metrics=[], and compute it of predictions.parquet",
+            "a metric whose update_state adds to variables that are 0 at first, or your own from predictions.parquet",
+            "task.metrics=[]",
         )
     return own
 

@@ -76,9 +76,8 @@ def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError
     """Return the error for losses or weights that are not finite."""
     return UserError(
         f"training diverged by step {progress.step} (epoch {progress.epoch + 1}): {why}",
-        "finite losses and weights",
-        f"optimizer.learning_rate={settings.optimizer.learning_rate / 10:g}, or schedule.warmup_epochs=1, "
-        "or precision=float32",
+        "finite losses and weights: a lower learning rate, schedule.warmup_epochs=1, or precision=float32",
+        f"optimizer.learning_rate={settings.optimizer.learning_rate / 10:g}",
     )
 
 

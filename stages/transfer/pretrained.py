@@ -145,8 +145,8 @@ def _assigned(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[list[
 def _refused(source: str, why: str) -> UserError:
     return UserError(
         f"model.weights: the weights of {source} {why}",
-        "weights of this network, or of its backbone",
-        "model.weights=none, or a network that they are of",
+        "weights of this network, or of its backbone; or the network that they are of",
+        "model.weights=none",
     )
 
 

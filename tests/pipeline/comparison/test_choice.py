@@ -141,6 +141,20 @@ def test_a_row_with_a_seed_that_is_not_finite_is_shown_and_left_out(tmp_path: Pa
     assert "nan" in next(line for line in as_csv(comparison).splitlines() if "mixed" in line)
 
 
+def test_that_a_seed_of_the_chosen_row_has_failed_is_said(tmp_path: Path) -> None:
+    """Such as one that diverged, or whose answers are not finite: the row leads by the seeds that went well."""
+    base = runs("float32", dict.fromkeys("123", 0.5), (1000, 1010, 990))
+    better = runs("mixed", {"1": 0.1, "2": 0.11, "3": 0.1}, (1000, 1010, 990))
+    better[1] = replace(better[1], status="FAILED", error="training diverged by step 5")
+    told = "precision=mixed has failed with seed 2: its figures are of the other seeds"
+    found = compared(tmp_path / "a", base, better)
+    assert found.best is found.rows[1]
+    assert told in found.warnings
+    again = replace(runs("mixed", {"2": 0.1})[0], settings={**better[1].settings})
+    assert told not in compared(tmp_path / "b", base, better, [again]).warnings
+    assert not compared(tmp_path / "c", better, runs("float32", dict.fromkeys("123", 0.01))).warnings
+
+
 def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: Path) -> None:
     base = runs("float32", dict.fromkeys("12", 0.5))
     broken = runs("mixed", {"1": 0.1, "2": 0.1})

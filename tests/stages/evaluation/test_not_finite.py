@@ -16,13 +16,23 @@ from stages.evaluate import evaluate
 from stages.evaluation.against import compare_with
 from stages.evaluation.by_column import importance_of
 from stages.evaluation.estimates import ESTIMATES, by_example
-from stages.evaluation.predictions import NAME, check_finite, check_other, read_by_example, read_columns
+from stages.evaluation.eval_step import Scorer
+from stages.evaluation.predictions import (
+    HALF,
+    NAME,
+    check_finite,
+    check_inputs,
+    check_other,
+    read_by_example,
+    read_columns,
+)
 from stages.inspect import statistics
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings
+from stages.settings.train import SgdSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -37,10 +47,12 @@ HUGE = 290
 """The row of the test split with a number that float32 cannot hold."""
 
 
-def with_huge_number(folder: Path, row: int, value: float = 1e300) -> Dataset:
+def with_huge_number(folder: Path, row: int, value: float = 1e300, of_classes: bool = False) -> Dataset:
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"size": random.normal(size=ROWS), "age": random.normal(size=ROWS)})
     frame["price"] = frame["size"] + random.normal(size=ROWS)
+    if of_classes:
+        frame["price"] = np.where(frame.price > 0, "dear", "cheap")
     frame["split"] = ["train"] * 200 + ["val"] * 40 + ["test"] * 60
     frame.loc[row, "size"] = value
     return normalize(table_of(folder, frame, target="price", split_column="split"), NormalizeSettings())
@@ -64,16 +76,44 @@ def test_a_number_that_no_network_holds_is_named_in_validation_and_in_training(t
     validated = with_huge_number(tmp_path, 210)
     model = built_of(MlpSettings(hidden=[4]), validated, where)
     with pytest.raises(
-        UserError, match=r"validation loss is nan \(\S+ row 211: the network answers nan for target price"
+        UserError, match=r"row 211: 1e\+300 in the column size is too large for float32. Expected numbers as"
     ):
         train(model, validated, where, settings(epochs=1))
+    held = with_huge_number(tmp_path, 210, 3e38)  # float32 holds it, and not ten times as much
+    model = built_of(MlpSettings(hidden=[4]), held, where)
+    model.network.set_weights([10 * np.abs(weight) for weight in model.network.get_weights()])
+    told = r"validation loss is (nan|inf) \(\S+ row 211: the network answers (nan|-?inf) for target price; its largest"
+    with pytest.raises(UserError, match=told):
+        train(model, held, where, settings(epochs=1, optimizer=SgdSettings(learning_rate=1e-6)))
     with pytest.raises(UserError, match=r"the column size has numbers whose squares overflow.*size: leave_out"):
         with_huge_number(tmp_path, 10)
     assert statistics(with_huge_number(tmp_path, 10, 1e100)).giving_away == {}  # more than a tree of scikit-learn takes
 
 
-def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(data: Dataset) -> None:
+def test_a_number_that_a_network_swallows_ends_the_evaluation_too(data: Dataset, tmp_path: Path) -> None:
+    """A ReLU makes 0 of a nan, so that the answer is finite, whatever the number is."""
+    where = one_device()
+    model = built_of(MlpSettings(hidden=[4]), data, where)
+    kernel = next(one for one in model.network.core.trainable_weights if "kernel" in one.path)
+    kernel.assign(-np.abs(kernel.numpy()))
+    scores = Scorer(where, model).score(data.test, 64, predicts=True)
+    assert np.isfinite(np.asarray(scores.predictions)).all()
+    told = rf"row {HUGE + 1}: 1e\+300 in the column size is too large for float32\. Expected numbers as large as"
+    with pytest.raises(UserError, match=told):
+        evaluate(Trained(model, (), 1, 0), data, where, EvaluateSettings(), tmp_path)
+    check_inputs(data.train, "t.csv", "float32")
+    for policy in HALF:
+        with pytest.raises(
+            UserError, match=r"row 201: 1e\+06 in the column size is too large.* Try: precision=float32"
+        ):
+            check_inputs(with_huge_number(tmp_path, 200, 1e6).val, "t.csv", policy)
+    check_inputs(with_huge_number(tmp_path, 200, 1e6).val, "t.csv", "mixed_bfloat16")
+
+
+@pytest.mark.parametrize("of_classes", [False, True])
+def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(tmp_path: Path, of_classes: bool) -> None:
     """As `importance_of` sees the whole test split, the answers are not finite without a permutation, either."""
+    data = with_huge_number(tmp_path, HUGE, of_classes=of_classes)
     model = built_of(MlpSettings(hidden=[4]), data, one_device())
     found = importance_of(model, data, 0.95)
     assert [row[1:] for row in found.rows[1:]] == [("", "", "")] * 2

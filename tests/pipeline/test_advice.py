@@ -1,0 +1,154 @@
+"""Whatever an error says after `Try:` can be typed: settings and flags that exist, or a whole command; no prose.
+
+What an error advises is read from the source, so that a new one is checked without being listed.
+"""
+
+import ast
+import dataclasses
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.command_line.arguments import FLAGS
+from pipeline.config.errors import dotted
+from pipeline.config.names import read_options
+from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
+from pipeline.paths import CONF
+from tests.pipeline.experiments import compose
+
+ROOT = CONF.parent
+PART = "…"
+"""Stands for what only the running program knows."""
+
+CODE = (
+    "multiprocessing.get_context(", "its .toarray()", "keras.Input(", "return ", "importlib.reload(", "a last layer ",
+    "name=own_", "name: mine", "from_logits: false", "keras.ops.mean(", "….update_state(", "trainable layers",
+    "def ", "class ", "the function ", "import ",
+)  # fmt: skip
+"""Beginnings of advice for the reader's own code."""
+
+AGAIN = ("the same command again", "the command again in a new process")
+"""Beginnings of advice to repeat what was typed."""
+
+
+COMMANDS = ("mv", "srun", "pip", "unset", "eval", "TF_CONFIG")
+"""First words of commands other than the project's, and of variables."""
+
+
+def _fields(schema: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(schema)]
+
+
+def _names() -> set[str]:
+    """Return the names of all settings of all options, and of the groups."""
+    names = {top_level_key(name) for name in _fields(TopSettings)} | {*read_options((CONF,)).groups}
+    names |= {*dotted(compose().document)}
+    for group, schemas in SCHEMAS.items():
+        prefix = "model.network" if group == "network" else group
+        names |= {f"{prefix}.{name}" for schema in schemas.values() for name in _fields(schema)}
+    return names | {"status", *(f"cluster.{name}" for name in ("index", "wait", "gpus", "cpus"))}
+
+
+def is_typable(text: str, names: set[str]) -> bool:
+    """Return whether advice is a command, or settings and flags that a command takes."""
+    if text.startswith((*CODE, *AGAIN)):
+        return True
+    try:
+        words = shlex.split(re.sub(r"(--[\w-]+) (?=[^-=\s]+$)", r"\1=", re.sub(r"<[^<>=]+>", PART, text)))
+    except ValueError:  # a quote that is not closed
+        return False
+    if words[:2] == ["python", "-m"] or words[0].partition("=")[0] in COMMANDS:
+        return True
+    return all(_is_word(word, names) for word in words)
+
+
+def _is_word(word: str, names: set[str]) -> bool:
+    if word.lstrip("+").startswith(PART):
+        return True
+    if word.startswith("-"):
+        return word.partition("=")[0] in OPTIONS
+    if not (match := re.fullmatch(r"([+~]*)([^=<>]+)([<>]?=.*)?", word, re.DOTALL)):
+        return False
+    sign, name, value = match.groups()
+    if value is None and sign != "~":
+        return False
+    return PART in name or name in names or name.rpartition(".")[0] in NAMED_BY_USERS
+
+
+OPTIONS = (*FLAGS, "--outputs", "--output", "--tracking-uri", "--json", "--uri", "--port", "--yes")
+
+NAMED_BY_USERS = (
+    "pipeline",
+    "task.loss",
+    "tracking.options",
+    "optimizer.arguments",
+    "schedule.arguments",
+    "train.arguments",
+)
+
+
+def templates(node: ast.expr | None, local: dict[str, list[ast.expr]]) -> Iterator[str]:
+    """Yield the texts that an expression can be, with PART for what is not constant; nothing where it is unknown."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            parts: list[list[str]] = []
+            for part in values:
+                is_known = isinstance(part, ast.Constant)
+                parts.append([str(part.value)] if is_known else [*templates(part.value, local)] or [PART])  # type: ignore[attr-defined]
+            yield from map("".join, itertools.islice(itertools.product(*parts), 30))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from templates(body, local)
+            yield from templates(orelse, local)
+        case ast.BoolOp(values=values):
+            for value in values:
+                yield from templates(value, local)
+        case ast.Name(id=name):
+            for value in local.get(name, ()):
+                yield from templates(value, {**local, name: []})
+
+
+def advised() -> Iterator[tuple[str, str]]:
+    """Yield the place, `file:function`, and the text, of all advice in the source."""
+    for path in sorted([*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "stages").rglob("*.py")]):
+        module = ast.parse(path.read_text())
+        shared = _assigned(ast.Module([one for one in module.body if isinstance(one, ast.Assign)], []))
+        for function in ast.walk(module):
+            if isinstance(function, ast.FunctionDef):
+                local = shared | _assigned(function)
+                for call in ast.walk(function):
+                    if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "UserError":
+                        named = [word.value for word in call.keywords if word.arg == "fix"]
+                        for fix in (*call.args[2:3], *named):
+                            place = f"{path.relative_to(ROOT)}:{function.name}"
+                            yield from ((place, text) for text in templates(fix, local))
+
+
+def _assigned(node: ast.AST) -> dict[str, list[ast.expr]]:
+    values: dict[str, list[ast.expr]] = {}
+    for one in ast.walk(node):
+        if isinstance(one, ast.Assign) and len(one.targets) == 1:
+            target, value = one.targets[0], one.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = [*zip(target.elts, value.elts, strict=True)]
+            for name, part in pairs:
+                if isinstance(name, ast.Name):
+                    values.setdefault(name.id, []).append(part)
+    return values
+
+
+def test_all_advice_can_be_typed() -> None:
+    names = _names()
+    found = [*dict.fromkeys((place, text) for place, text in advised() if text)]
+    assert len(found) > 200
+    assert [f"{place}: {text}" for place, text in found if not is_typable(text, names)] == []
+
+
+@pytest.mark.parametrize("text", ["another data.delimiter", "model=auto, or fewer layers", "data.nope=1", "--x or y=1"])
+def test_prose_and_names_that_do_not_exist_are_no_advice(text: str) -> None:
+    assert not is_typable(text, _names())
