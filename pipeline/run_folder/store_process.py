@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import closing, suppress
@@ -83,8 +84,12 @@ class StoreClient(StoredRun):
                         return self._connection.recv()
                     beat()  # the sweep that serves it may be suspended
             except (EOFError, OSError) as error:
-                raise ConnectionError("the process that talks to it has ended") from error
+                raise ConnectionError(f"the process that talks to it has ended{self._last_words()}") from error
             raise ConnectionError(f"no answer after {seconds:g} s")
+
+    def _last_words(self) -> str:
+        """Return how the process at the other end has ended, after a colon, if that is known."""
+        return ""
 
 
 class StoreProcess(StoreClient):
@@ -94,11 +99,12 @@ class StoreProcess(StoreClient):
         """Start it. `lock`: of `folder`, which this process holds."""
         connection, other = Pipe()
         super().__init__(connection)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process; a pipe would fill up
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(lock.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             pass_fds=(other.fileno(), lock.fileno()),
             start_new_session=True,  # no signal of the terminal reaches it
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -110,7 +116,17 @@ class StoreProcess(StoreClient):
         """End the process, whatever it does."""
         self._process.kill()
         self._process.wait()
+        self._errors.close()
         super().close()
+
+    def _last_words(self) -> str:
+        with suppress(subprocess.TimeoutExpired, OSError, ValueError):
+            code = self._process.wait(timeout=5)
+            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4096))
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+            ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+            return f": {redaction.redact(lines[-1])}" if lines and code > 0 else f" {ended}"
+        return ""
 
 
 def start(store: Store, folder: Path, lock: IO[str]) -> StoreProcess | None:
@@ -138,10 +154,11 @@ def _is_served(store: Store) -> bool:
 def _answer(connection: Connection) -> None:
     """Open the run that the `StoreClient` at the other end names, and send its entries, until that end is closed."""
     with connection, suppress(EOFError, OSError):
+        spec, run_id = connection.recv()
         try:
-            run = open_run(*connection.recv())
-        except UserError as error:
-            connection.send(error)
+            run = open_run(spec, run_id)
+        except Exception as error:  # importing or opening a store can fail in any way, and the user is to see how
+            connection.send(error if isinstance(error, UserError) else unusable(spec.settings, reason(error)))
             connection.recv()  # nothing comes before it is closed
             return
         with closing(run):

@@ -39,10 +39,14 @@ def thread_variables(count: int, deterministic: bool) -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Sets defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
+    """Set defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    try:
+        Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the list of users: MLflow could not be imported
+        os.environ["HOME"] = "/"  # as Docker has it for a user that it does not know
 
 
 _KERAS_FILE: Mapping[str, tuple[Callable[[object], bool], str]] = {

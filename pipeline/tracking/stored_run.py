@@ -188,7 +188,8 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
     """Return the user's error for a store that cannot be used."""
     fix = "tracking=off" if settings.kind == "local" else "tracking=local"
-    return UserError(f"tracking={settings.kind} cannot be used ({reason})", "a store that no other program locks", fix)
+    expected = "a store that no other program locks" if "locked" in reason else "a store that can be opened"
+    return UserError(f"tracking={settings.kind} cannot be used ({reason})", expected, fix)
 
 
 Opener = Callable[[RunSpec, str | None], StoredRun]

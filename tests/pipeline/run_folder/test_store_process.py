@@ -122,6 +122,25 @@ def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Pa
         open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "run"), print, process.open_run)
 
 
+@pytest.mark.parametrize(("code", "said"), [
+    ("raise RuntimeError('Could not determine home directory.')", "RuntimeError: Could not determine home directory."),
+    ("import os\nos.write(2, b'INFO begins\\nFatal: token=geheim12\\n')\nos._exit(3)", "has ended: Fatal: token="),
+    ("import os\nos._exit(4)", "has ended with exit code 4"),
+    ("import os\nos.kill(os.getpid(), 9)", "has ended by SIGKILL"),
+])  # fmt: skip
+def test_a_process_that_dies_says_why(
+    code: str, said: str, outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "dying.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = TrackingSettings(kind="local", _target_="dying.Store")
+    with started(outputs, folder, settings) as process, pytest.raises(UserError) as caught:
+        process.open_run(RunSpec(settings, outputs, folder, "tried", "run"), None)
+    assert said in caught.value.problem
+    assert "geheim12" not in str(caught.value)
+    assert (caught.value.expected, caught.value.fix) == ("a store that can be opened", "tracking=off")
+
+
 def test_a_store_that_does_not_answer_first_is_said_in_time(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store_process, "OPEN_SECONDS", 0.3)
     with started(outputs, folder) as process:
