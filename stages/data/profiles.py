@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from stages.data.tables import Rows, Values, cast, place_of
 from stages.data.written_numbers import NumberFormat, are_alike, are_nearly_numbers, formats_of
 from stages.errors import UserError
-from stages.settings.table import UNNAMED, declaring
+from stages.settings.headers import UNNAMED
+from stages.settings.table import declaring
 
 FEW = 10
 """Different whole numbers that make a category, at most: a class of cabin, a grade."""

@@ -18,7 +18,7 @@ from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.settings.folders import SPLITS
-from stages.settings.table import Header, TableSettings, TrainedTableSettings, files_of, format_of
+from stages.settings.table import Header, TableSettings, TrainedTableSettings, format_of
 from stages.storage.cache import Contents, cached
 
 ORDER = ("train", "val", "test")
@@ -122,7 +122,7 @@ Cut: TypeAlias = Callable[[TableSource], Mapping[str, np.ndarray]]
 
 def read_table(settings: TableSettings, cut: Cut, cache: Path | None, reporter: Reporter) -> TableSource:
     """Return the table: in memory if it fits or there is no cache, else mapped from the cache."""
-    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
+    header = settings.header
     if cache is None or settings.cache == "off" or _bytes_of(header) <= memory_for_data(settings.memory_gib):
         return read_rows(read_files(header, settings), settings, cut)
     status = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in header.files]

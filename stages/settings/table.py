@@ -1,17 +1,11 @@
 """Settings of tables: their files, which are looked up here, and what their columns are for."""
 
-import codecs
-import csv
-import gzip
 import json
 import re
 import shlex
-import zlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +15,7 @@ from stages.errors import UserError
 from stages.settings.data import ImagesSettings, refuse_missing
 from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
+from stages.settings.headers import UNNAMED, names_in, refuse_names
 from stages.settings.places import is_folder
 from stages.settings.ranges import assignment, choice, number, option, text
 
@@ -33,17 +28,8 @@ MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
 """Ends of the names of tables."""
 
-DELIMITERS = (",", "\t", ";", "|")
-"""Separators the columns of a header, the likeliest first."""
-
 KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
-
-UNNAMED = ("Unnamed: ", "__index_level_")
-"""Starts of the names that pandas gives a column without one, such as an index, in CSV and in Parquet."""
-
-MOST_COLUMNS = 2000
-"""Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
 
 
 @option("data", "table")
@@ -71,7 +57,7 @@ class TableSettings(ImagesSettings):
     time: str | None = None
     """The column by which rows are ordered: the last are the test, those before them the validation."""
     delimiter: str | None = None
-    """null: the one of comma, tab, semicolon and bar that the header has most of."""
+    """null: the comma, tab, semicolon or bar, outside quotes, that divides the rows as it divides the header."""
     encoding: str = "utf8"
     """Of text files, such as `cp1252`."""
     decimal: str = choice(".", ".", ",")
@@ -180,16 +166,33 @@ class TableSettings(ImagesSettings):
         if self.thousands == self.decimal:
             fix = f"{path}.thousands=." if self.decimal == "," else rf"'{path}.thousands=\,'"
             raise UserError(f"{path}.thousands={self.thousands} is {path}.decimal", "two marks", fix)
-        header = Header.of(files_of(self.files), self.delimiter, self.encoding)
+        header = self.header
         named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units)}
-        fix = ""
-        if len(header.columns) == 1:
-            marks = re.findall(r"[^\w\s.]", header.columns[0])
-            is_found = self.delimiter is not None and set(header.columns[0]) & set(DELIMITERS)
-            value = "null" if is_found else "<character>"
-            fix = f"{path}.delimiter={value}" if is_found or not marks else assignment(f"{path}.delimiter", marks[0])
+        fix = "" if {*self.targets} <= {*header.columns} else self._other_delimiter(path, header)
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
-            refuse_missing(f"{path}.{setting}", columns, header.columns, header.files[0], fix)
+            known = [*header.columns, *(header.others if setting == "features" else ())]
+            refuse_missing(f"{path}.{setting}", columns, known, header.files[0], fix)
+
+    def _other_delimiter(self, path: str, header: "Header") -> str:
+        """Return what to type for the delimiter with which the header has the targets; empty if there is none."""
+        marks = [] if header.delimiter is None else re.findall(r"[^\w\s]", "".join(header.columns))
+        for mark in ([None] if self.delimiter else []) + [*dict.fromkeys(marks)]:
+            with suppress(UserError):
+                if {*self.targets} <= {*Header.of(header.files[:1], mark, self.encoding).columns}:
+                    return f"{path}.delimiter=null" if mark is None else assignment(f"{path}.delimiter", mark)
+        return f"{path}.delimiter=<character>" if len(header.columns) == 1 else ""
+
+    @property
+    def header(self) -> "Header":
+        """The columns of the files."""
+        return Header.of(files_of(self.files), self.delimiter, self.encoding, self.leaves_out)
+
+    def leaves_out(self, column: str) -> bool:
+        """Return whether the settings alone leave a column out, so that a file may lack it."""
+        if column in self.targets or column in self.roles.values():
+            return False
+        is_other = isinstance(self.features, Sequence) and column not in self.features
+        return is_other or self.declared.get(column) == "leave_out" or self.image not in (None, column)
 
     def _check_files_and_target(self, path: str) -> None:
         files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
@@ -245,6 +248,9 @@ class TrainedTableSettings(TableSettings):
     @property
     def declared(self) -> dict[str, str]:
         return {**super().declared, **self.kinds}
+
+    def leaves_out(self, column: str) -> bool:
+        return super().leaves_out(column) or column not in {*self.declared, *self.roles.values()}
 
 
 def _as_name(column: Any) -> Any:
@@ -320,29 +326,46 @@ class Header:
     columns: tuple[str, ...]
     delimiter: str | None
     lines: int = 1
+    others: frozenset[str] = frozenset()
+    """Columns that only some of the files have."""
 
     @classmethod
-    def of(cls, files: Sequence[Path], delimiter: str | None, encoding: str) -> "Header":
-        """Reads the names of the columns of each file.
+    def of(
+        cls,
+        files: Sequence[Path],
+        delimiter: str | None,
+        encoding: str,
+        leaves_out: Callable[[str], bool] = lambda _: False,
+    ) -> "Header":
+        """Read the names of the columns of each file.
+
+        Args:
+            leaves_out: whether a column is not used, so that some of the files may lack it.
 
         Raises:
-            UserError: where a file is empty or cannot be read, or names are missing, several times there, too many, or
-                others than those of the first file.
+            UserError: if a file is empty or cannot be read, or names are missing, several times there, too many, or
+                others than those of the first file. Their order is of no account, nor is an index of pandas.
         """
         first: Header | None = None
         for path in files:
-            columns, used, lines = _columns(path, delimiter, encoding)
+            columns, used, lines = names_in(path, format_of(path), delimiter, encoding)
             if any("\0" in column for column in columns):  # UTF-16 that is read as letters of one byte
                 raise not_in_encoding(path, encoding)
-            _refuse_names(path, columns)
+            refuse_names(path, columns)
             if first is None:
                 first = cls(tuple(files), tuple(columns), used, lines)
-            common = [name for name in first.columns if name in columns or not name.startswith(UNNAMED)]
-            missing = sorted(set(common) - set(columns))
-            if missing or used != first.delimiter:
-                problem = f"has no column {missing[0]}" if missing else f"is separated by {used!r}"
-                raise UserError(f"{path} {problem}, unlike {files[0]}", "files of the same columns and kind")
-            first = replace(first, columns=tuple(common))
+            if used != first.delimiter:
+                problem = f"{path} is separated by {used!r}, unlike {files[0]}"
+                raise UserError(problem, "files of the same columns and kind")
+            both = {*first.columns} & {*columns}
+            unlike = [name for name in dict.fromkeys([*first.columns, *columns]) if name not in both]
+            used_ones = [name for name in unlike if not (name.startswith(UNNAMED) or leaves_out(name))]
+            if used_ones:
+                has, lacks = (path, files[0]) if used_ones[0] in columns else (files[0], path)
+                fix = declaring(dict.fromkeys(used_ones, "leave_out"))
+                raise UserError(f"{lacks} has no column {used_ones[0]}, unlike {has}", "files of the same columns", fix)
+            common = tuple(name for name in first.columns if name in columns)
+            first = replace(first, columns=common, others=first.others | {*unlike})
         assert first is not None
         return first
 
@@ -350,47 +373,3 @@ class Header:
     def name(self) -> str:
         """Name of the table, for people."""
         return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")
-
-
-def _columns(path: Path, delimiter: str | None, encoding: str) -> tuple[list[str], str | None, int]:
-    try:
-        if format_of(path) != "csv":
-            import pyarrow.dataset
-            import pyarrow.parquet  # most of a second, which other data need not wait for
-
-            if format_of(path) == "parquet":
-                return pyarrow.parquet.read_schema(path).names, None, 0  # a data set refuses names that are there twice
-            return pyarrow.dataset.dataset(path, format=format_of(path)).schema.names, None, 0
-        opened: Any = gzip.open if path.suffix == ".gz" else Path.open
-        with opened(path, "rt", encoding="utf-8-sig" if _is_utf8(encoding) else encoding, newline="") as file:
-            first = file.readline()
-            chosen = delimiter or max(DELIMITERS, key=first.count)
-            reader = csv.reader(chain([first], file), delimiter=chosen, skipinitialspace=True)
-            found = next(reader, [])
-            named = enumerate(found if any(map(str.strip, found)) else [])
-            columns = [re.sub(r"\r?\n|\r", " ", one).strip() or f"{UNNAMED[0]}{place}" for place, one in named]
-            return columns, chosen, reader.line_num
-    except UnicodeError as error:
-        raise not_in_encoding(path, encoding) from error
-    except LookupError as error:
-        raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
-    except (OSError, EOFError, ValueError, TypeError, csv.Error, zlib.error) as error:  # pyarrow's are among them
-        raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
-
-
-def _is_utf8(encoding: str) -> bool:
-    return codecs.lookup(encoding).name == "utf-8"
-
-
-def _refuse_names(path: Path, columns: Sequence[str]) -> None:
-    if not any(column.strip() for column in columns):
-        raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
-    if "" in columns:  # of Parquet; a text file's get names
-        raise UserError(f"{path}: column {columns.index('') + 1} has no name", "a name for each column")
-    twice = [column for column, count in Counter(columns).items() if count > 1]
-    if twice:
-        raise UserError(f"{path} has two columns named {twice[0]}", "a name of its own for each column")
-    if len(columns) > MOST_COLUMNS:
-        raise UserError(
-            f"{path} has {len(columns):,} columns", f"{MOST_COLUMNS:,} at most; a row of that many numbers is a vector"
-        )

@@ -399,11 +399,74 @@ def test_files_that_are_no_tables(tmp_path: Path, files: str, message: str) -> N
         files_of(str(tmp_path / files))
 
 
-def test_files_of_other_columns(write: Write, tmp_path: Path) -> None:
-    write("a,price\n1,2\n", "a.csv")
-    write("b,price\n1,2\n", "b.csv")
-    with pytest.raises(UserError, match="has no column a, unlike"):
-        header_of(TableSettings(files=str(tmp_path / "?.csv"), target="price"))
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_files_of_a_table_have_the_same_columns_in_any_order(tmp_path: Path, form: str) -> None:
+    """In either order of the files; a file may lack a column that is left out."""
+    contents = {"a": {"size": [1.5], "price": [1]}, "b": {"price": [2], "size": [2.5]}}
+    contents["more"] = {"size": [3.5], "note": [1], "price": [3], "day": [1]}
+    for name, content in contents.items():
+        frame = pd.DataFrame(content)
+        getattr(frame, f"to_{form}")(tmp_path / f"{name}.{form}", index=False)
+
+    def settings_of(*names: str, **given: Any) -> TableSettings:
+        files = [str(tmp_path / f"{name}.{form}") for name in names]
+        return TableSettings(files=files, target="price", **given)
+
+    assert columns(settings_of("a", "b"), size="number", price="number")["size"].tolist() == [1.5, 2.5]
+    for names in ("a", "more"), ("more", "a"), ("a", "b", "more"):
+        with pytest.raises(UserError, match=rf"a.{form} has no column note, unlike .*more.{form}") as refused:
+            settings_of(*names).check("data")
+        assert refused.value.fix == "'++data.features={note: leave_out, day: leave_out}'"
+        for features in {"note": "leave_out", "day": "leave_out"}, ["size"]:
+            settings = settings_of(*names, features=features)
+            settings.check("data")
+            assert {*settings.header.columns} == {"size", "price"}
+            rows = read_files(settings.header, settings)
+            assert len(read_rows(rows, settings).of("size")) == len(names)
+        with pytest.raises(UserError, match="has no column day"):
+            settings_of(*names, features={"note": "leave_out"}).check("data")
+
+
+BEGINNINGS = {
+    "size, m;price\n1;2\n3;4\n": ("size, m", "price"),
+    "size, m;price, EUR\n1,5;2,5\n3,5;4,5\n": ("size, m", "price, EUR"),
+    '"a;b;c;d",price\n1,2\n': ("a;b;c;d", "price"),
+    "a|b,price\n1|2,3\n4,5\n6,7\n": ("a|b", "price"),
+    "\n \nsize,price\n1,2\n": ("size", "price"),
+    "# of 2024; by hand, checked\n#\nsize,price\n1,2\n": ("size", "price"),
+    "# a, b\n\nsize,price\n1,2\n": ("size", "price"),
+    "#size\tprice\n1\t2\n": ("#size", "price"),
+    "sep=;\nsize, m;price\n1;2\n": ("size, m", "price"),
+    '"sep=|"\nsize;x|price\n1|2\n': ("size;x", "price"),
+    'size,"a\nb;;;;",price\n1,2,3\n': ("size", "a b;;;;", "price"),
+    "size;tags;price\n1;a,b;2\n3;c,d;4\n5;;6\n": ("size", "tags", "price"),
+    "size,tags,price\n1,a;b;c,2\n": ("size", "tags", "price"),
+    "size,price\n": ("size", "price"),
+    "price\n1\n2\n": ("price",),
+}
+
+
+@pytest.mark.parametrize("content", BEGINNINGS)
+@pytest.mark.parametrize("encoding", ["utf8", "utf-8-sig", "utf16", "utf-16-le with a mark", "cp1252 with a mark"])
+def test_headers_and_delimiters_are_found(write: Write, content: str, encoding: str) -> None:
+    name, _, has_mark = encoding.partition(" ")
+    raw = content.encode(name)
+    if has_mark:
+        raw = ("\ufeff" + content).encode("utf8" if name == "cp1252" else name)
+    settings = write(raw, encoding=name)
+    assert header_of(settings).columns == BEGINNINGS[content]
+    rows = len([line for line in content.splitlines() if re.match(r"[\d.]", line)])
+    assert len(rows_of(settings)) == rows
+
+
+def test_a_delimiter_is_suggested_where_the_target_is_missing(write: Write) -> None:
+    for content, given, fix in (
+        ("a^price\n1^2\n", {}, "data.delimiter='^'"), ("a,b^price\n1,2^3\n", {}, "data.delimiter='^'"),
+        ("a,price\n1,2\n", {"delimiter": ";"}, "data.delimiter=null"), ("a,prize\n1,2\n", {}, "data.target=prize"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=r"data\.target=price") as refused:
+            write(content, **given).check("data")
+        assert refused.value.fix.strip('"') == fix
 
 
 def test_damaged_files(write: Write) -> None:
