@@ -1,5 +1,6 @@
 """The `train` stage: the training loop, or Keras' own steps, with validation, callbacks and the best weights."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,9 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
         params |= phase.params
     assert phase is not None
 
+    if not math.isfinite(best.best_value):
+        what = f"train.monitor={settings.monitor} is {best.best_value} in every epoch"
+        reporter.warn(f"{what}: no epoch is the best, and the weights are those of the last one")
     reporter.doing("writing the best weights")
     if phase.step.ema.values and not settings.optimizer.ema_use and place is not None:
         with phase.step.ema.as_weights():

@@ -32,7 +32,7 @@ from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings
-from stages.settings.train import SgdSettings
+from stages.settings.train import ClassificationSettings, SgdSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
@@ -41,6 +41,7 @@ from stages.train import train
 from tests.stages.evaluation import made
 from tests.stages.evaluation.test_own_task import Counts
 from tests.stages.experiments import built_of, one_device, settings, table_of
+from tests.stages.images import Telling
 
 ROWS = 300
 HUGE = 290
@@ -217,6 +218,20 @@ def test_the_best_epoch_has_a_finite_value(values: list[float], best: int) -> No
     lower = BestWeights("val_auc", is_higher_better=False)
     after([-value for value in values], lower)
     assert lower.best_epoch == best
+
+
+def test_a_monitor_that_is_undefined_in_every_epoch_is_said(tmp_path: Path) -> None:
+    """The AUC of a validation split of one class."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": random.normal(size=200), "split": ["train"] * 150 + ["val"] * 20 + ["test"] * 30})
+    frame["kind"] = np.where((frame["size"] > 0) & (frame.split != "val"), "a", "b")
+    data = normalize(table_of(tmp_path, frame, target="kind", split_column="split"), NormalizeSettings())
+    telling, where = Telling(), one_device()
+    model = built_of(MlpSettings(hidden=[4]), data, where, task=ClassificationSettings(single_logit=True))
+    trained = train(model, data, where, settings(epochs=2, monitor="val_auc"), telling)
+    assert trained.best_epoch == 2
+    assert "train.monitor=val_auc is nan in every epoch: no epoch is the best" in telling.warnings[-1]
+    assert any("auc 0." in line and "val undefined" in line for line in telling.lines)
 
 
 @pytest.mark.parametrize("first", [np.nan, np.inf])
