@@ -22,7 +22,7 @@ def test_a_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
     write_run(folder, "RUNNING")
     journal = Journal(folder)
     for epoch, accuracy in ((1, 0.5), (2, 0.75), (3, math.nan), (4, 0.6)):
-        journal.add("metrics", {"values": {"train/loss": 1.0, "val/accuracy": accuracy}, "step": epoch})
+        journal.add("metrics", {"values": {"train/loss": 1.0, "val/accuracy": accuracy}, "step": epoch, "time": 1})
         assert progress(folder, epoch) == (epoch, max(0.5, 0.75 * (epoch > 1)))
 
 

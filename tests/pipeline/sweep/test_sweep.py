@@ -251,7 +251,7 @@ def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(tmp_path: P
     assert to_resume(work(tmp_path, "x", same), print) is None
     journal = Journal(folder / "1_seed=1")
     journal.begin({"run_id": "1"})
-    journal.add("status", {"status": "FINISHED"})
+    journal.add("status", {"status": "FINISHED", "time": 1})
     journal.flush()
     assert to_resume(work(tmp_path, "x", same), print) == folder
     assert to_resume(work(tmp_path, "x", same, "tracking=off"), print) is None
