@@ -224,7 +224,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
     ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
     ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true with model.outputs=prob", "from_logits=false"),
     ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.ops.mean"),
-    ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "Try: task.metrics=[]"),
+    ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "task.metrics=[]"),
     ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
     ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "takes logits, and gets prob", "from_logits: false"),
     ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
