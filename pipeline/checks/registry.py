@@ -16,7 +16,7 @@ from pipeline.targets import check_installed, load, named_parameters, settings_c
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.model import KerasHubSettings, ModelSettings
-from stages.settings.ranges import check, known_as
+from stages.settings.ranges import check, known_as, nearest
 from stages.settings.results import ExportSettings, schema_of
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
 from stages.targets import target_of
@@ -72,7 +72,8 @@ def _monitor_is_known(experiment: Experiment) -> None:
         return
     if train.monitor.removeprefix("val_") not in METRICS:
         known = [f"val_{name}" for name in METRICS]
-        raise UserError(f"train.monitor={train.monitor} is not known", known, "train.monitor=val_loss")
+        near = nearest(train.monitor, known) or "val_loss"
+        raise UserError(f"train.monitor={train.monitor} is not known", known, f"train.monitor={near}")
 
 
 def _packages_are_installed(experiment: Experiment) -> None:

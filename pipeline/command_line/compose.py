@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import pickle
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -271,7 +272,8 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
         named: Any = node._get_node(part)
         if OmegaConf.is_interpolation(node, part) and isinstance(named._maybe_dereference_node(), DictConfig):
             group = str(named._value())[2:-1]
-            fix = f"{group}.{rest}=<value>" if rest else f"{group}=<option>"
+            value = str(override.input_line).partition("=")[2]
+            fix = shlex.quote(f"{group}.{rest}={value}") if rest else f"{group}=<option>"
             raise UserError(f"{override.input_line}: it refers to {group}", f"the settings of {group}", fix)
         node = named
         part, _, rest = rest.partition(".")

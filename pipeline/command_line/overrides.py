@@ -75,6 +75,7 @@ def _meant(words: Sequence[str], place: int) -> str:
     around = " ".join(words[max(place - 1, 0) : place + 3])
     spaced = re.search(r"(?:^|\s)([A-Za-z_][\w./@-]*)(?:\s*=\s+|\s+=\s*|:\s+)([^\s=]+)(?=\s|$)", around)
     name, sign, value = word.partition("=")
+    value = value.rstrip(",") or value  # `0.1,`
     if not sign and spaced and word in spaced[0].split():  # `train.epochs = 3`, `train.epochs= 3`
         return assignment(spaced[1], spaced[2])
     if not sign and (path := named_as_path(word)):
@@ -86,7 +87,7 @@ def _meant(words: Sequence[str], place: int) -> str:
     else:
         fixes = (f"'{name}=[<value>,<value>]'",) if value.startswith("[") else (assignment(name, value),)
     name = re.split(r"[=:\s]", word.strip("-=: "))[0]
-    for fix in fixes if sign and value and "{" not in value else ():
+    for fix in fixes if sign and value and not set(value) & set("{(") else ():
         with suppress(*_UNREADABLE):
             if _parse(shlex.split(fix)[0].replace("<value>", "1")):
                 return fix

@@ -184,7 +184,7 @@ def _settings(document: DictConfig, stage: str) -> Any:
         raise UserError(
             f"the stage {stage} of `pipeline` has no settings",
             f"a group {stage} with a `_target_` (+{stage}=<option>), or no such stage",
-            f"pipeline.{stage}=null",
+            f"++pipeline.{stage}=null",
         )
     node = document[stage]
     return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node

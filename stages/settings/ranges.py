@@ -99,7 +99,8 @@ def check(settings: Any, path: str) -> None:
         if options and len(options) == 1 and value not in options and path:
             raise UserError(f"{name}={value}: the option of {path} sets it", options, f"{path}=<option>")
         if options and value not in options:
-            raise UserError(f"{name}={value} is not known", options, f"{name}={options[0]}")
+            near = nearest(str(value), options) or options[0]
+            raise UserError(f"{name}={value} is not known", options, f"{name}={near}")
         for place, item in _items(name, value):
             _check_number(place, name, item, field)
             pattern = field.metadata.get("pattern")

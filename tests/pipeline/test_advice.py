@@ -34,7 +34,7 @@ AGAIN = ("the same command again", "the command again in a new process")
 """Beginnings of advice to repeat what was typed."""
 
 
-COMMANDS = ("mv", "srun", "pip", "unset", "eval", "TF_CONFIG")
+COMMANDS = ("mv", "mkdir", "srun", "pip", "unset", "eval", "TF_CONFIG")
 """First words of commands other than the project's, and of variables."""
 
 
@@ -60,6 +60,7 @@ def is_typable(text: str, names: set[str]) -> bool:
         words = shlex.split(re.sub(r"(--[\w-]+) (?=[^-=\s]+$)", r"\1=", re.sub(r"<[^<>=]+>", PART, text)))
     except ValueError:  # a quote that is not closed
         return False
+    words = [*itertools.dropwhile(re.compile("[A-Z_]+=").match, words[:-1]), *words[-1:]]  # variables
     if words[:2] == ["python", "-m"] or words[0].partition("=")[0] in COMMANDS:
         return True
     return all(_is_word(word, names) for word in words)
