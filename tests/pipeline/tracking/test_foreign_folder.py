@@ -116,6 +116,9 @@ def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, 
     moved = folder.rename(tmp_path / "moved")
     assert settings_for(moved, LOCAL).uri == listener.address
     copy = shutil.copytree(moved, tmp_path / "copy")  # with the times of its files
+    assert not Journal(copy).is_own
+    (moved / ".lock").chmod(0o640)  # as of a file that has got the inode of another one
+    assert not Journal(moved).is_own
     with pytest.raises(UserError, match="names the store"):
         settings_for(copy, LOCAL)
 

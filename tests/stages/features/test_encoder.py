@@ -2,14 +2,26 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from stages.features.encoder import NUMBERS, ONE_HOT, encoder_of, encoding, learn, learn_category, learn_vector
+from stages.features.encoder import (
+    NAME,
+    NUMBERS,
+    ONE_HOT,
+    encoder_of,
+    encoding,
+    learn,
+    learn_category,
+    learn_vector,
+    restore_encoder,
+)
 from stages.features.kinds import NO_NUMBER, Feature
+from stages.reporter import Reporter
 from stages.settings.data import NormalizeSettings
 
 RANDOM = np.random.default_rng(3)
@@ -98,3 +110,15 @@ def assert_the_same_in_parts_in_a_file_and_in_a_graph(
 
 def test_any_batch_a_file_and_a_graph_give_the_same_bits(encoder: keras.Model, tmp_path: Path) -> None:
     assert_the_same_in_parts_in_a_file_and_in_a_graph(encoder, FEATURES, COLUMNS, tmp_path)
+
+
+def test_an_encoder_from_somebody_else_runs_no_code(tmp_path: Path) -> None:
+    place = str(tmp_path / "marker")
+    inputs = keras.Input((1,))
+    outputs = keras.layers.Lambda(lambda x: [open(place, "w"), x][1])(inputs)  # noqa: PTH123, SIM115
+    keras.Model(inputs, outputs).save(tmp_path / f"{NAME}.keras")
+    Path(place).unlink()
+    (tmp_path / f"{NAME}.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"unsafe|safe_mode"):
+        restore_encoder(tmp_path, SimpleNamespace(features={}, name="x"), None, Reporter())  # type: ignore[arg-type]
+    assert not Path(place).exists()
