@@ -259,6 +259,20 @@ MUTATIONS = (
         "pipeline/comparison/comparison.py", "not speeds[row].is_distinguishable", "speeds[row].is_distinguishable",
         "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
+    # Statistics in the EMA, weights of classes, draws with XLA
+    mutation(
+        "stages/optimization/exact_apply.py", "self._pairs += keras_internals.average_too(optimizer, statistics)",
+        "pass", "tests/stages/optimization/test_ema.py",
+    ),
+    mutation(
+        "stages/optimization/gradients.py", "            weights *= by_target", "            pass",
+        "tests/stages/training/test_weights.py",
+    ),
+    mutation(
+        "stages/networks/random_layers.py",
+        "return tf.cast(low + tf.cast(bits % tf.cast(high - low, bits_of), whole), dtype)",
+        "return original(shape, minval, maxval, dtype, seed)", "tests/stages/networks/test_random_layers.py",
+    ),
     # One operation a variable, decoders, clusters, debug runs
     mutation(
         "stages/optimization/exact_apply.py", "optimizer.iterations.value + 1", "optimizer.iterations.value + 2",
