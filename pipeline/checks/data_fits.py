@@ -1,10 +1,14 @@
 """Whether the network, the task and the augmentation fit the data, as far as its settings and first rows show."""
 
 import dataclasses
+import zipfile
+
+import numpy as np
 
 from pipeline.config.experiment import Experiment
 from stages.errors import UserError
 from stages.settings.data import (
+    ArraysSettings,
     AugmentSettings,
     DataSettings,
     DigitsSettings,
@@ -34,6 +38,8 @@ def check_data(experiment: Experiment) -> None:
         return
     name = f"data={experiment.choices.get('data', data._target_)}"
     lacking = {"images": data.is_without_images, "texts": _is_without_texts(data)}
+    if isinstance(data, ArraysSettings):
+        lacking = _lacking_in_arrays(data)
     model = experiment.of("model", ModelSettings)
     network = model.network if model else None
     is_ours = target_of(network) == getattr(type(network), "_target_", None)
@@ -53,6 +59,21 @@ def check_data(experiment: Experiment) -> None:
         _check_classes(name, classes, task)
     if isinstance(data, TableSettings) and experiment.from_stage is None:  # a trained model says what is to be read
         check_target(data)
+
+
+def _lacking_in_arrays(data: ArraysSettings) -> dict[str, bool]:
+    """Return whether arrays hold no images and no texts, by the headers of those for training."""
+    lacking = {"images": True, "texts": True}
+    with zipfile.ZipFile(data.path) as file:
+        for name in data.parts([name.removesuffix(".npy") for name in file.namelist()])["train"][0]:
+            with file.open(f"{name}.npy") as array:
+                version = np.lib.format.read_magic(array)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(array)
+            is_number = dtype.kind in "fiub"
+            lacking["images"] &= is_number and len(shape) < 3
+            lacking["texts"] &= is_number
+    return lacking
 
 
 def _is_without_texts(data: DataSettings) -> bool:

@@ -36,6 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, values in ROWS.items():
         frame = pd.DataFrame({"a": np.arange(len(values)) % 7 + 0.5, "b": np.arange(len(values)) % 2, "y": values})
         frame.to_csv(folder / f"{name}.csv", index=False)
+    np.savez(folder / "rows.npz", x=np.zeros((9, 3)), y=np.arange(9))
+    np.savez(folder / "pixels.npz", x=np.zeros((9, 8, 8, 3), np.uint8), y=np.arange(9))
     folder_of(folder / "images", classes=3, examples=1)
     folder_of(folder / "alone", examples=1)
     next((folder / "alone" / "class 1").iterdir()).unlink()
@@ -58,6 +60,9 @@ TABLE, IMAGES, TEXTS = (
     (f"{TABLE}classes.csv model=text_cnn", "model=text_cnn takes texts, and data=table has none"),
     (f"{TEXTS}texts model=resnet20", "model=resnet20 takes images, and data=text_folder has none"),
     (f"{IMAGES}images model=transformer", "model=transformer takes texts, and data=image_folder has none"),
+    ("data=arrays data.files=rows.npz model=cnn", "model=cnn takes images, and data=arrays has none"),
+    ("data=arrays data.files=rows.npz augment=flip", "augment changes images, and data=arrays has none"),
+    ("data=arrays data.files=pixels.npz model=transformer", "takes texts, and data=arrays has none"),
     ("model=text_cnn", "model=text_cnn takes texts, and data=digits has none"),
     (f"{TABLE}classes.csv augment=flip", "augment changes images, and data=table has none"),
     (f"{TABLE}classes.csv augment=flip augment.mixup=0.2 augment.crop=0.1", "augment changes images"),
@@ -95,7 +100,7 @@ def test_data_that_does_not_fit_is_refused(command: str, said: str, place: Path)
 
 def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | None:
     """Returns the error of an experiment in the folder `place`."""
-    words = shlex.split(re.sub(r"(files=|dir=|: )(?=[a-z]*(\.csv|images|texts|alone))", rf"\1{place}/", command))
+    words = shlex.split(re.sub(r"(files=|dir=|: )(?=[a-z]*(\.csv|\.npz|images|texts|alone))", rf"\1{place}/", command))
     try:
         check_rules(experiment(*words, *more), surroundings=False)
     except UserError as error:
@@ -106,6 +111,7 @@ def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | 
 @pytest.mark.parametrize("command", [
     f"{TABLE}classes.csv", f"{TABLE}numbers.csv", f"{TABLE}labels.csv task=multi_label",
     f"{TABLE}classes.csv data.features={{a:text}} model=text_cnn", f"{IMAGES}images augment=flip", f"{TEXTS}texts",
+    "data=arrays data.files=pixels.npz model=cnn augment=flip",
     "data=synthetic data.num_classes=2 task.single_logit=true",
 ])  # fmt: skip
 def test_data_that_fits_is_accepted(command: str, place: Path) -> None:
