@@ -8,16 +8,24 @@ import dataclasses
 import itertools
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.command_line.arguments import FLAGS
+from pipeline.checks.combinations import read_composed
+from pipeline.command_line.arguments import FLAGS, read_arguments
+from pipeline.command_line.compose import Composer
 from pipeline.config.errors import dotted
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
 from pipeline.paths import CONF
-from tests.pipeline.experiments import compose
+from pipeline.planning.earlier import prepare
+from pipeline.sweep.select import read_entries, select
+from stages.errors import UserError
+from tests.pipeline.experiments import compose, write_run
 
 ROOT = CONF.parent
 PART = "…"
@@ -153,3 +161,90 @@ def test_all_advice_can_be_typed() -> None:
 @pytest.mark.parametrize("text", ["another data.delimiter", "model=auto, or fewer layers", "data.nope=1", "--x or y=1"])
 def test_prose_and_names_that_do_not_exist_are_no_advice(text: str) -> None:
     assert not is_typable(text, _names())
+
+
+CASES = {
+    "pipeline/checks/data_fits.py:_check_classes": "task=regression",
+    "pipeline/checks/registry.py:_monitor_is_known": "train.monitor=val_acuracy",
+    "pipeline/checks/registry.py:check_rules": "model.weights=imagenet",
+    "pipeline/checks/registry.py:check_surroundings": "outputs=/etc/passwd",
+    "pipeline/command_line/arguments.py:_unknown_flag": "--epochs 5",
+    "pipeline/command_line/arguments.py:error": "--cfg",
+    "pipeline/command_line/compose.py:_apply": "tracking.options.x=3",
+    "pipeline/command_line/compose.py:_refuse_alias": "train.optimizer.beta_1=0.8",
+    "pipeline/command_line/compose.py:is_sweep": "sweep.n_jobs=2",
+    "pipeline/command_line/overrides.py:__init__": "-m 'sweep.zip=[[seed,train.epochs]]' seed=1,2 train.epochs=1,2,3",
+    "pipeline/command_line/overrides.py:__iter__": "-m 'sweep.exclude=[{seed: [1,2]}]' seed=1,2",
+    "pipeline/command_line/overrides.py:_check_values": "train.epochs=1,2",
+    "pipeline/command_line/overrides.py:checked": "hydra.run.dir=x",
+    "pipeline/command_line/overrides.py:parsed": "train.epochs:3",
+    "pipeline/config/errors.py:unknown_key": "train.epoch=3",
+    "pipeline/config/errors.py:unknown_option": "optimizer=adm",
+    "pipeline/config/experiment.py:_settings": "+pipeline.extra=x",
+    "pipeline/config/names.py:options_folder": "--config-dir /nope",
+    "pipeline/config/schemas.py:check": "name=-",
+    "pipeline/planning/plan.py:make_plan": "pipeline.train=null",
+    "pipeline/run_folder/runs.py:find": "from=evaluate run=abcd",
+    "stages/settings/data.py:check": "data=image_folder",
+    "stages/settings/model.py:_check_weights": "model.weights=/nope",
+    "stages/settings/ranges.py:_check_number": "train.epochs=0",
+    "stages/settings/ranges.py:check": "train.jit=yes",
+    "stages/settings/ranges.py:wrong_type": "train.epochs=2.0",
+    "stages/settings/table.py:_check_files_and_target": "data=table",
+    "stages/settings/train.py:check": "train.class_weights=auto",
+    "stages/targets.py:imported": "optimizer=custom optimizer._target_=keras.optimizers.Lionn",
+}
+"""From places in the source to a command that leads there."""
+
+FILLED = {"<value>": "1", "<option>": "digits", "<folder>": "conf", "<directory>": "docs", "<run id>": "0123abcd"}
+"""What a user types for what only they know; the rest is left as it is."""
+
+
+@pytest.mark.parametrize("place", CASES)
+def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command after it is taken, or has come further: it is not refused at the same place for the same reason."""
+    reached: list[str] = []
+    initialize = UserError.__init__
+
+    def record(error: UserError, problem: str, expected: Any = "", fix: str = "") -> None:
+        code = sys._getframe(1).f_code
+        reached.append(f"{Path(code.co_filename).relative_to(ROOT)}:{code.co_name}")
+        initialize(error, problem, expected, fix)
+
+    monkeypatch.setattr(UserError, "__init__", record)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(CASES[place])
+    error = _error(words)
+    assert error is not None
+    assert place in reached
+    fix = re.sub(r"<[^<>=]+>", lambda part: FILLED.get(part[0], part[0]), error.fix)
+    advice = shlex.split(fix)
+    if advice[:3] == ["python", "-m", "pipeline"]:
+        afterwards = [advice[3:]]
+    else:  # typed after the command, or in the place of its words from some one on
+        afterwards = [[*words[:count], *advice] for count in range(len(words), -1, -1)]
+    answers = [_error(typed) for typed in afterwards]
+    assert any(answer is None or answer.problem != error.problem for answer in answers), error
+
+
+@pytest.mark.parametrize("given", ["test/acc>0.9", "test/accurcy>=0.9", "test/lss<1", "experimnt=tried"])
+def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_path: Path) -> None:
+    metrics = {"test/accuracy": 0.95, "test/loss": 0.2, "test/macro_f1": 0.9}
+    write_run(tmp_path / "runs" / "tried" / "20260101-000000-abcdef12", metrics=metrics)
+    entries = read_entries(tmp_path)
+    with pytest.raises(UserError) as raised:
+        select(entries, [given])
+    assert len(select(entries, shlex.split(raised.value.fix))) == 1
+
+
+def _error(words: list[str]) -> UserError | None:
+    """Return the error of a command, of which no more than one run, or a sweep's jobs, are checked."""
+    try:
+        composer = Composer(read_arguments(words))
+        if composer.is_sweep:
+            [*composer.jobs()]
+        else:
+            prepare(read_composed(composer.one()))
+    except UserError as error:
+        return error
+    return None
