@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from pipeline import clean
+from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.engines import local
 from pipeline.planning.earlier import resolve
-from pipeline.planning.job import Job, claimed
+from pipeline.planning.job import Job, claimed, new_folder
 from pipeline.run import executor
 from pipeline.run.engine import run_job
 from pipeline.run_folder import lock
@@ -67,10 +70,18 @@ def test_the_same_command_finds_a_run_as_soon_as_its_folder_exists(
 
 
 def test_of_commands_that_start_together_one_begins_the_run(job: Job, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(lock, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "PATIENCE_SECONDS", 2.0)
+    barrier = threading.Barrier(6)
+
+    def late(experiment: Experiment) -> Path:
+        time.sleep(0.1)  # all have looked by now, if they may look at once
+        return new_folder(experiment)
+
+    monkeypatch.setattr("pipeline.planning.job.new_folder", late)
 
     def begin(_: int) -> object:
         claim = claimed(job)
+        barrier.wait()
         try:
             claim.__enter__()
         except LockedError:
