@@ -110,7 +110,7 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     is_unread = re.search("unknown flag|not an override|argument --", error.problem)
     kept = _readable(words, error) if is_unread else [*words]
     after = command_error([*(kept[:-1] if is_replaced and kept == [*words] else kept), *shlex.split(error.fix)])
-    assert after is None or _complaint(after) != _complaint(error), f"{error}\n  then: {after}"
+    assert after is None or complaint(after) != complaint(error), f"{error}\n  then: {after}"
     return error
 
 
@@ -121,7 +121,7 @@ def _readable(words: Sequence[str], error: UserError) -> list[str]:
     ]
 
 
-def _complaint(error: UserError) -> str:
+def complaint(error: UserError) -> str:
     """Returns what an error complains of, without the values."""
     return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
 
