@@ -158,8 +158,9 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
 
 def reading_of(settings: TableSettings) -> dict[str, Any]:
     """Return fields of `Rows` that say how texts are read."""
-    known = NumberFormat(settings.decimal, settings.thousands)
-    return {"missing": settings.missing_texts, "format": known, "units": dict(settings.units)}
+    marks = NumberFormat(settings.decimal, settings.thousands)
+    units = {column: str(unit) for column, unit in (settings.units or {}).items()}
+    return {"missing": settings.missing_texts, "format": marks, "units": units}
 
 
 def names_of(files: Sequence[Path]) -> list[str]:

@@ -64,7 +64,7 @@ class TableSettings(ImagesSettings):
     """The decimal mark of numbers that are texts."""
     thousands: str | None = text(None, "[.,]", "a comma or a point", r"\,")
     """A comma or a point between groups of three digits (`1,200`); spaces, apostrophes and underscores always are."""
-    units: dict[str, str] = field(default_factory=dict)
+    units: Any = None
     """From columns to the unit that stands before or behind their numbers, such as `{weight: kg, price: $}`."""
     missing: list[str] | None = None
     """Texts that mean a missing value, in addition to the empty one; null: NA, N/A, NaN and null in text files, and
@@ -128,7 +128,7 @@ class TableSettings(ImagesSettings):
     @property
     def reading(self) -> dict[str, Any]:
         """Settings by which other tables are read as this one is, for JSON."""
-        numbers = {"decimal": self.decimal, "thousands": self.thousands, "units": dict(self.units)}
+        numbers = {"decimal": self.decimal, "thousands": self.thousands, "units": dict(self.units or {})}
         return {"delimiter": self.delimiter, "encoding": self.encoding, "missing": self.missing_texts, **numbers}
 
     @property
@@ -158,6 +158,9 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.target={self.target}", "each column once")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise UserError(f"{path}.delimiter={self.delimiter}", "one character", f"{path}.delimiter=null")
+        if self.units is not None and not (isinstance(self.units, Mapping) and all(map(str, self.units.values()))):
+            expected = "columns with their units"
+            raise UserError(f"{path}.units={self.units}", expected, f"'{path}.units={{<column>: <unit>}}'")
         check_kinds(path, self.declared)
         self._check_splits(path)
         self._check_images(path)
@@ -167,7 +170,7 @@ class TableSettings(ImagesSettings):
             fix = f"{path}.thousands=." if self.decimal == "," else rf"'{path}.thousands=\,'"
             raise UserError(f"{path}.thousands={self.thousands} is {path}.decimal", "two marks", fix)
         header = self.header
-        named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units)}
+        named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units or ())}
         fix = "" if {*self.targets} <= {*header.columns} else self._other_delimiter(path, header)
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             known = [*header.columns, *(header.others if setting == "features" else ())]
