@@ -11,6 +11,7 @@ import pytest
 import tensorflow_datasets
 from tensorflow_datasets import features as kinds
 
+from stages.data.loading import Invalid, _refuse
 from stages.errors import UserError
 from stages.inspect import log, statistics
 from stages.load.folders import image_folder
@@ -205,3 +206,10 @@ def test_examples_come_in_the_order_of_their_files(file_format: str, tmp_path: P
     for split in dataset.splits.values():
         assert split.numbers is not None
         np.testing.assert_array_equal(split.targets, np.array(stored)[split.numbers])
+
+
+@pytest.mark.parametrize(("broken", "fix"), [(1, "data.on_error=skip"), (3, "")])
+def test_to_skip_is_advised_only_where_something_remains(broken: int, fix: str) -> None:
+    with pytest.raises(UserError) as raised:
+        _refuse([Invalid("a.png", "cannot be decoded")] * broken, "fail", 3)
+    assert raised.value.fix == fix
