@@ -67,8 +67,10 @@ def test_wrong_arguments_are_refused(
 
 def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The other one is refused before it loads the model. A lock that a killed process left does not count."""
+    table = tmp_path / "x.csv"
+    table.touch()
     output = tmp_path / "answers.csv"
-    words = [str(run), "x.csv", f"--output={output}"]
+    words = [str(run), str(table), f"--output={output}"]
     with output_locked(output):
         assert predict.main(words) == 2
         assert capsys.readouterr().err.startswith(f"error: another process writes {output}. ")
@@ -76,8 +78,8 @@ def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: py
     for _ in range(2):
         with output_locked(output):
             pass
-        assert not list(tmp_path.iterdir())
-    assert predict.main([str(run), "x.csv", f"--output={tmp_path}/none/answers.csv"]) == 2
+        assert list(tmp_path.iterdir()) == [table]
+    assert predict.main([str(run), str(table), f"--output={tmp_path}/none/answers.csv"]) == 2
     assert "answers.csv cannot be written (No such file or directory)" in capsys.readouterr().err
 
 
