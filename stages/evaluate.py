@@ -13,6 +13,7 @@ from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
+from stages.evaluation.intervals import NO_INTERVAL
 from stages.evaluation.predictions import NAME, check_finite, check_inputs, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
@@ -93,8 +94,9 @@ def evaluate(
     if folder is not None:
         files["report"] = report.write(folder)
         files["plots"] = _draw(columns, task, dataset, settings, folder)
-    _tell(report, reporter)
-    first = f"test/{task.primary}"  # the intervals of all others would flood MLflow's charts
+    first = f"test/{task.primary}"
+    _tell(report, first in report.intervals, reporter)
+    # Only its interval is recorded: those of all metrics would flood MLflow's charts.
     ends = zip((f"{first}_low", f"{first}_high"), report.intervals.get(first, ()), strict=False)
     metrics = {**report.values, **dict(ends)}
     summary: dict[str, Any] = {**facts_of(test)}
@@ -140,10 +142,16 @@ def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSett
     return []
 
 
-def _tell(report: Measured, reporter: Reporter) -> None:
-    """Prints the sentences of a report, and the first lines of its tables."""
+def _tell(report: Measured, has_interval: bool, reporter: Reporter) -> None:
+    """Print the sentences of a report, and the first lines of its tables.
+
+    Args:
+        has_interval: whether the first metric, the one on the console, has an interval. If so, the sentence on metrics
+            without one is left to the report.
+    """
     for note in report.notes[1:]:
-        reporter.log(note)
+        if not (has_interval and note.startswith(NO_INTERVAL)):
+            reporter.log(note)
     for section in report.sections:
         reporter.log(section.title)
         for line in aligned([row[:TOLD_COLUMNS] for row in section.shown[: TOLD_ROWS + 1]]):

@@ -49,6 +49,10 @@ def metric_interval(metric: str, estimate: Estimate, sample: Sample, confidence:
     return error_interval(estimate, sample, confidence, is_root=kind == "rmse")
 
 
+NO_INTERVAL = "no interval: "
+"""Start of the sentence on the metrics without an interval."""
+
+
 def reported(results: Mapping[str, Result]) -> tuple[dict[str, Ends], list[str]]:
     """Return the intervals, and a sentence on the metrics that have none, with the reasons."""
     reasons: dict[str, list[str]] = {}
@@ -57,7 +61,7 @@ def reported(results: Mapping[str, Result]) -> tuple[dict[str, Ends], list[str]]
             reasons.setdefault(result, []).append(name)
     why = "; ".join(f"{', '.join(names[:5])}{', …' * (len(names) > 5)} ({reason})" for reason, names in reasons.items())
     ends = {name: result for name, result in results.items() if not isinstance(result, str)}
-    return ends, [f"no interval: {why}"] if why else []
+    return ends, [f"{NO_INTERVAL}{why}"] if why else []
 
 
 def exact_interval(value: float, examples: float, confidence: float) -> Ends:
