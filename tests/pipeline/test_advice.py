@@ -25,6 +25,7 @@ from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
 from pipeline.sweep.select import read_entries, select
 from stages.errors import UserError
+from tests.pipeline.advice import Case, commands, settings, training
 from tests.pipeline.experiments import complaint, compose, write_run
 
 ROOT = CONF.parent
@@ -163,38 +164,8 @@ def test_prose_and_names_that_do_not_exist_are_no_advice(text: str) -> None:
     assert not is_typable(text, _names())
 
 
-CASES = {
-    "pipeline/checks/data_fits.py:_check_classes": "task=regression",
-    "pipeline/checks/registry.py:_monitor_is_known": "train.monitor=val_acuracy",
-    "pipeline/checks/registry.py:check_rules": "model.weights=imagenet",
-    "pipeline/checks/registry.py:check_surroundings": "outputs=/etc/passwd",
-    "pipeline/command_line/arguments.py:_unknown_flag": "--epochs 5",
-    "pipeline/command_line/arguments.py:error": "--cfg",
-    "pipeline/command_line/compose.py:_apply": "tracking.options.x=3",
-    "pipeline/command_line/compose.py:_refuse_alias": "train.optimizer.beta_1=0.8",
-    "pipeline/command_line/compose.py:is_sweep": "sweep.n_jobs=2",
-    "pipeline/command_line/overrides.py:__init__": "-m 'sweep.zip=[[seed,train.epochs]]' seed=1,2 train.epochs=1,2,3",
-    "pipeline/command_line/overrides.py:__iter__": "-m 'sweep.exclude=[{seed: [1,2]}]' seed=1,2",
-    "pipeline/command_line/overrides.py:_check_values": "train.epochs=1,2",
-    "pipeline/command_line/overrides.py:checked": "hydra.run.dir=x",
-    "pipeline/command_line/overrides.py:parsed": "train.epochs:3",
-    "pipeline/config/errors.py:unknown_key": "train.epoch=3",
-    "pipeline/config/errors.py:unknown_option": "optimizer=adm",
-    "pipeline/config/experiment.py:_settings": "+pipeline.extra=x",
-    "pipeline/config/names.py:options_folder": "--config-dir /nope",
-    "pipeline/config/schemas.py:check": "name=-",
-    "pipeline/planning/plan.py:make_plan": "pipeline.train=null",
-    "pipeline/run_folder/runs.py:find": "from=evaluate run=abcd",
-    "stages/settings/data.py:check": "data=image_folder",
-    "stages/settings/model.py:_check_weights": "model.weights=/nope",
-    "stages/settings/ranges.py:_check_number": "train.epochs=0",
-    "stages/settings/ranges.py:check": "train.jit=yes",
-    "stages/settings/ranges.py:wrong_type": "train.epochs=2.0",
-    "stages/settings/table.py:_check_files_and_target": "data=table",
-    "stages/settings/train.py:check": "train.class_weights=auto",
-    "stages/targets.py:imported": "optimizer=custom optimizer._target_=keras.optimizers.Lionn",
-}
-"""From places in the source to a command that leads there."""
+CASES: dict[str, Case] = {**commands.CASES, **settings.CASES, **training.CASES}
+"""From places in the source to a command, or a call, that leads there."""
 
 FILLED = {"<value>": "1", "<option>": "digits", "<folder>": "conf", "<directory>": "docs", "<run id>": "0123abcd"}
 """What a user types for what only they know; the rest is left as it is."""
@@ -213,8 +184,10 @@ def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(UserError, "__init__", record)
     monkeypatch.chdir(tmp_path)
-    words = shlex.split(CASES[place])
-    error = _error(words)
+    case = CASES[place]
+    given = case if isinstance(case, str) else case(tmp_path)
+    words = shlex.split(given if isinstance(given, str) else given[1])
+    error = _error(words) if isinstance(given, str) else given[0]
     assert error is not None
     assert place in reached
     fix = re.sub(r"<[^<>=]+>", lambda part: FILLED.get(part[0], part[0]), error.fix)
