@@ -23,13 +23,13 @@ FUNCTIONS = ("LambdaCallback", "LearningRateScheduler")
 
 
 def check_callback(place: str, target: str) -> None:
-    """Refuse what is no callback, and one that cannot work here.
+    """Refuse what is not a callback, and one that cannot work here.
 
     Args:
         place: what named it, for errors.
 
     Raises:
-        UserError: for a target that does not exist or is no callback, a package that is missing, and a callback that
+        UserError: for a target that does not exist or is not a callback, a package that is missing, and a callback that
             does what the training does.
     """
     if target.startswith("stages.callbacks."):

@@ -126,7 +126,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
 def _refuse_outside(override: Override, options: Options) -> None:
     """Refuse an option whose path leads out of the folders of options: Hydra would read any file as one.
 
-    Also one of a list that does not exist, of which Hydra would say no more than that it cannot be loaded.
+    Also an option of a list that does not exist: Hydra would only say that it cannot be loaded.
     """
     group, value = override.key_or_group.split("/")[0], override.value()
     is_swept = override.is_sweep_override() and not override.is_interval_sweep()

@@ -238,7 +238,7 @@ def _is_of(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
 
 
 def _unfit(rows: Sequence[Row], metric: str) -> str:
-    """Return the rows of which a run has a metric that is not finite, and the seeds of these runs."""
+    """Return the rows with a run whose metric is not finite, and the seeds of these runs."""
     texts = []
     for row in rows[:3]:
         seeds = [run.seed for run in row.runs if not math.isfinite(run.metrics.get(metric, 0.0)) and run.seed]

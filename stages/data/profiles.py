@@ -28,7 +28,7 @@ NEARLY_ALL = 0.95
 """Share of different values from which a column is an identifier, and of numbers from which it is one of numbers."""
 
 LOOKED_AT = 10_000
-"""Different texts that are no numbers of which it is found whether they nearly are, at most."""
+"""Maximum number of different texts of a column that are examined for marks and units."""
 
 WORDS = 4
 """Words of a value, on average, from which a column of different texts is one of sentences."""

@@ -173,7 +173,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
 
 
 def _no_better(task: Task, theirs: Columns, ours: Columns) -> list[str]:
-    """Returns the targets, or labels, for which a network is no better than a trivial answer; none of a single one."""
+    """Return the targets or labels for which a network is no better than a trivial answer; empty for a single one."""
     if isinstance(task, Classification) or len(task.names) < 2:
         return []
 

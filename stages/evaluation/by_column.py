@@ -59,7 +59,7 @@ def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> 
 def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) -> Section:
     """Return a row for each slice of the test split: its examples, its metrics, and whether it differs from the rest.
 
-    See `stages.evaluation.slice_tests`. Slices of which nothing is known come last.
+    See `stages.evaluation.slice_tests`. Slices without a verdict come last.
 
     Args:
         predicted: known columns of a file of predictions.

@@ -34,7 +34,7 @@ def interval_of(metric: str, columns: Columns, confidence: float) -> Result:
 
 
 def metric_interval(metric: str, estimate: Estimate, sample: Sample, confidence: float) -> Result:
-    """Return the interval of a metric, which is no mean over classes or labels.
+    """Return the interval of a metric that is not a mean over classes or labels.
 
     Args:
         metric: its name, also that of a single target, such as `rmse/price`.
@@ -106,7 +106,7 @@ def _widening(degrees: float, confidence: float) -> float:
 
 
 class Fractions(NamedTuple):
-    """The fractions of which a macro mean is made, one for each class or label.
+    """The fractions that a macro mean averages, one for each class or label.
 
     values: float64 [k]. examples: their effective numbers, float64 [k]; 0 if there are none.
     are_overlaps: whether the mean is of 2J / (1 + J) for each fraction J, as F1 is.

@@ -29,7 +29,7 @@ def slice_tests(
     Args:
         columns: known columns of a file of predictions.
         codes: for each column, the slice of each example, int [n] from 0.
-        least: minimum number of examples that weigh something, in a slice and beside it.
+        least: minimum number of examples with a weight above 0, in the slice and outside of it.
     """
     counted = columns["weight"] > 0 if "weight" in columns else np.ones(len(codes[0]), bool)
     sizes = [code.max() + 1 for code in codes]

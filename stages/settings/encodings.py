@@ -10,7 +10,7 @@ from stages.errors import UserError
 
 
 def not_in_encoding(path: Path, encoding: str) -> UserError:
-    """Returns the error for bytes that are no text, with the encoding that the file seems to have."""
+    """Return the error for bytes that are not text, with the encoding that the file seems to have."""
     with path.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
     if is_packed and path.suffix != ".gz":

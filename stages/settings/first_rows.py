@@ -88,7 +88,7 @@ def _check_values(settings: TableSettings, rows: FirstRows) -> None:
             texts = [value for value in present if not re.search(r"\d", value) and value.casefold() not in allowed]
             is_wrong = texts if settings.on_error == "fail" else rows.are_all and len(texts) == len(present)
             if is_wrong and task == "regression" and not several:
-                problem = f"task=regression, and {name} has {texts[0]!r}, which is no number"
+                problem = f"task=regression, and {name} has {texts[0]!r}, which is not a number"
                 raise UserError(problem, "a target of numbers, or classes", "task=classification")
 
 

@@ -89,7 +89,7 @@ def split_folders(root: Path) -> dict[str, Path]:
     if len(named) < len(folders) or "train" not in named.values() or len({*named.values()}) < len(named):
         raise UserError(
             f"data.dir={root} has {', '.join(f'{path.name}/' for path in folders)}",
-            "train/, with val/ and test/ beside it and nothing else, or a folder for each class",
+            "train/, val/ and test/ and nothing else, or a folder for each class",
             "data.dir=<a folder with those alone>",
         )
     return {split: path for split in ("test", "train", "val") for path in folders if named[path] == split}

@@ -211,7 +211,7 @@ def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_
 
 
 def _error(words: list[str]) -> UserError | None:
-    """Return the error of a command, of which no more than one run, or a sweep's jobs, are checked."""
+    """Return the error of a command, whose run, or a sweep's jobs, are only checked."""
     try:
         composer = Composer(read_arguments(words))
         if composer.is_sweep:

@@ -68,7 +68,7 @@ TABLE, IMAGES, TEXTS = (
     (f"{TABLE}classes.csv augment=flip augment.mixup=0.2 augment.crop=0.1", "augment changes images"),
     (f"{TEXTS}texts augment.rotation=0.1", "augment changes images, and data=text_folder has none"),
     (f"{TABLE}classes.csv normalize.tokenizer=.", "normalize.tokenizer takes texts, and data=table has none"),
-    (f"{TABLE}classes.csv task=regression", "task=regression, and y has 'cat', which is no number"),
+    (f"{TABLE}classes.csv task=regression", "task=regression, and y has 'cat', which is not a number"),
     (f"{TABLE}one.csv", "data.target=y is cat in all rows"),
     (f"{TABLE}constant.csv", "data.target=y is 3.5 in all rows"),
     (f"{TABLE}constant.csv task=regression", "data.target=y is 3.5 in all rows"),

@@ -153,7 +153,7 @@ def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, messa
 
 
 def test_no_setting_is_advised_that_the_command_does_not_have(run: Path, tmp_path: Path, capsys: Printed) -> None:
-    """A table is read as that of the training was; a file that is missing is told before TensorFlow is asked."""
+    """A table is read as that of the training was; a missing file is reported before TensorFlow is imported."""
     (tmp_path / "new.csv").write_text("color,size (m)\nred,1\n", "utf16")
     assert predict.main([str(run), str(tmp_path / "new.csv")]) == 2
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The trivial baseline: a network that has learnt nothing is told so, of every task, and under imbalance."""
+"""The trivial baseline: a network that has learnt nothing is reported, for every task, and under imbalance."""
 
 from dataclasses import replace
 from pathlib import Path
