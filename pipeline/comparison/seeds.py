@@ -23,8 +23,9 @@ def seeds_to_tell(comparison: Comparison, row: Row, metric: str, is_ratio: bool 
     from scipy import special
 
     def value(run: ComparedRun) -> float | None:
-        found = run.metrics.get(metric, 0.0)
-        found = math.log(found) if is_ratio and found > 0 else found
+        found = run.metrics.get(metric, math.nan)
+        if is_ratio:
+            found = math.log(found) if found > 0 else math.nan
         return found if math.isfinite(found) else None
 
     assert comparison.baseline is not None

@@ -17,6 +17,7 @@ from pipeline.comparison.answer import answer, choice, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import as_csv, markdown, notes, page
 from pipeline.comparison.rows import read_finished
+from pipeline.comparison.seeds import seeds_to_tell
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare
 
@@ -203,6 +204,24 @@ def test_the_number_of_seeds_is_that_from_which_equal_runs_would_be_told_apart(t
     variance = sum(np.var(np.log(speeds), ddof=1) for speeds in (base, other))
     needed = next(n for n in range(2, 100) if stats.t.ppf(0.975, 2 * (n - 1)) * np.sqrt(variance / n) < np.log(4))
     assert int(number[1]) == needed > 2
+
+
+def test_runs_without_a_metric_do_not_count_in_the_number_of_seeds(tmp_path: Path) -> None:
+    """They say nothing of how it varies, neither as runs of the two rows nor as a row of their own."""
+    accuracies = (0.5, 0.95), (0.9, 0.6)
+    made = [
+        [
+            replace(run, correct=np.arange(400) < accuracy * 400)
+            for run, accuracy in zip(runs(name, dict.fromkeys("12", 0.5)), values, strict=True)
+        ]
+        for name, values in zip("ab", accuracies, strict=True)
+    ]
+    untested = [replace(run, correct=None) for run in runs("c", dict.fromkeys("12345", 0.5))]
+    without, found = compared(tmp_path / "without", *made), compared(tmp_path / "with", *made, untested)
+    for metric in ("test/accuracy", "test/unknown"):
+        assert seeds_to_tell(found, found.rows[1], metric) == seeds_to_tell(without, without.rows[1], metric)
+    assert seeds_to_tell(found, found.rows[2], "test/accuracy") == "more seeds"
+    assert seeds_to_tell(found, found.rows[1], "test/unknown", is_ratio=True) == "more seeds"
 
 
 def test_a_difference_of_which_nothing_is_known_has_no_interval(tmp_path: Path) -> None:
