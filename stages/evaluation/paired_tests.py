@@ -14,6 +14,9 @@ MINUS = "\N{MINUS SIGN}"
 
 LEVEL = 0.95
 
+FRACTIONS = ("accuracy", "exact_match", "macro_f1")
+"""Metrics between 0 and 1, so that no difference is larger than 1."""
+
 
 class Part(NamedTuple):
     """A part of an estimated variance, and the degrees of freedom of its estimate."""
@@ -143,6 +146,8 @@ def metric_difference(
     p = mcnemar_p(first, second) if is_counted else None
     if p is not None and max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)
+    if metric in FRACTIONS:
+        low, high = max(low, -1.0), min(high, 1.0)
     return MetricDifference(
         difference,
         low,

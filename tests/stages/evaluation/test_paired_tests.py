@@ -24,6 +24,20 @@ def by_scipy(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return found.low, found.high
 
 
+@pytest.mark.parametrize("examples", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "exact_match"])
+def test_no_difference_of_fractions_exceeds_1(examples: int, metric: str) -> None:
+    """However few examples there are, whether both models are right on all or only one is."""
+    right, wrong = np.ones((1, examples), bool), np.zeros((1, examples), bool)
+    for first, second in ((right, right), (right, wrong), (wrong, right)):
+        found = metric_difference(first, second, True, metric=metric)
+        assert -1 <= found.low <= found.difference <= found.high <= 1
+    halves = np.arange(examples) % 2 * 1.0
+    found = metric_difference(halves[np.newaxis], 1 - halves[np.newaxis], True, metric=metric)
+    assert not (found.low < -1)
+    assert not (found.high > 1)
+
+
 def test_the_interval_is_that_of_the_bootstrap() -> None:
     """To two examples, of which one is still unseen, and the noise of 10,000 draws."""
     first, second = answers(1, 1), answers(2, 1, accuracy=0.99)
