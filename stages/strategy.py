@@ -131,7 +131,7 @@ def _find(device: str) -> str:
     names = {one.name.lower().replace("device:", "").strip("/"): one.name for one in listed}
     short = device.lower().replace("device:", "").strip("/")
     if short not in names:
-        fix = "strategy=one_device"
+        fix = "strategy=one_device strategy.device=/cpu:0"
         raise UserError(f"device {device} does not exist", [f"/{name}" for name in names], fix)
     return str(names[short])
 

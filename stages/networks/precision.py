@@ -97,4 +97,4 @@ def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> Non
     if unused := [pattern for pattern in patterns if pattern not in used]:
         problem = f"precision.layers: {unused[0]} matches no layer, or comes after patterns that match its layers"
         names = list(dict.fromkeys(layer.name for layer in computing))
-        raise UserError(problem, names, "'precision.layers={conv2d*: mixed_bfloat16}'")
+        raise UserError(problem, names, f"'precision.layers={{{names[0]}: {patterns[unused[0]]}}}'")

@@ -50,7 +50,7 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
         raise UserError(
             f"model.weights={weights} for a network with a Normalization layer, which would not use all of them",
             "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
-            "model=efficientnet_v2_b0",
+            "model=efficientnet_v2_b0 model.network.name=EfficientNetV2B0",
         )
 
 

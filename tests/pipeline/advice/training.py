@@ -1,5 +1,297 @@
 """Advice of networks, training, evaluation and export, which is given while a run goes on."""
 
-from tests.pipeline.advice import Case
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-CASES: dict[str, Case] = {}
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from stages.callbacks import build_callbacks
+from stages.checkpoints.files import Checkpoint
+from stages.checkpoints.state import Progress
+from stages.debug import OverfitSettings, overfit
+from stages.errors import UserError
+from stages.networks.model_parallel import place
+from stages.networks.precision import set_layer_policies
+from stages.optimization.gradients import choose_jit
+from stages.optimization.optimizers import build_optimizer, decay_excluded
+from stages.reporter import Reporter
+from stages.results import Trained
+from stages.settings.model import ApplicationSettings, CnnSettings, ModelSettings
+from stages.settings.strategy import OneDeviceSettings
+from stages.settings.train import (
+    AutoTaskSettings,
+    CosineSettings,
+    CustomOptimizerSettings,
+    RegressionSettings,
+)
+from stages.strategy import strategy
+from stages.tasks.chosen import chosen_task
+from stages.tasks.classification import Classification
+from stages.tasks.regression import Regression
+from stages.train import train
+from stages.training.outcome import diverged, report_completed, too_large
+from stages.training.session import plan_phases, starting_phase
+from stages.transfer.pretrained import freeze, load_weights
+from tests.pipeline.advice import Case
+from tests.stages.experiments import built_of, model_parallel, one_device, real_digits, settings, small_cnn
+
+CLASSES = Classification(("a", "b", "c"))
+
+LABELS = np.array([0, 1, 2, 1], np.int32)
+
+NUMBERS = np.array([[1.0], [2.0], [4.0], [3.0]], np.float32)
+
+
+def _refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> UserError:
+    """Return the error that a call raises."""
+    with pytest.raises(UserError) as raised:
+        call(*arguments, **named)
+    return raised.value
+
+
+def _dense(*layers: keras.layers.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(3)])
+
+
+def _normalized() -> keras.Model:
+    """Return a network whose backbone has a layer that Keras adapts."""
+    return _dense(keras.Sequential([keras.Input((2,)), keras.layers.Normalization()], name="backbone"))
+
+
+class OwnStep(keras.Sequential):
+    """A network with a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+def own_step(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    return OwnStep([keras.Input(image_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)])
+
+
+class Largest(keras.metrics.Metric):
+    """The largest answer, which is no function of sums."""
+
+    def __init__(self, name: str = "largest") -> None:
+        super().__init__(name=name)
+        self.value = self.add_weight(shape=(), initializer="zeros", name="value")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self) -> Any:
+        return self.value
+
+
+def of_logits(y_true: Any, y_pred: Any, from_logits: bool = True) -> Any:
+    return keras.losses.categorical_crossentropy(y_true, y_pred, from_logits)
+
+
+def _callback(given: str, **changes: Any) -> tuple[UserError, str]:
+    return _refusal(build_callbacks, settings(**changes), CLASSES, Reporter()), given
+
+
+def _unknown_metric(folder: Path) -> tuple[UserError, str]:
+    return _callback("train.monitor=val_auc", monitor="val_auc")
+
+
+def _two_rates(folder: Path) -> tuple[UserError, str]:
+    callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
+    return _callback("schedule=cosine", callbacks=[callback], schedule=CosineSettings())
+
+
+def _clipped_twice(folder: Path) -> tuple[UserError, str]:
+    optimizer = CustomOptimizerSettings(_target_="keras.optimizers.Lion", arguments={"clipnorm": 1.0}, clip_norm=1.0)
+    given = "optimizer=custom optimizer._target_=keras.optimizers.Lion '+optimizer.arguments={clipnorm: 1.0}'"
+    return _refusal(build_optimizer, optimizer, 0.1), f"{given} optimizer.clip_norm=1"
+
+
+def _no_such_weight(folder: Path) -> tuple[UserError, str]:
+    return _refusal(decay_excluded, _dense(), ["nope"]), "'optimizer.decay_exclude=[nope]'"
+
+
+def _no_such_device(folder: Path) -> tuple[UserError, str]:
+    given = OneDeviceSettings(deterministic=False, device="/gpu:99")
+    return _refusal(strategy, given), "strategy=one_device strategy.device=/gpu:99"
+
+
+def _other_task(folder: Path) -> tuple[UserError, str]:
+    return _refusal(chosen_task, CLASSES, RegressionSettings(), LABELS), "task=regression"
+
+
+def _no_sum(folder: Path) -> tuple[UserError, str]:
+    target = f"{__name__}.Largest"
+    given = AutoTaskSettings(metrics=[{"_target_": target}])
+    return _refusal(chosen_task, CLASSES, given, LABELS), f"'task.metrics=[{{_target_: {target}}}]'"
+
+
+def _not_probabilities(folder: Path) -> tuple[UserError, str]:
+    outputs = np.array([[2.0, -1.0, 0.0]], np.float32)
+    return _refusal(CLASSES.of_network("probabilities").check_outputs, outputs), "model.outputs=probabilities"
+
+
+def _few_class_weights(folder: Path) -> tuple[UserError, str]:
+    return _refusal(CLASSES.for_training, settings(class_weights=[1, 2]), LABELS), "'train.class_weights=[1,2]'"
+
+
+def _loss_of_logits(folder: Path) -> tuple[UserError, str]:
+    target = f"{__name__}.of_logits"
+    task = chosen_task(CLASSES, AutoTaskSettings(loss={"_target_": target, "from_logits": True}), LABELS)
+    given = f"task.loss._target_={target} task.loss.from_logits=true model.outputs=probabilities"
+    return _refusal(task.of_network, "probabilities"), given
+
+
+def _smoothed_numbers(folder: Path) -> tuple[UserError, str]:
+    task = Regression.of(("x",), NUMBERS)
+    return _refusal(task.for_training, settings(label_smoothing=0.1), NUMBERS), "train.label_smoothing=0.1"
+
+
+def _smoothed_own_loss(folder: Path) -> tuple[UserError, str]:
+    target = "keras.losses.CategoricalCrossentropy"
+    task = chosen_task(CLASSES, AutoTaskSettings(loss={"_target_": target, "from_logits": True}), LABELS)
+    given = f"task.loss._target_={target} task.loss.from_logits=true train.label_smoothing=0.1"
+    return _refusal(task.for_training, settings(label_smoothing=0.1), LABELS), given
+
+
+def _own_step(folder: Path) -> tuple[UserError, str]:
+    target, data, where = f"{__name__}.own_step", real_digits(64), one_device()
+    model = built_of({"_target_": target}, data, where)
+    return _refusal(train, model, data, where, settings()), f"model=auto model.network._target_={target}"
+
+
+def _diverged(folder: Path) -> tuple[UserError, str]:
+    return diverged(Progress(step=3), settings(), "the loss is nan"), "optimizer.learning_rate=0.01"
+
+
+def _no_epoch_left(folder: Path) -> tuple[UserError, str]:
+    return _refusal(report_completed, Progress(epoch=2), 2, Reporter()), "train.epochs=2"
+
+
+def _too_large(folder: Path) -> tuple[UserError, str]:
+    return too_large(64, tf.errors.ResourceExhaustedError(None, None, "no memory")), "train.batch_size=64"
+
+
+def _nothing_frozen(folder: Path) -> tuple[UserError, str]:
+    return _refusal(plan_phases, _dense(), settings(fine_tune_epochs=1)), "model=application train.fine_tune_epochs=1"
+
+
+def _fine_tunes(folder: Path) -> tuple[UserError, str]:
+    checkpoint = Checkpoint({"progress": dataclasses.asdict(Progress(epoch=3, phase=1))}, {})
+    plans = plan_phases(_dense(), settings())
+    return _refusal(starting_phase, checkpoint, plans), "train.fine_tune_epochs=0"
+
+
+def _no_backbone(folder: Path) -> tuple[UserError, str]:
+    return _refusal(freeze, _dense()), "model=mlp model.frozen=true"
+
+
+def _adapted(folder: Path) -> tuple[UserError, str]:
+    given = ModelSettings(network=ApplicationSettings(name="EfficientNetB0"), weights="imagenet")
+    words = "model=application model.network.name=EfficientNetB0 model.weights=imagenet"
+    return _refusal(load_weights, _normalized(), given), words
+
+
+def _no_weights_here(folder: Path) -> tuple[UserError, str]:
+    """The network is one that cannot be built, which is no other case than one that cannot be downloaded."""
+    network = _dense(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)], name="backbone"))
+    given = ModelSettings(network=ApplicationSettings(arguments={"nope": 1}), weights="imagenet")
+    return _refusal(load_weights, network, given), "model=application model.weights=imagenet"
+
+
+def _other_weights(folder: Path) -> tuple[UserError, str]:
+    given = ModelSettings(weights=str(folder / "none.weights.h5"))
+    return _refusal(load_weights, _dense(), given), f"model=mlp model.weights={folder}/none.weights.h5"
+
+
+def _no_such_layer(folder: Path) -> tuple[UserError, str]:
+    error = _refusal(place, _dense(), ["/cpu:0"], {"nope": "/cpu:0"})
+    return error, "strategy=model_parallel '+strategy.layers={nope: /cpu:0}'"
+
+
+def _no_graph(folder: Path) -> tuple[UserError, str]:
+    class Own(keras.Model):
+        pass
+
+    return _refusal(place, Own(), ["/cpu:0"], {}), "strategy=model_parallel"
+
+
+def _no_such_policy(folder: Path) -> tuple[UserError, str]:
+    patterns = {"nope": "float32"}
+    return _refusal(set_layer_policies, _dense(), patterns), "'+precision.layers={nope: float32}'"
+
+
+def _compiled_in_parts(folder: Path) -> tuple[UserError, str]:
+    where = model_parallel()
+    model = small_cnn(real_digits(64), where)
+    return _refusal(choose_jit, settings(jit="on"), where, model), "strategy=model_parallel train.jit=on"
+
+
+def _not_memorized(folder: Path) -> tuple[UserError, str]:
+    trained = Trained(None, ({"train/loss": 2.0}, {"train/loss": 1.5}), 2, 20)  # type: ignore[arg-type]
+    return _refusal(overfit, trained, OverfitSettings(loss=0.05, steps_per_epoch=10)), "debug=overfit"
+
+
+def _not_in_applications(folder: Path) -> tuple[UserError, str]:
+    network = ApplicationSettings(name="ResNet51")
+    error = _refusal(built_of, network, real_digits(64), one_device())
+    return error, "model=application model.network.name=ResNet51"
+
+
+def _too_small_images(folder: Path) -> tuple[UserError, str]:
+    network = CnnSettings(filters=[4, 4, 4, 4, 4])
+    error = _refusal(built_of, network, real_digits(64), one_device())
+    return error, "model=cnn 'model.network.filters=[4,4,4,4,4]'"
+
+
+CASES: dict[str, Case] = {
+    "stages/callbacks.py:_refuse_useless": _two_rates,
+    "stages/callbacks.py:build_callbacks": _unknown_metric,
+    "stages/debug.py:overfit": _not_memorized,
+    "stages/model.py:_build": _too_small_images,
+    "stages/networks/applications.py:_find": _not_in_applications,
+    "stages/networks/model_parallel.py:assign": _no_such_layer,
+    "stages/networks/model_parallel.py:place": _no_graph,
+    "stages/networks/precision.py:set_layer_policies": _no_such_policy,
+    "stages/optimization/gradients.py:choose_jit": _compiled_in_parts,
+    "stages/optimization/optimizers.py:build_optimizer": _clipped_twice,
+    "stages/optimization/optimizers.py:decay_excluded": _no_such_weight,
+    "stages/strategy.py:_find": _no_such_device,
+    "stages/tasks/chosen.py:chosen_task": _other_task,
+    "stages/tasks/chosen.py:tried": _no_sum,
+    "stages/tasks/classification.py:check_outputs": _not_probabilities,
+    "stages/tasks/classification.py:for_training": _few_class_weights,
+    "stages/tasks/classification.py:of_network": _loss_of_logits,
+    "stages/tasks/regression.py:for_training": _smoothed_numbers,
+    "stages/tasks/task.py:for_training": _smoothed_own_loss,
+    "stages/train.py:_refuse_or_warn": _own_step,
+    "stages/training/outcome.py:diverged": _diverged,
+    "stages/training/outcome.py:report_completed": _no_epoch_left,
+    "stages/training/outcome.py:too_large": _too_large,
+    "stages/training/session.py:plan_phases": _nothing_frozen,
+    "stages/training/session.py:starting_phase": _fine_tunes,
+    "stages/transfer/pretrained.py:_from_applications": _no_weights_here,
+    "stages/transfer/pretrained.py:_refuse_adapted": _adapted,
+    "stages/transfer/pretrained.py:_refused": _other_weights,
+    "stages/transfer/pretrained.py:freeze": _no_backbone,
+}
+
+REPEATED = "repeats the command"
+OWN = "code for the reader's own function"
+
+UNREACHED: dict[str, str] = {
+    "stages/checkpoints/files.py:wait": REPEATED,
+    "stages/collectives.py:others_needed": REPEATED,
+    "stages/model.py:_check_outputs": OWN,
+    "stages/model.py:_refuse_untracked": OWN,
+    "stages/model.py:_scaled": OWN,
+    "stages/model.py:model": OWN,
+    "stages/strategy.py:make_logical_cpus": REPEATED,
+    "stages/tasks/chosen.py:own_loss": OWN,
+    "stages/tasks/chosen.py:own_metric": OWN,
+}
+"""Places whose advice cannot be typed, or which a small test cannot reach, with the reason."""
