@@ -115,9 +115,8 @@ def check_inputs(split: Split, where: str, policy: str) -> None:
             if wrong.any():
                 row = start + int(wrong.argmax())
                 largest, size = _largest(split, row)
-                problem = (
-                    f"{where}: {_name_of(split, row)}: {size:.4g} in the column {largest} is too large for {policy}"
-                )
+                number = f"{size:.4g} in the column {largest}" if largest else "a value"
+                problem = f"{where}: {_name_of(split, row)}: {number} is too large for {policy}"
                 helps = policy in HALF and size < np.finfo(np.float32).max
                 expected = "numbers as large as those of the training split"
                 raise UserError(problem, expected, "precision=float32" if helps else "")
