@@ -1,32 +1,46 @@
 """Advice of networks, training, evaluation and export, which is given while a run goes on."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
 from stages.callbacks import build_callbacks
 from stages.checkpoints.files import Checkpoint
-from stages.checkpoints.state import Progress
+from stages.checkpoints.saved import restore_trained, save_trained
+from stages.checkpoints.state import Progress, State
+from stages.data.split import Split
 from stages.debug import OverfitSettings, overfit
 from stages.errors import UserError
+from stages.evaluation.against import check_comparable
+from stages.evaluation.by_column import check_settings
+from stages.evaluation.predictions import check_finite, check_inputs, check_other
+from stages.exporters import fresh_process
+from stages.exporters.comparison import Compared, _compared
+from stages.exporters.keras_file import KerasFile
+from stages.exporters.litert import LiteRT
 from stages.networks.model_parallel import place
 from stages.networks.precision import set_layer_policies
+from stages.normalize import normalize
 from stages.optimization.gradients import choose_jit
 from stages.optimization.optimizers import build_optimizer, decay_excluded
 from stages.reporter import Reporter
-from stages.results import Trained
+from stages.results import Dataset, Model, Strategy, Trained
+from stages.settings.data import NormalizeSettings
 from stages.settings.model import ApplicationSettings, CnnSettings, ModelSettings
+from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import (
     AutoTaskSettings,
     CosineSettings,
     CustomOptimizerSettings,
+    FitSettings,
     RegressionSettings,
 )
 from stages.strategy import strategy
@@ -34,11 +48,23 @@ from stages.tasks.chosen import chosen_task
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 from stages.train import train
+from stages.training.keras_steps import KerasStep
 from stages.training.outcome import diverged, report_completed, too_large
 from stages.training.session import plan_phases, starting_phase
 from stages.transfer.pretrained import freeze, load_weights
 from tests.pipeline.advice import Case
-from tests.stages.experiments import built_of, model_parallel, one_device, real_digits, settings, small_cnn
+from tests.stages.evaluation import made
+from tests.stages.experiments import (
+    built_of,
+    mirrored,
+    model_parallel,
+    one_device,
+    real_digits,
+    settings,
+    small_cnn,
+    start,
+    table_of,
+)  # fmt: skip
 
 CLASSES = Classification(("a", "b", "c"))
 
@@ -181,7 +207,7 @@ def _nothing_frozen(folder: Path) -> tuple[UserError, str]:
 
 
 def _fine_tunes(folder: Path) -> tuple[UserError, str]:
-    checkpoint = Checkpoint({"progress": dataclasses.asdict(Progress(epoch=3, phase=1))}, {})
+    checkpoint = Checkpoint({"progress": asdict(Progress(epoch=3, phase=1))}, {})
     plans = plan_phases(_dense(), settings())
     return _refusal(starting_phase, checkpoint, plans), "train.fine_tune_epochs=0"
 
@@ -248,15 +274,185 @@ def _too_small_images(folder: Path) -> tuple[UserError, str]:
     return error, "model=cnn 'model.network.filters=[4,4,4,4,4]'"
 
 
+def _network(name: str, where: Strategy, data: Dataset, **given: Any) -> Model:
+    """Return a model of a network in this module."""
+    return built_of({"_target_": f"{__name__}.{name}"}, data, where, **given)
+
+
+class OwnLoss(keras.Sequential):
+    """A network with a loss of its own."""
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y, y_pred, from_logits=True))
+
+
+def own_loss(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    layers = [keras.layers.Flatten(), keras.layers.BatchNormalization(synchronized=True)]
+    return OwnLoss([keras.Input(image_shape), *layers, keras.layers.Dense(num_classes)])
+
+
+def spectral(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    last = keras.layers.SpectralNormalization(keras.layers.Dense(num_classes))
+    return keras.Sequential([keras.Input(image_shape), keras.layers.Flatten(), last])
+
+
+def by_lambda(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
+    """Return a network with a function that neither Keras nor LiteRT knows."""
+    determinants = keras.layers.Lambda(lambda images: tf.linalg.det(images[..., 0])[:, None])
+    return keras.Sequential([keras.Input(image_shape), determinants, keras.layers.Dense(num_classes)])
+
+
+def _weights_and_own_loss(folder: Path) -> tuple[UserError, str]:
+    data = real_digits(64)
+    weighted = replace(data, train=replace(data.train, weights=np.ones(64, np.float32)))
+    return _refusal(_network, "own_loss", one_device(), weighted), "augment.mixup=0.2"
+
+
+def _statistics_and_own_loss(folder: Path) -> tuple[UserError, str]:
+    where, data = mirrored(), real_digits(64)
+    return _refusal(start, where, _network("own_loss", where, data), data, settings()), "strategy=mirrored"
+
+
+def _assigned(folder: Path) -> tuple[UserError, str]:
+    where, data = one_device(), real_digits(64)
+    model = _network("spectral", where, data)
+    error = _refusal(start, where, model, data, settings())
+    return error, f"model=auto model.network._target_={__name__}.spectral"
+
+
+def _clipped_before_the_sum(folder: Path) -> tuple[UserError, str]:
+    where, data = mirrored(), real_digits(64)
+    model = _network("own_step", where, data)
+    optimizer = keras.optimizers.SGD(clipnorm=1.0)
+    error = _refusal(KerasStep, where, model, model.task, optimizer, FitSettings())
+    return error, "strategy=mirrored train=fit"
+
+
+def _other_data(folder: Path) -> tuple[UserError, str]:
+    data, where = real_digits(64), one_device()
+    model = _network("own_step", where, data)
+    save_trained(Trained(model, (), 1, 0), folder, data)
+    other = replace(data, task=Classification(tuple("abcdefghij")))
+    return _refusal(restore_trained, folder, model, other, where), "from=evaluate run=0123abcd"
+
+
+def _other_network(folder: Path) -> tuple[UserError, str]:
+    data, where = real_digits(64), one_device()
+    save_trained(Trained(_network("own_step", where, data), (), 1, 0), folder, data)
+    error = _refusal(restore_trained, folder, _network("own_loss", where, data), data, where)
+    return error, "from=evaluate run=0123abcd"
+
+
+def _other_training(folder: Path) -> tuple[UserError, str]:
+    data, where = real_digits(64), one_device()
+    model = _network("own_step", where, data)
+    loop = start(where, model, data, settings())
+    model.network.optimizer = loop.step.optimizer
+    state = State(where, model, data, settings(), [], loop.step)
+    other = state.read(Progress()).with_facts(order={"seed": 2, "batch_size": 64})
+    return _refusal(state.restore, other), "seed=1"
+
+
+def _other_metric(folder: Path) -> tuple[UserError, str]:
+    made.write(folder, LABELS, made.probabilities(LABELS, 3))
+    split = Split.of_images(np.zeros((4, 1, 1, 1), np.uint8), NUMBERS)
+    error = _refusal(check_comparable, str(folder), split, Regression.of(("x",), NUMBERS))
+    return error, f"evaluate.against={folder}"
+
+
+def _no_predictions(folder: Path) -> tuple[UserError, str]:
+    return _refusal(check_other, folder, str(folder)), f"evaluate.against={folder}"
+
+
+def _importance_of_images(folder: Path) -> tuple[UserError, str]:
+    data = real_digits(64)
+    return _refusal(check_settings, data.task, data, EvaluateSettings(importance=True)), "evaluate.importance=true"
+
+
+def _infinite(folder: Path) -> tuple[UserError, str]:
+    split = real_digits(64).test
+    values = np.full((len(split), 3), np.nan, np.float32)
+    return _refusal(check_finite, values, split, CLASSES, "digits", "float16"), "precision=float16"
+
+
+def _beyond_float16(folder: Path) -> tuple[UserError, str]:
+    rows = pd.DataFrame({"size": np.arange(30) % 3 + 0.5, "price": np.linspace(0, 1, 30)})
+    rows["split"] = ["train"] * 20 + ["val"] * 5 + ["test"] * 5
+    rows.loc[22, "size"] = 1e9
+    data = normalize(table_of(folder, rows, target="price", split_column="split"), NormalizeSettings())
+    given = (
+        f"data=table data.files={folder}/table.csv data.target=price data.split_column=split precision=mixed_float16"
+    )
+    return _refusal(check_inputs, data.val, "table.csv", "mixed_float16"), given
+
+
+def _other_shape(folder: Path) -> tuple[UserError, str]:
+    data, path = real_digits(64), folder / "model.tflite"
+    answers = {"rows": np.zeros((4, 2)), "milliseconds": np.array(1.0)}
+    error = _refusal(_compared, data.task, np.zeros((4, 11)), "litert", path, 0.1, answers)
+    return error, "export=litert"
+
+
+def _too_different(folder: Path) -> tuple[UserError, str]:
+    compared = Compared("litert", folder / "model.tflite", 0.3, 1.0, 1, 1.0)
+    return _refusal(compared.refuse, LiteRT(), "float32"), "export=litert"
+
+
+def _not_reloaded(folder: Path) -> tuple[UserError, str]:
+    (folder / "fails.py").write_text("raise SystemExit('no module')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh_process, "_prestarted", None)
+        patch.setattr(fresh_process, "_SCRIPT", folder / "fails.py")
+        orders = [{"path": "model.tflite", "answers": str(folder / "answers.npz")}]
+        return _refusal(fresh_process.reload_files, orders, 60), "export=litert"
+
+
+def _unknown_to_keras(folder: Path) -> tuple[UserError, str]:
+    data = real_digits(64)
+    model = _network("by_lambda", one_device(), data)
+    return _refusal(KerasFile().converted, model, data), "export=keras"
+
+
+def _unknown_to_litert(folder: Path) -> tuple[UserError, str]:
+    data = real_digits(64)
+    model = _network("by_lambda", one_device(), data)
+    return _refusal(LiteRT().converted, model, data), "export=litert"
+
+
+def _beyond_litert(folder: Path) -> tuple[UserError, str]:
+    data = real_digits(64)
+    model = replace(_network("own_step", one_device(), data), task=Regression(("x",), (7e4,), (1.0,)))
+    return _refusal(LiteRT(weights="float16").check, model, data), "export=litert"
+
+
 CASES: dict[str, Case] = {
     "stages/callbacks.py:_refuse_useless": _two_rates,
     "stages/callbacks.py:build_callbacks": _unknown_metric,
+    "stages/checkpoints/saved.py:_check_data": _other_data,
+    "stages/checkpoints/saved.py:restore_trained": _other_network,
+    "stages/checkpoints/state.py:_check": _other_training,
     "stages/debug.py:overfit": _not_memorized,
+    "stages/evaluation/against.py:check_comparable": _other_metric,
+    "stages/evaluation/by_column.py:check_settings": _importance_of_images,
+    "stages/evaluation/predictions.py:check_finite": _infinite,
+    "stages/evaluation/predictions.py:check_inputs": _beyond_float16,
+    "stages/evaluation/predictions.py:check_other": _no_predictions,
+    "stages/exporters/comparison.py:_compared": _other_shape,
+    "stages/exporters/comparison.py:refuse": _too_different,
+    "stages/exporters/fresh_process.py:reload_files": _not_reloaded,
+    "stages/exporters/keras_file.py:converted": _unknown_to_keras,
+    "stages/exporters/litert.py:check": _beyond_litert,
+    "stages/exporters/litert.py:converted": _unknown_to_litert,
     "stages/model.py:_build": _too_small_images,
+    "stages/model.py:_refuse_own_loss": _weights_and_own_loss,
     "stages/networks/applications.py:_find": _not_in_applications,
     "stages/networks/model_parallel.py:assign": _no_such_layer,
     "stages/networks/model_parallel.py:place": _no_graph,
     "stages/networks/precision.py:set_layer_policies": _no_such_policy,
+    "stages/optimization/gradients.py:__init__": _statistics_and_own_loss,
+    "stages/optimization/gradients.py:_compute": _assigned,
     "stages/optimization/gradients.py:choose_jit": _compiled_in_parts,
     "stages/optimization/optimizers.py:build_optimizer": _clipped_twice,
     "stages/optimization/optimizers.py:decay_excluded": _no_such_weight,
@@ -269,6 +465,7 @@ CASES: dict[str, Case] = {
     "stages/tasks/regression.py:for_training": _smoothed_numbers,
     "stages/tasks/task.py:for_training": _smoothed_own_loss,
     "stages/train.py:_refuse_or_warn": _own_step,
+    "stages/training/keras_steps.py:__init__": _clipped_before_the_sum,
     "stages/training/outcome.py:diverged": _diverged,
     "stages/training/outcome.py:report_completed": _no_epoch_left,
     "stages/training/outcome.py:too_large": _too_large,
@@ -286,12 +483,16 @@ OWN = "code for the reader's own function"
 UNREACHED: dict[str, str] = {
     "stages/checkpoints/files.py:wait": REPEATED,
     "stages/collectives.py:others_needed": REPEATED,
+    "stages/exporters/onnx_file.py:converted": "needs the extra onnx",
     "stages/model.py:_check_outputs": OWN,
     "stages/model.py:_refuse_untracked": OWN,
     "stages/model.py:_scaled": OWN,
     "stages/model.py:model": OWN,
+    "stages/networks/keras_hub.py:keras_hub": "needs the extra hub",
+    "stages/networks/keras_hub.py:pooled": "needs the extra hub",
     "stages/strategy.py:make_logical_cpus": REPEATED,
     "stages/tasks/chosen.py:own_loss": OWN,
     "stages/tasks/chosen.py:own_metric": OWN,
+    "stages/training/phase.py:_take_steps": "needs a network that XLA cannot compile, and seconds to try it",
 }
 """Places whose advice cannot be typed, or which a small test cannot reach, with the reason."""
