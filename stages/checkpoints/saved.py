@@ -69,7 +69,7 @@ def restore_trained(
             raise UserError(
                 f"the trained weights in {saved} are of another network: {theirs}, here {here}",
                 "the code that the network was trained with, or a new training",
-                "fork=<run>",
+                "from=null run=null resume=never",
             )
     model.network.set_weights(weights)
     trained = model.on_one_device() if strategy.coordinator is not None else model

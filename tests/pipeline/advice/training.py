@@ -396,7 +396,7 @@ def _other_shape(folder: Path) -> tuple[UserError, str]:
 
 
 def _too_different(folder: Path) -> tuple[UserError, str]:
-    compared = Compared("litert", folder / "model.tflite", 0.3, 1.0, 1, 1.0)
+    compared = Compared("litert_float32", folder / "model.tflite", 0.3, 1.0, 1, 1.0)
     return _refusal(compared.refuse, LiteRT(), "float32"), "export=litert"
 
 
