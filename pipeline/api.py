@@ -266,9 +266,11 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
 
 def _composed(overrides: Iterable[str]) -> Composed:
     words = _listed(overrides)
-    composer = Composer(inherit_overrides(read_arguments(words)))
+    arguments = read_arguments(words)
+    composer = Composer(inherit_overrides(arguments))
     if composer.is_sweep:
-        raise UserError(f"{' '.join(words)} makes several jobs", "overrides of one run", "sweep=none")
+        fix = "" if arguments.sweep else "sweep=none"  # which leaves it a sweep beside `-m`
+        raise UserError(f"{' '.join(words)} makes several jobs", "overrides of one run", fix)
     return composer.one()
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import pickle
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -243,24 +244,27 @@ class Composer:
 
 def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
     """Refuse a `_target_` in `document` that is not in `own`, which has no values of another run."""
-    if others := _targets(document) - _targets(own):
-        problem = f"another run's settings name {', '.join(sorted(others))}"
-        raise UserError(problem, "a _target_ that this command or an option's file names", "<setting>._target_=…")
+    known = _targets(own)
+    if others := {target: name for target, name in sorted(_targets(document).items()) if target not in known}:
+        problem = f"another run's settings name {', '.join(others)}"
+        target, name = next(iter(others.items()))
+        fix = "" if re.search(r"\.\d+\.", name) else f"{name}={shlex.quote(target)}"  # no override names a list's part
+        raise UserError(problem, "a _target_ that this command or an option's file names", fix)
 
 
-def _targets(document: DictConfig) -> set[str]:
-    """Return every `_target_` in a configuration, resolved."""
-    found: set[str] = set()
-    pending: list[Any] = [document]
+def _targets(document: DictConfig) -> dict[str, str]:
+    """Return every `_target_` in a configuration, resolved, and the dotted name of one that has it."""
+    found: dict[str, str] = {}
+    pending: list[tuple[str, Any]] = [("", document)]
     while pending:
-        node = pending.pop()
+        place, node = pending.pop()
         for key in node if isinstance(node, DictConfig) else range(len(node)):
             with suppress(OmegaConfBaseException):  # a missing value names nothing
                 part = node[key]
                 if key == "_target_":
-                    found.add(str(part))
+                    found[str(part)] = f"{place}{key}"
                 elif OmegaConf.is_config(part):
-                    pending.append(part)
+                    pending.append((f"{place}{key!s}.", part))
     return found
 
 

@@ -209,8 +209,9 @@ def _refuse_added(document: DictConfig) -> None:
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
     """Refuses a custom option that does not start from a schema, by which the framework reads it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
+        first = next(iter(SCHEMAS[group]))  # of several, each has an option of its name; a single one may have none
         raise UserError(
             f"{group} is no {schema.__name__}",
             f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
-            f"{group}={next(iter(SCHEMAS[group]))}",
+            f"{group}={'<option>' if first == group else first}",
         )

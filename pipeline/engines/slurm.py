@@ -263,4 +263,6 @@ def _refuse_secrets(job: Job) -> None:
     for name, value in flatten(document):
         if MASK in str(redact({name: value})) and MASK not in str(value):
             problem = f"cluster=slurm: {name} has a secret in it, and would be in the files of the job"
-            raise UserError(problem, "it in the environment, which tasks have, too", f"{name}='${{oc.env:MY_SECRET}}'")
+            raise UserError(
+                problem, "it in the environment, which tasks have, too", f"++{name}='${{oc.env:MY_SECRET}}'"
+            )

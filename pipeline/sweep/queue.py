@@ -64,7 +64,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
             raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
     if any(experiment.cluster.submits_jobs for experiment in experiments):
         if each is not None:
-            raise UserError("sweep.devices_per_job: jobs get their GPUs from the cluster", "", f"cluster.gpus={each}")
+            fix = f"cluster.{'gpus' if hasattr(experiments[0].cluster, 'gpus') else 'gpus_per_task'}={each}"
+            raise UserError("sweep.devices_per_job: jobs get their GPUs from the cluster", "", fix)
         if not all(getattr(experiment.cluster, "wait", True) for experiment in experiments):
             raise UserError("cluster.wait=false: a sweep compares its jobs at their end", "", "cluster.wait=true")
         return [Slot()] * count

@@ -8,21 +8,30 @@ import dataclasses
 import itertools
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.checks.combinations import read_composed
-from pipeline.command_line.arguments import FLAGS, read_arguments
+from pipeline.command_line.arguments import FLAGS, names_run, read_arguments
 from pipeline.command_line.compose import Composer
+from pipeline.config.debug import debugged
 from pipeline.config.errors import dotted
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
+from pipeline.console import Console
 from pipeline.paths import CONF
 from pipeline.planning.earlier import prepare
+from pipeline.planning.inherited import inherit_overrides
+from pipeline.search.plan import read_axes
+from pipeline.search.trials import Search
+from pipeline.sweep.queue import deal_out
+from pipeline.sweep.run import checked
 from pipeline.sweep.select import read_entries, select
 from stages.errors import UserError
 from tests.pipeline.advice import Case, commands, settings, training
@@ -167,7 +176,7 @@ def test_prose_and_names_that_do_not_exist_are_no_advice(text: str) -> None:
 CASES: dict[str, Case] = {**commands.CASES, **settings.CASES, **training.CASES}
 """From places in the source to a command, or a call, that leads there."""
 
-UNREACHED: dict[str, str] = training.UNREACHED
+UNREACHED: dict[str, str] = {**commands.UNREACHED, **training.UNREACHED}
 """From places that no case can lead to, to the reason."""
 
 WITHOUT_CASE = Path(__file__).with_name("advice") / "without_case.txt"
@@ -180,7 +189,10 @@ def test_all_places_that_advise_have_a_case_or_are_listed() -> None:
     assert sorted(places - CASES.keys() - UNREACHED.keys()) == WITHOUT_CASE.read_text().splitlines()
 
 
-FILLED = {"<value>": "1", "<option>": "digits", "<folder>": "conf", "<directory>": "docs", "<run id>": "0123abcd"}
+FILLED = {
+    "<value>": "1", "<option>": "digits", "<folder>": "conf", "<directory>": "docs", "<run id>": "0123abcd",
+    "<more>": "50", "<another>": "0", "<file>": "conf/data/mine.yaml", "<a folder without keras.json>": ".",
+}  # fmt: skip
 """What a user types for what only they know; the rest is left as it is."""
 
 
@@ -203,13 +215,19 @@ def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, t
     error = _error(words) if isinstance(given, str) else given[0]
     assert error is not None
     assert place in reached
-    fix = re.sub(r"<[^<>=]+>", lambda part: FILLED.get(part[0], part[0]), error.fix)
-    advice = shlex.split(fix)
-    if advice[:3] == ["python", "-m", "pipeline"]:
-        afterwards = [advice[3:]]
+    fix = error.fix.replace("<value>,<value>", "1,2")
+    advice = shlex.split(re.sub(r"<[^<>=]+>", lambda part: FILLED.get(part[0], part[0]), fix))
+    while variable := re.match("([A-Z_]+)=(.*)", advice[0]):
+        monkeypatch.setenv(*variable.groups())
+        advice = advice[1:]
+    if advice[0] in ("mkdir", "mv"):
+        subprocess.run(advice, check=True)
+        afterwards = [words]
+    elif advice[:2] == ["python", "-m"]:
+        afterwards = [advice]
     else:  # typed after the command, or in the place of its last words
         afterwards = [[*words[:count], *advice] for count in range(len(words), max(len(words) - 3, -1), -1)]
-    answers = [_error(typed) for typed in afterwards]
+    answers = map(_error, afterwards)  # up to the first that is taken
     assert any(answer is None or complaint(answer) != complaint(error) for answer in answers), error
 
 
@@ -224,13 +242,22 @@ def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_
 
 
 def _error(words: list[str]) -> UserError | None:
-    """Return the error of a command, whose run, or a sweep's jobs, are only checked."""
+    """Return the error of a command, which is checked without being run; of another command its words are."""
+    if words[:2] == ["python", "-m"]:
+        module, *words = words[2:]
+        if module != "pipeline":
+            import_module(module).main.parse_args(words)  # which ends the test where it refuses them
+            return None
     try:
-        composer = Composer(read_arguments(words))
-        if composer.is_sweep:
-            [*composer.jobs()]
+        arguments = read_arguments(words)
+        composer = Composer(inherit_overrides(arguments) if names_run(arguments) else arguments)
+        if not composer.is_sweep:
+            prepare(debugged(read_composed(composer.one())))
+        elif composer.searches:
+            Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())  # type: ignore[arg-type]
         else:
-            prepare(read_composed(composer.one()))
+            jobs = checked(composer.jobs(), len(composer.grid))
+            deal_out(composer.sweep, [job.experiment for job in jobs])
     except UserError as error:
         return error
     return None
