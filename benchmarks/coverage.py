@@ -185,7 +185,7 @@ POPULATIONS = {
     "normal errors, weights": Population(numbers(lambda random: random.normal(size=SIZE)), weighted=True),
     "skewed errors": Population(numbers(lambda random: random.lognormal(size=SIZE))),
     "heavy tails": Population(numbers(lambda random: random.standard_t(3, size=SIZE))),
-    "1 % outliers": Population(numbers(_outliers)),
+    "1% outliers": Population(numbers(_outliers)),
     "prices": Population(_prices),
     "worse than the mean": Population(_constant),
     "numbers, groups": Population(_grouped_numbers, group=10),

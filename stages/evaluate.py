@@ -80,7 +80,7 @@ def evaluate(
         f"{name} is {value} on the test split: it is left out" for name, value in measured.items() if name not in values
     ]
     about = (
-        f"{len(test):,} test examples. low, high: {100 * settings.confidence:g} % interval over the test examples; it "
+        f"{len(test):,} test examples. low, high: {100 * settings.confidence:g}% interval over the test examples; it "
         "does not show how results vary with the seed."
     )
     said = [*report.notes, *undefined, *(part.sentence for part in beside), *drift.sentences("the test examples")]

@@ -59,7 +59,7 @@ def choice(comparison: Comparison) -> str:
         return f"no best setting: {chosen.metric} is not a number in any"
     column = metric_column(rows, chosen.metric)
     better = "lower" if chosen.is_lower_better else "higher"
-    shown = f"{column.text(chosen.best)}{' %' if '%' in column.style else ''}; {better} is better"
+    shown = f"{column.text(chosen.best)}{'%' if '%' in column.style else ''}; {better} is better"
     lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
     if not chosen.tied:
         doubt = "" if chosen.has_seeds else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
@@ -125,7 +125,7 @@ def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
         interval = " in one run each, with no interval: more seeds would tell"
         if speed.is_telling:
             doubt = "" if speed.is_distinguishable else ", not distinguishable from 1"
-            interval = f" (95 %: {speed.low:.2g} to {speed.high:.2g}{doubt})"
+            interval = f" (95%: {speed.low:.2g} to {speed.high:.2g}{doubt})"
         elif speed.low is not None:
             seeds = seeds_to_tell(comparison, row, base.rate, is_ratio=True)
             interval = f" in these runs, which vary too much to tell it from 1: {seeds} would"
@@ -148,7 +148,7 @@ def _changes(comparison: Comparison, row: Row, difference: MetricDifference) -> 
     if not comparison.is_telling(difference):
         seeds = seeds_to_tell(comparison, row, f"test/{metric}") if difference.of_settings else "more test examples"
         return f"changes test {metric} by {change} ({count}), which cannot be told from none: {seeds} would tell,"
-    what = f"changes test {metric} by {change} (95 %: {low} to {high}, {count})"
+    what = f"changes test {metric} by {change} (95%: {low} to {high}, {count})"
     return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
 
 

@@ -56,7 +56,7 @@ MOST_WIDTH = 0.5
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """A ratio of training speeds, with its interval (95 %); None: nothing tells how speeds vary."""
+    """A ratio of training speeds, with its interval (95%); None: nothing tells how speeds vary."""
 
     ratio: float
     low: float | None = None

@@ -10,7 +10,7 @@ from stages.evaluation.paired_tests import MINUS
 
 
 class Figure(NamedTuple):
-    """A value of a row with its standard deviation over runs, and the ends of its interval (95 %); None: unknown."""
+    """A value of a row with its standard deviation over runs, and the ends of its interval (95%); None: unknown."""
 
     value: float
     std: float | None = None
@@ -101,7 +101,7 @@ def _unit(comparison: Comparison, rate: str) -> str:
 
 def _of_differences(comparison: Comparison) -> list[Column]:
     is_fraction = comparison.primary == "accuracy"
-    heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95 %)"
+    heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95%)"
     found = comparison.differences.items()
     figures = {row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one)) for row, one in found}
     p_values = {row: Figure(one.p) for row, one in found if one.p is not None}

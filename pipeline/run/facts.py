@@ -170,7 +170,7 @@ def _scores(summary: Summary, prefix: str) -> str:
     ends = summary.facts.get("intervals", {}).get(prefix + names[0]) if names else None
     if ends is not None and len(ends) == 2 and None not in ends and summary.facts.get("confidence"):
         low, high = (scored(names[0], end) for end in ends)
-        texts[0] += f" ({100 * summary.facts['confidence']:g} %: {low} to {high})"
+        texts[0] += f" ({100 * summary.facts['confidence']:g}%: {low} to {high})"
     return ", ".join(texts)
 
 

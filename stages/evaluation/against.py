@@ -41,7 +41,7 @@ class Against:
         p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
         agree, answers = "", "predictions"
         if self.agreement is not None:
-            agree, answers = f"; {100 * self.agreement:.1f} % of the predictions agree", "probabilities"
+            agree, answers = f"; {100 * self.agreement:.1f}% of the predictions agree", "probabilities"
         return (
             f"against {self.other}: {found.metric} {found.change}{doubt}{p}{agree}; an example's {answers} differ by "
             f"{self.mean_difference:.2g} on average, {self.largest_difference:.2g} at most"

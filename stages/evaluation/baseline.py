@@ -157,7 +157,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     elif isinstance(task, Classification):
         majority = int(answer.argmax())
         model, has_loss = (
-            f"the majority class, {task.names[majority]} ({100 * answer[majority]:.1f} % of",
+            f"the majority class, {task.names[majority]} ({100 * answer[majority]:.1f}% of",
             is_imbalanced(dataset),
         )
         answer = np.append(answer, majority)

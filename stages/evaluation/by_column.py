@@ -98,9 +98,9 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != metric)
     rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
     note = (
-        f"low, high: {100 * settings.confidence:g} % interval of {metric}, where it has one. than the rest: whether "
+        f"low, high: {100 * settings.confidence:g}% interval of {metric}, where it has one. than the rest: whether "
         f"{metric} differs from that of all other test examples, by a test that allows for the number of slices: if "
-        f"none differs, the chance that any is called better or worse is {100 * (1 - settings.confidence):.3g} % at "
+        f"none differs, the chance that any is called better or worse is {100 * (1 - settings.confidence):.3g}% at "
         f"most. Slices of fewer than {task.least} examples are not tested."
     )
     header = ["slice", "examples", metric, "low", "high", "than the rest", *names]
@@ -196,7 +196,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     found.sort(key=lambda part: -np.nan_to_num(part[1].difference, nan=-np.inf))
     note = (
         f"by how much {metric} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
-        f"test examples. low, high: {100 * confidence:g} % interval. Columns that say the same share their importance."
+        f"test examples. low, high: {100 * confidence:g}% interval. Columns that say the same share their importance."
     )
     change = "rise" if metric in ERRORS else "loss"
     header = ("column", f"{change} of {metric}", "low", "high")

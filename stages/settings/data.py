@@ -333,7 +333,7 @@ class NormalizeSettings:
     mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
     max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary of a text, at most")
     length: int | None = number(None, at_least=1, at_most=100_000, unit="words of a text that the network takes")
-    """null: as many as 95 % of the training split's texts have at most, up to 256."""
+    """null: as many as 95% of the training split's texts have at most, up to 256."""
     tokenizer: str | None = None
     """A KerasHub preset's folder, whose tokenizer makes numbers of a text; null: a vocabulary that is learnt."""
 

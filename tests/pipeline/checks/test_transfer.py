@@ -32,7 +32,7 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     uri = f"runs:/{source.run_id}"
     words = (f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1", "data.split_seed=7")
     tuned = ran(outputs, *NETWORK, *TRAINED, *words)
-    assert tuned.facts[KNOWN_IMAGES] > 200, "of 360 test images, 72 % of the data's others"
+    assert tuned.facts[KNOWN_IMAGES] > 200, "of 360 test images, 72% of the data's others"
     assert KNOWN_IMAGES not in source.facts
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     record = client.get_run(str(tuned.run_id)).data

@@ -1,7 +1,7 @@
 """Fraction of comparisons that tell equal settings apart: `python -m tests.pipeline.comparison.simulated [NUMBER]`.
 
 Three rows of the same setting are compared by the project's own functions. Runs of a row differ by their seed; all are
-tested on the same 400 examples, which are hard for all of them alike. Of what is said, at most 5 % should be wrong.
+tested on the same 400 examples, which are hard for all of them alike. Of what is said, at most 5% should be wrong.
 """
 
 import sys

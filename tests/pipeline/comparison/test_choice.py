@@ -91,11 +91,11 @@ def test_speeds_that_vary_are_no_fact(tmp_path: Path) -> None:
     seeds = dict.fromkeys("123", 0.5)
     apart = (runs("float32", seeds, (4000, 6500, 9000)), runs("mixed", seeds, (5000, 5500, 6300)))
     unclear = compared(tmp_path / "unclear", *apart)
-    assert re.search("is 0.86× as fast .95 %: .*not distinguishable from 1", sentences(unclear)[0])
+    assert re.search("is 0.86× as fast .95%: .*not distinguishable from 1", sentences(unclear)[0])
     assert "| 6,500 ±2,500 |" in markdown(unclear)
     assert "| 0.86 ±0.10 (0.36 to 2.04) |" in markdown(unclear)
     clear = compared(tmp_path, runs("float32", seeds, (990, 1000, 1010)), runs("mixed", seeds, (1990, 2000, 2010)))
-    assert "is 2× as fast (95 %: 2 to 2)" in sentences(clear)[0]
+    assert "is 2× as fast (95%: 2 to 2)" in sentences(clear)[0]
 
 
 def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path) -> None:

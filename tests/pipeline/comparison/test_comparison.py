@@ -66,7 +66,7 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
     comparison = compared(tmp_path, *runs)
     assert comparison.choice.metric == "val/best_accuracy"
     assert comparison.best is comparison.rows[1]
-    assert "92.00 %; higher is better" in choice(comparison)
+    assert "92.00%; higher is better" in choice(comparison)
 
 
 def test_of_equals_the_fastest_is_best(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
     assert found.seeds == 3
     assert found.difference == pytest.approx((drawn < 0.87).mean() - (drawn < 0.9).mean())
     assert sentence.startswith("precision=mixed_bfloat16 changes test accuracy by −")
-    assert sentence.endswith(", n = 3 seeds) and is 1.8× as fast (95 %: 1.8 to 1.8)")
-    assert "95 %: −" in sentence
+    assert sentence.endswith(", n = 3 seeds) and is 1.8× as fast (95%: 1.8 to 1.8)")
+    assert "95%: −" in sentence
 
 
 @pytest.mark.parametrize("digests", [{"test_set": "other"}, {"test_pixels": "8x8x1 c"}])

@@ -11,7 +11,7 @@ UNLIKE = ("3 seeds each", "3, 1 and 3 seeds", "other seeds: 3 and 3", "1, 1 and 
 
 @pytest.mark.parametrize("layout", UNLIKE)
 def test_equal_settings_are_rarely_said_to_differ(layout: str) -> None:
-    """Nominally in 5 % of comparisons; 14 of 150 are more than chance allows (a probability of 1.3 %)."""
+    """Nominally in 5% of comparisons; 14 of 150 are more than chance allows (a probability of 1.3%)."""
     wrong = wrong_answers(LAYOUTS[layout], 0.01, 150)
     assert max(wrong.values()) < 14 / 150, wrong
 

@@ -39,7 +39,7 @@ def test_the_hub_reads_task_and_licence_and_intervals_stand_beside_their_metrics
     read = front(text := facts.model_card(CLASSES, IMAGE_MODEL))
     assert (read["library_name"], read["license"]) == ("keras", "mit")
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
-    assert "| metric | value | 90 % interval |" in text
+    assert "| metric | value | 90% interval |" in text
     assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
     assert "| baseline/accuracy\\_difference | 0.1000 | 0.0500 to 0.2000 |" in text
     assert "accuracy_low" not in text

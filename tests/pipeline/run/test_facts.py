@@ -63,7 +63,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     assert "12,345 features/s" in printed
     made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
     facts.show_summary(made, None, Console())
-    assert "test        accuracy 0.9600 (95 %: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
+    assert "test        accuracy 0.9600 (95%: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
     for left_out, said in ({"export"}, "; test has its weights"), ({"evaluate"}, "; export has its weights"):
         stages = {name: StageOutcome("ran", 1.0) for name in {"train", "evaluate", "export"} - left_out}

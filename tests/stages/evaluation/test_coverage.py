@@ -1,6 +1,6 @@
 """Intervals hold the truth, and slices that are alike are called so: small simulations of `benchmarks.coverage`.
 
-Of 100 test splits an interval of 95 % misses 11 or more once in 90; most are wider than they must be.
+Of 100 test splits an interval of 95% misses 11 or more once in 90; most are wider than they must be.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ RANDOM = np.random.default_rng(5)
     [
         ("skewed errors", 500, {"rmse": 0.91, "mae": 0.91}),
         ("heavy tails", 500, {"rmse": 0.89, "r2": 0.91}),
-        ("1 % outliers", 1000, {"rmse": 0.91, "r2": 0.91}),
+        ("1% outliers", 1000, {"rmse": 0.91, "r2": 0.91}),
         ("prices", 1000, {"rmse": 0.88, "r2": 0.89}),
         ("worse than the mean", 500, {"r2": 0.91}),
         ("2 classes, 95 : 5", 100, {"macro_recall": 0.91, "macro_precision": 0.91}),

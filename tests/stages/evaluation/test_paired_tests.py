@@ -122,7 +122,7 @@ def test_few_differing_examples_do_not_exclude_zero(examples: int, seeds: int) -
 
 @pytest.mark.parametrize(("seeds", "between", "least"), [(1, 0.0, 0.92), (3, 0.0, 0.92), (5, 0.05, 0.88)])
 def test_intervals_cover_the_truth(seeds: int, between: float, least: float) -> None:
-    """Of 300 test sets of 400 examples, for settings of 88 % and 91 % that find the same examples hard.
+    """Of 300 test sets of 400 examples, for settings of 88% and 91% that find the same examples hard.
 
     between: std of a seed's accuracy over all examples there could be.
     """

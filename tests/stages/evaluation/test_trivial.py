@@ -28,7 +28,7 @@ RANDOM = np.random.default_rng(3)
 FRAME = pd.DataFrame({"size": RANDOM.normal(size=ROWS), "age": RANDOM.normal(size=ROWS), "w": RANDOM.random(ROWS)})
 SPLIT = ["train"] * 400 + ["val"] * 100 + ["test"] * 400
 RARE = np.where(FRAME["size"] > 1.6, "bad", "ok")
-"""5 % of the examples, which a network can find."""
+"""5% of the examples, which a network can find."""
 
 
 def data_of(folder: Path, target: Any, weight: str | None = "w", **columns: Any) -> Dataset:
@@ -68,7 +68,7 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     accuracy = accuracy_score(test.targets, answers.argmax(axis=1), sample_weight=test.weights)
     loss = log_loss(test.targets, answers, sample_weight=test.weights)
     assert found.values == pytest.approx({"accuracy": accuracy, "log_loss": loss}, rel=1e-6)
-    assert f"ok ({100 * answers[0].max():.1f} % of 400 training examples: accuracy" in found.sentence
+    assert f"ok ({100 * answers[0].max():.1f}% of 400 training examples: accuracy" in found.sentence
 
     data = data_of(tmp_path, ["hot", "wet"], weight, hot=(FRAME.age > -1).astype(int), wet=(FRAME.age > 1).astype(int))
     train, test = data.train, data.test
