@@ -24,7 +24,8 @@ SPLITS = {
 
 LEFTOVERS = (
     "__macosx", "@eadir", "#recycle", "@recycle", "$recycle.bin", "system volume information", "lost+found",
-    "__pycache__", "thumbs.db", "desktop.ini",
+    "__pycache__", "thumbs.db", "desktop.ini", "#snapshot", "@recently-snapshot", "thevolumesettingsfolder",
+    "network trash folder", "temporary items",
 )  # fmt: skip
 """Files and folders that archives, file managers and network drives leave, in any case."""
 

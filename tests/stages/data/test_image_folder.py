@@ -104,6 +104,7 @@ LEFT = (
     "__MACOSX/class 0/._001.png", "__macosx/x.png", "@eaDir/001.png", "class 0/@eaDir/001.png/thumb.png",
     ".ipynb_checkpoints/x.png", "class 1/.ipynb_checkpoints/x.png", "class 0/._001.png", "class 0/Thumbs.db",
     "desktop.ini", "class 1/Desktop.ini", ".DS_Store", "lost+found/x.png", "$RECYCLE.BIN/x.png",
+    "#snapshot/x.png", "Temporary Items/x.png",
 )  # fmt: skip
 
 
