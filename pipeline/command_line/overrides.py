@@ -51,7 +51,10 @@ _UNREADABLE = (HydraException, RecursionError, ValueError)
 
 
 def _parse(word: str) -> list[Override]:
-    return OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
+    overrides = OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
+    if not all(override.key_or_group for override in overrides):  # `=3`
+        raise ValueError(word)
+    return overrides
 
 
 def _with_letters(word: str) -> str:

@@ -181,8 +181,9 @@ def test_plain_values_may_have_letters_of_any_script() -> None:
     assert table.document.data.target == ["Größe", "Preis €"]
     assert [job.document.name for job in composer("-m", "name=grün,rot").jobs()] == ["grün", "rot"]
     assert composer(*one.overrides).one().overrides == one.overrides
-    with pytest.raises(UserError, match="is not an override"):
-        composer("tracking.note=Größe (m)").one()
+    for word in ("tracking.note=Größe (m)", "=3"):
+        with pytest.raises(UserError, match="is not an override"):
+            composer(word).one()
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])
