@@ -1,10 +1,9 @@
 """Facts of the columns of a table, by which their kinds are found; numbers that would be taken for texts."""
 
-import json
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any
 
@@ -13,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.data.tables import Rows, Values, cast, place_of
-from stages.data.written_numbers import NumberFormat, are_alike, are_nearly_numbers, formats_of
+from stages.data.written_numbers import NumberFormat, are_alike, are_grouped, are_nearly_numbers, formats_of
 from stages.errors import UserError
 from stages.settings.headers import UNNAMED
+from stages.settings.ranges import quoted
 from stages.settings.table import declaring
 
 FEW = 10
@@ -43,7 +43,7 @@ class Profile:
 
     present: values that are not missing. numbers: those that are numbers; wrong: the first that is none, and its row.
     nearly: those that would be numbers without marks of thousands, units and the like; others: different texts that
-    would not, of LOOKED_AT. are_alike: whether all have one form, see `are_alike`.
+    would not, of LOOKED_AT. are_alike: whether all have one form, see `are_alike`. are_grouped: see there, too.
     different: values; 0 of numbers that are not whole.
     """
 
@@ -54,6 +54,7 @@ class Profile:
     nearly: int = 0
     others: int = 0
     are_alike: bool = False
+    are_grouped: bool = False
     spaces: int = 0
     dates: int = 0
     wrong: tuple[str, int] | None = None
@@ -91,6 +92,9 @@ class Profile:
             wrong = others[0] if len(others) else rest[0] if len(rest) else texts[0]
             if len(rest) or facts["are_alike"]:
                 facts["wrong"] = wrong.as_py(), pc.index(column, wrong).as_py()
+        elif is_text and form.thousands is None and are_grouped(present):
+            wrong = pc.index(pc.match_substring(column, "."), True).as_py()
+            facts |= {"are_grouped": True, "wrong": (column[wrong].as_py(), wrong)}
         if is_text:
             facts["has_leading_zeros"] = pc.any(
                 pc.match_substring_regex(present, r"^0[\dxX]")
@@ -106,7 +110,9 @@ class Profile:
     @property
     def is_mixed(self) -> bool:
         """Whether many different numbers have marks, or few other texts, such as `?`, among them."""
-        if self.is_number or self.has_leading_zeros or self.different - self.others <= FEW:
+        if self.is_number:
+            return self.are_grouped or self.numbers < self.present == self.nearly
+        if self.has_leading_zeros or self.different - self.others <= FEW:
             return False
         return self.others <= FEW or self.nearly >= NEARLY_ALL * self.present
 
@@ -168,6 +174,12 @@ def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarr
     where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
     problem = f"{where} has {text!r}, and {count} are numbers"
     expected = "numbers such as -1234.5"
+    if profile.are_grouped:
+        problem = f"{where} has {text!r}, and other values are whole: thousands or decimals"
+        form = NumberFormat(",", ".", rows.units.get(profile.name, ""))
+        expected = "the kind number for decimals; for thousands data.thousands=., or the marks of the other columns"
+        fix = "" if _is_spoiled(rows, profile.name, form) else _typed_format(form, rows.format, profile.name)
+        raise UserError(problem, expected, fix)
     if profile.are_alike:
         problem = f"{where} has {text!r}, and all values are of this form: codes or numbers"
         raise UserError(problem, "a column with a kind", declaring({profile.name: "number"}))
@@ -176,18 +188,34 @@ def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarr
     if profile.others:
         rest = texts.filter(pc.is_null(form.plain(texts)))
         others = rest.filter(pc.invert(are_nearly_numbers(rest)[0])).to_pylist()
-        missing = json.dumps([*rows.missing, *others], ensure_ascii=False)
-        fix = quote(f"data.missing={missing}") if profile.others <= FEW else ""
+        missing = ", ".join(quoted(one, '"') for one in [*rows.missing, *others])
+        fix = quote(f"data.missing=[{missing}]") if profile.others <= FEW else ""
         raise UserError(problem, f"{expected}, a text in data.missing, or the column's kind in data.features", fix)
-        fix = f"data.missing={json.dumps(missing, ensure_ascii=False)}" if profile.others <= FEW else ""
-        raise UserError(problem, f"{expected}, texts that mean a missing value, or the column's kind", quote(fix))
-    found = formats_of(texts, form)
+    possible = formats_of(texts, form)
+    found = [one for one in possible if not _is_spoiled(rows, profile.name, one)]
+    if profile.is_number and not found:  # an error of the row says more
+        return
     if found:
-        may_be_either = len({one.decimal for one in found}) > 1 and found[0].thousands is not None
+        may_be_either = len({one.decimal for one in possible}) > 1 and possible[0].thousands is not None
         marks = "data.thousands, or data.decimal" if may_be_either else "how they are written"
         raise UserError(problem, f"{expected}, or {marks}", _typed_format(found[0], form, profile.name))
+    if possible:
+        expected = f"{expected}, the marks of the other columns"
     fix = "" if is_target else declaring({profile.name: "leave_out"})
     raise UserError(problem, f"{expected}, or the column's kind in data.features", fix)
+
+
+def _is_spoiled(rows: Rows, column: str, form: NumberFormat) -> bool:
+    """Return whether `form`, read from `column`, would change the numbers of another column."""
+    if (form.decimal, form.thousands) == (rows.format.decimal, rows.format.thousands):
+        return False
+    for other in rows.table.column_names:
+        if other != column and pa.types.is_string(rows.table.column(other).type):
+            texts = pc.unique(rows.column(other).drop_null())[:LOOKED_AT]
+            now = rows.format_of(other).plain(texts)
+            if not now.null_count and not replace(form, unit=rows.units.get(other, "")).plain(texts).equals(now):
+                return True
+    return False
 
 
 def _typed_format(form: NumberFormat, given: NumberFormat, column: str) -> str:

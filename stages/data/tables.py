@@ -1,10 +1,12 @@
 """Tables: files, or arrays, read as one table; columns as numbers, rows that cannot be used told, digests of rows."""
 
 import errno
+import gzip
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -149,11 +151,21 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
                 raise
             if isinstance(error, UnicodeError) or "UTF8" in str(error):
                 raise not_in_encoding(path, settings.encoding) from error
-            expected, fix = "a whole table, with a value for each column in each row", "data.on_error=skip"
-            raise UserError(f"{path} cannot be read ({error})", expected, fix) from error
+            expected = "a whole table, with a value for each column in each row"
+            is_row = "CSV parse error" in str(error) and not _is_first_row_ragged(path, settings, error)
+            raise UserError(f"{path} cannot be read ({error})", expected, "data.on_error=skip" * is_row) from error
         tables.append(table.select(list(header.columns)))
     parts = dict(zip(names_of(header.files), tables, strict=True))
     return Rows.of(header.name, parts, ragged=ragged, **reading_of(settings))
+
+
+def _is_first_row_ragged(path: Path, settings: TableSettings, error: Exception) -> bool:
+    """Return whether an error names the first row, so that the header probably fits none of the rows."""
+    lines = Header.of([path], settings.delimiter, settings.encoding).lines
+    opened: Any = gzip.open if path.suffix == ".gz" else Path.open
+    with opened(path, "rt", encoding=settings.encoding, newline="") as file:
+        row = next(islice(file, lines, None), "").strip()
+    return bool(row) and str(error).endswith(f": {row}")
 
 
 def reading_of(settings: TableSettings) -> dict[str, Any]:

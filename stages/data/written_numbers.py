@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.settings.headers import INVISIBLE
+
 Texts: TypeAlias = Any
 """Texts or whether each matches, a `pyarrow.Array` or a `pyarrow.ChunkedArray`."""
 
-SPACES = "[\u00a0\u202f\u2009]"
-"""No-break, narrow no-break and thin spaces, which are read as a space."""
+SPACES = "[\u00a0\u202f\u2007\u2009]"
+"""No-break, narrow no-break, figure and thin spaces, which are read as a space."""
 
 APOSTROPHE = "['\u2019]"
 """The plain and the typographic one."""
@@ -27,10 +29,13 @@ CURRENCY = (
 )
 """Words that may stand before a number. Other words there are names of things, such as `Room 12`."""
 
+UNIT = r"[%‰°*†‡'\"′″]|\p{Sc}|°?\p{L}[\p{L}\d²³/·.^%@]{0,11}(?: \p{L}{1,11})?"
+"""Units behind a number, of two words at most, and marks of footnotes."""
+
 NEARLY = (
-    rf"^[(+\-]*\s*(?P<compared>[<>≤≥~≈±]=?)?\s*[(+\-]*\s*(?P<before>{CURRENCY})?\s*[+\-]?"
-    rf"(?P<digits>(?:\d{{1,3}}(?:(?:{APOSTROPHE}|[ .,_])\d{{3}})+|\d+)(?:[.,]\d+)?|[.,]\d+)(?:[eE][+-]?\d+)?"
-    r"\s*(?P<after>[%‰]|\p{Sc}|°?\p{L}[\p{L}\d²³/·.^%]{0,11}|°)?\s*[)\-]*$"
+    rf"^(?:=?\"|')?[(+\-]*\s*(?:[<>≤≥~≈±]=?|ca\.|approx\.)?\s*[(+\-]*\s*(?P<before>{CURRENCY})?\s*[(+\-]*"
+    rf"(?:(?:\p{{Nd}}{{1,3}}(?:(?:{APOSTROPHE}|[ .,_·٬])\p{{Nd}}{{3}})+|\p{{Nd}}+)(?:[.,·٫]\p{{Nd}}*)?|[.,]\p{{Nd}}+)"
+    rf"(?:[eE][+-]?\d+|\s*[x×*·]\s*10\^?[+-]?\d+)?(?:\s*±\s*[\d.,]+)?\s*(?P<after>{UNIT})?\s*[)\-\"]*$"
 )
 """A number, whatever its marks and unit are."""
 
@@ -90,7 +95,9 @@ class NumberFormat:
 
 
 def _with_plain_marks(texts: Texts) -> Texts:
-    return pc.replace_substring_regex(pc.replace_substring_regex(texts, MINUS, "-"), SPACES, " ")
+    for pattern, plain in ((MINUS, "-"), (SPACES, " "), (INVISIBLE, "")):
+        texts = pc.replace_substring_regex(texts, pattern, plain)
+    return texts
 
 
 def are_nearly_numbers(texts: Texts) -> tuple[Texts, list[str]]:
@@ -109,6 +116,17 @@ def are_alike(texts: Texts) -> bool:
     """Return whether all of some different texts have one form that groups digits, as telephone numbers have."""
     shapes = pc.unique(pc.replace_substring_regex(_with_plain_marks(texts), r"\d", "0")).to_pylist()
     return len(shapes) == 1 < len(texts) and bool(re.search(ALIKE, shapes[0]))
+
+
+def are_grouped(texts: Texts) -> bool:
+    """Return whether points seem to be marks of thousands: `1.250` and `950`, but neither `1.25` nor `950.000`.
+
+    Numbers with a fixed count of decimals have no whole ones among them, and others no zeros at the end.
+    """
+    are_groups = pc.match_substring_regex(texts, r"^[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|[1-9]\d{0,2})$")
+    has_point = pc.match_substring(texts, ".")
+    ends_in_zero = pc.and_(has_point, pc.ends_with(texts, "0"))
+    return bool(pc.all(are_groups).as_py() and pc.any(ends_in_zero).as_py() and not pc.all(has_point).as_py())
 
 
 def formats_of(texts: Texts, given: NumberFormat) -> list[NumberFormat]:

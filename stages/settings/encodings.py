@@ -8,6 +8,20 @@ from pathlib import Path
 
 from stages.errors import UserError
 
+WIDE = {
+    codecs.BOM_UTF32_LE: "utf32", codecs.BOM_UTF32_BE: "utf32",
+    codecs.BOM_UTF16_LE: "utf16", codecs.BOM_UTF16_BE: "utf16",
+}  # fmt: skip
+"""Byte order marks, and the encodings that they begin; that of UTF-32 begins with that of UTF-16."""
+
+
+def _without_mark(content: bytes) -> str:
+    """Return the UTF-16 that a text without a byte order mark is in, if it has mostly Latin letters; else empty."""
+    for name, zeros, others in (("utf-16-le", content[1::2], content[::2]), ("utf-16-be", content[::2], content[1::2])):
+        if 2 * zeros.count(0) > len(zeros) and not others.count(0):
+            return name
+    return ""
+
 
 def not_in_encoding(path: Path, encoding: str) -> UserError:
     """Return the error for bytes that are not text, with the encoding that the file seems to have."""
@@ -18,10 +32,10 @@ def not_in_encoding(path: Path, encoding: str) -> UserError:
         return UserError(f"{path} is compressed, and its name does not end in .gz", f"data.files={path}.gz", fix)
     with gzip.open(path) if is_packed else path.open("rb") as file:
         content = file.read(2**20)
-    is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    if b"\0" in content and not is_wide:
+    wide = next((name for mark, name in WIDE.items() if content.startswith(mark)), _without_mark(content))
+    if b"\0" in content and not wide:
         return UserError(f"{path} holds no text", "a text file, or a name that ends as files of its kind do")
-    for other in ("utf16",) if is_wide else ("utf8", "cp1252", "latin1"):
+    for other in (wide,) if wide else ("utf8", "cp1252", "latin1"):
         with suppress(UnicodeError):
             codecs.getincrementaldecoder(other)().decode(content)  # which may end within a letter
             if codecs.lookup(other) != codecs.lookup(encoding):

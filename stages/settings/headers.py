@@ -30,6 +30,12 @@ MOST_COLUMNS = 2000
 LINES = 200
 """Lines of a file, at most, by which its delimiter is found."""
 
+INVISIBLE = "[\u200b-\u200f\u2060\ufeff]"
+"""Characters without a width, which are no part of a name or a number."""
+
+SEPARATOR = re.compile(r'"?sep ?= ?(.)"?\s*$', re.IGNORECASE)
+"""Line in which a spreadsheet writes the delimiter, which may be a tab."""
+
 MARKS = ("\ufeff", "ï»¿")
 """Byte order mark, and that of UTF-8 in encodings with a byte for each letter."""
 
@@ -47,7 +53,7 @@ def _begin(lines: Iterable[str], delimiter: str | None) -> tuple[list[str], str,
         first[:1] = [line.removeprefix(mark) for line in first[:1]]
     above = 0
     while above < len(first) and _is_above(first[above : above + 2]):
-        if given := re.match(r'"?sep=(.)"?\s*$', first[above], re.IGNORECASE):
+        if given := SEPARATOR.match(first[above]):
             delimiter = delimiter or given[1]
         above += 1
     lines = first[above:]
@@ -59,7 +65,7 @@ def _begin(lines: Iterable[str], delimiter: str | None) -> tuple[list[str], str,
 def _is_above(lines: Sequence[str]) -> bool:
     """Return whether the first of some lines is blank, a comment, or `sep=;`, and not the header."""
     line = lines[0].strip()
-    if not line or re.match(r'"?sep=."?$', line, re.IGNORECASE):
+    if not line or SEPARATOR.match(lines[0]):
         return True
     is_name = bool(re.match(r"#\w", line)) and len(lines) > 1 and not lines[1].startswith("#")
     counts = [(line.count(mark), lines[-1].count(mark)) for mark in DELIMITERS]
@@ -100,7 +106,10 @@ def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str)
         with opened(path, "rt", encoding="utf-8-sig" if _is_utf8(encoding) else encoding, newline="") as file:
             found, chosen, count = _begin(file, delimiter)
             named = enumerate(found if any(map(str.strip, found)) else [])
-            columns = [re.sub(r"\r?\n|\r", " ", one).strip() or f"{UNNAMED[0]}{place}" for place, one in named]
+            columns = [
+                re.sub(r"\r?\n|\r", " ", re.sub(INVISIBLE, "", one)).strip() or f"{UNNAMED[0]}{place}"
+                for place, one in named
+            ]
             return columns, chosen, count
     except UnicodeError as error:
         raise not_in_encoding(path, encoding) from error

@@ -139,9 +139,13 @@ def _meant(text: str, expected: str) -> str:
     return f"[{text}]" if expected == "a list" and re.fullmatch(r"[\d.]+", text) else ""
 
 
-def quoted(text: str) -> str:
+def quoted(text: str, mark: str = "'") -> str:
     """Return a text in quotes, as Hydra's grammar has it: backslashes are doubled before a quote alone."""
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), text) + "'"
+    return (
+        mark
+        + re.sub(rf"(\\*)({mark}|$)", lambda match: match[1] * 2 + match[2].replace(mark, f"\\{mark}"), text)
+        + mark
+    )
 
 
 def assignment(name: str, value: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
 from stages.settings.headers import UNNAMED, names_in, refuse_names
 from stages.settings.places import is_folder
-from stages.settings.ranges import assignment, choice, number, option, text
+from stages.settings.ranges import assignment, choice, nearest, number, option, text
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
 """From suffixes to formats; those of text may be followed by `.gz`."""
@@ -151,6 +151,8 @@ class TableSettings(ImagesSettings):
     def check(self, path: str) -> None:
         super().check(path)
         self._check_files_and_target(path)
+        if isinstance(self.features, Sequence) and not self.features:
+            raise UserError(f"{path}.features=[]", "a column at least", f"{path}.features=null")
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
             expected = "columns with their kinds, or a list of columns"
             raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
@@ -174,21 +176,35 @@ class TableSettings(ImagesSettings):
         fix = "" if {*self.targets} <= {*header.columns} else self._other_delimiter(path, header)
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             known = [*header.columns, *(header.others if setting == "features" else ())]
-            refuse_missing(f"{path}.{setting}", columns, known, header.files[0], fix)
+            is_of_kinds = setting in ("features", "units")
+            typed = self._corrected(path, setting, known) if is_of_kinds else fix
+            refuse_missing(f"{path}.{setting}", columns, known, header.files[0], typed)
+
+    def _corrected(self, path: str, setting: str, known: Sequence[str]) -> str:
+        """Return what to type instead of `features` or `units` with a name that is not among the `known` ones."""
+        given = getattr(self, setting) or ()
+        names = {name: name if name in known else nearest(name, known) for name in map(str, given)}
+        if not isinstance(given, Mapping):
+            return f"'{path}.{setting}=[<column>]'"
+        fix = declaring({names[str(name)]: kind for name, kind in given.items()}, path, setting)
+        return fix.replace("++", "") if all(names.values()) and fix else f"'{path}.{setting}={{<column>: <value>}}'"
 
     def _other_delimiter(self, path: str, header: "Header") -> str:
         """Return what to type for the delimiter with which the header has the targets; empty if there is none."""
-        marks = [] if header.delimiter is None else re.findall(r"[^\w\s]", "".join(header.columns))
-        for mark in ([None] if self.delimiter else []) + [*dict.fromkeys(marks)]:
+        marks = [] if header.delimiter is None else re.findall(r"[!-/:-@[-`{-~]", "".join(header.columns))
+        for mark in ([None] if self.delimiter else []) + [mark for mark in dict.fromkeys(marks) if mark not in "\"'_"]:
             with suppress(UserError):
-                if {*self.targets} <= {*Header.of(header.files[:1], mark, self.encoding).columns}:
+                columns = Header.of(header.files[:1], mark, self.encoding).columns
+                if {*self.targets} <= {*columns} and len(columns) >= len(header.columns):
                     return f"{path}.delimiter=null" if mark is None else assignment(f"{path}.delimiter", mark)
         return f"{path}.delimiter=<character>" if len(header.columns) == 1 else ""
 
     @property
     def header(self) -> "Header":
         """The columns of the files."""
-        return Header.of(files_of(self.files), self.delimiter, self.encoding, self.leaves_out)
+        return Header.of(
+            files_of(self.files), self.delimiter, self.encoding, self.leaves_out, [*self.targets, *self.roles.values()]
+        )
 
     def leaves_out(self, column: str) -> bool:
         """Return whether the settings alone leave a column out, so that a file may lack it."""
@@ -267,7 +283,10 @@ def declaring(kinds: Mapping[str, str], path: str = "data", setting: str = "feat
     Args:
         setting: another mapping from columns, such as `units`.
     """
-    if not all(re.fullmatch(r"[A-Za-z_]([\w \-+/.$%*@?|\\()\[\]{}:=,]*\S)?", name, re.ASCII) for name in kinds):
+    if not all(
+        re.fullmatch(r"(?!(?i:true|false|null)$)[A-Za-z_]([\w \-+/.$%*@?|\\()\[\]{}:=,]*\S)?", name, re.ASCII)
+        for name in kinds
+    ):
         return ""
     as_typed = {re.sub(r"([\\()[\]{}:=,])", r"\\\1", column): kind for column, kind in kinds.items()}
     quoted = {
@@ -339,11 +358,13 @@ class Header:
         delimiter: str | None,
         encoding: str,
         leaves_out: Callable[[str], bool] = lambda _: False,
+        needed: Collection[str] = (),
     ) -> "Header":
         """Read the names of the columns of each file.
 
         Args:
             leaves_out: whether a column is not used, so that some of the files may lack it.
+            needed: columns that cannot be left out.
 
         Raises:
             UserError: if a file is empty or cannot be read, or names are missing, several times there, too many, or
@@ -365,7 +386,7 @@ class Header:
             used_ones = [name for name in unlike if not (name.startswith(UNNAMED) or leaves_out(name))]
             if used_ones:
                 has, lacks = (path, files[0]) if used_ones[0] in columns else (files[0], path)
-                fix = declaring(dict.fromkeys(used_ones, "leave_out"))
+                fix = "" if {*used_ones} & {*needed} else declaring(dict.fromkeys(used_ones, "leave_out"))
                 raise UserError(f"{lacks} has no column {used_ones[0]}, unlike {has}", "files of the same columns", fix)
             common = tuple(name for name in first.columns if name in columns)
             first = replace(first, columns=common, others=first.others | {*unlike})

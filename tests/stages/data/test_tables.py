@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from stages.data.profiles import scan
 from stages.data.table_source import TableSource
@@ -23,6 +25,9 @@ from stages.errors import UserError
 from stages.settings.table import Header, TableSettings, files_of
 
 PLAIN = "size,color,price\n1.5,red,10\n2.5,blue,20\n,red,30\n"
+
+NULL = r"\N"
+"""A missing value, as databases write it."""
 
 Write = Callable[..., TableSettings]
 
@@ -151,13 +156,16 @@ def test_kinds(write: Write) -> None:
     }
 
 
-@pytest.mark.parametrize("size", ["{:.2f}", "${}", "{} %", "{:,.2f}", "-{:.1f} €", "{:.1f}kg", "<{:.1f}"])
+@pytest.mark.parametrize("size", [
+    "{:.2f}", "${}", "{} %", "{:,.2f}", "-{:.1f} €", "{:.1f}kg", "<{:.1f}", "$({:.2f})", "{:.1f} sq ft", "{:.1f}*",
+    "{:.1f}×10^3", "{:.1f}±0.2", "'{:.1f}", '="{:.1f}"', "{:.1f}bhp@rpm", "{:.1f}\u2032",
+])  # fmt: skip
 def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, size: str) -> None:
     values = (size.format(1000 + row * 997 / 8) for row in range(40))
     settings = write(
         "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
     )
-    with pytest.raises(UserError, match=r"row \d, column size has '.*', and \d of 40 are numbers"):
+    with pytest.raises(UserError, match=r"row \d, column size has ['\"].*['\"], and \d of 40 are numbers"):
         read_rows(rows_of(settings), settings)
     for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
         settings.features = features
@@ -165,7 +173,8 @@ def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, siz
 
 
 WRITTEN = {
-    "": "(1,200.00)=-1200 1\u00a0200=1200 1\u202f200.5=1200.5 1'200=1200 1’200=1200 \u22125=-5 1_000=1000 12-=-12"
+    "": "1\u2007200=1200 \u200b5=5"
+    " (1,200.00)=-1200 1\u00a0200=1200 1\u202f200.5=1200.5 1'200=1200 1’200=1200 \u22125=-5 1_000=1000 12-=-12"
     " +5=5 1e3=1000 1.5E-3=.0015 1,234,567=1234567 12,34,567=1234567 -.5=-.5 5.=5 (−5)= 1,5= 1,234= 1.234,5= 1__000="
     " 12_34= 2020–2021= 1.2.3= 0x1F= 1a= 12:30= 2024-01-02= --5= () <5= 5%= $5= 1_000_00= 0\u00a0120=",
     "decimal=, thousands=.": "1,5=1.5 1.234,5=1234.5 1.234=1234 1.234.567=1234567 1\u00a0200,5=1200.5 1.5= 1,234.5=",
@@ -184,6 +193,46 @@ def test_numbers_have_one_meaning_or_none(given: str) -> None:
     expected = {text: float(value) if value else None for text, _, value in pairs}
     found = form.plain(pa.array([*expected])).to_pylist()
     assert dict(zip(expected, (None if one is None else float(one) for one in found), strict=True)) == expected
+
+
+def advice(content: str, write: Write) -> str:
+    """Return what is advised for a table that is refused."""
+    settings = write(content)
+    with pytest.raises(UserError) as refused:
+        read_rows(rows_of(settings), settings)
+    return refused.value.fix
+
+
+def test_marks_are_not_advised_that_would_change_other_columns(write: Write) -> None:
+    """Otherwise the advice for one column would be refused for another, and back."""
+    rows = [f"{row}.{row % 9}5" for row in range(1, 40)]
+    commas = "".join(f"{row.replace('.', ',')};{row.replace('.', ',')}\n" for row in rows)
+    assert advice(f"size;price\n{commas}", write) == r"'data.decimal=\,'"
+    both = "".join(f"{row.replace('.', ',')};{row}\n" for row in rows)
+    assert advice(f"size;price\n{both}", write) == "'++data.features={size: leave_out}'"
+
+
+def test_points_between_thousands_are_not_decimals(write: Write) -> None:
+    """Nor are decimals of one length, or without zeros at the end, taken for thousands."""
+    values = [950, *range(1010, 1900, 20)]
+    rows = "".join(f"{value:,};{number % 2}\n" for number, value in enumerate(values)).replace(",", ".")
+    assert advice(f"size;price\n{rows}", write) == r"'data.decimal=\,' data.thousands=."
+    for forms in (["{:.3f}"], ["{:.0f}", "{:.2f}"], ["{:.0f}", "{:.3f}1"]):
+        numbers = [forms[row % len(forms)].format(1 + row / 50) for row in range(300)]
+        settings = write("size;price\n" + "".join(f"{number};{row % 2}\n" for row, number in enumerate(numbers)))
+        assert read_rows(rows_of(settings), settings).of("size").tolist() == [*map(float, numbers)]
+
+
+def test_marks_of_few_numbers_are_read_and_not_skipped(write: Write) -> None:
+    rows = "".join(f"{1_000_000 + 7 * row:,};{row % 2}\n" for row in range(60))
+    assert advice(f"size;price\n{rows}93,388;1\n", write) == r"'data.thousands=\,'"
+
+
+def test_texts_with_backslashes_can_be_declared_missing(write: Write) -> None:
+    rows = "".join(f"{row / 7 if row % 9 else NULL};{row % 2}\n" for row in range(60))
+    typed = shlex.split(advice(f"size;price\n{rows}", write))[0]
+    settings = write(f"size;price\n{rows}", missing=OverridesParser.create().parse_override(typed).value())
+    assert np.isnan(read_rows(rows_of(settings), settings).of("size")).sum() == 7
 
 
 def test_codes_are_not_numbers(write: Write) -> None:
@@ -277,10 +326,14 @@ def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as:
 
 
 def test_skipping_is_advised_only_where_rows_are_left(write: Write) -> None:
-    for rows, advice in (("x,2\n1,3\n", "data.on_error=skip"), ("x,2\ny,3\n", "")):
+    skip = "data.on_error=skip"
+    for rows, fix in {"x,2\n1,3\n": skip, "x,2\ny,3\n": "", "1,2\n3\n": skip, "1,2,3\n4,5,6\n": ""}.items():
         with pytest.raises(UserError) as caught:
             read(rows_of(write(f"a,price\n{rows}")), [Typed("a", "number")], "fail")
-        assert caught.value.fix == advice
+        assert caught.value.fix == fix
+    with pytest.raises(UserError) as caught:
+        rows_of(write(gzip.compress(b"a,price\n" + b"1,2\n" * 9999)[:-20], "table.csv.gz"))
+    assert not caught.value.fix
 
 
 @pytest.mark.parametrize(("content", "settings", "message"), [
@@ -293,6 +346,12 @@ def test_skipping_is_advised_only_where_rows_are_left(write: Write) -> None:
     ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
     ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
     ("a,price\n1,2\n".encode("utf16"), {}, "Try: data.encoding=utf16"),
+    ("a,price\n1,2\n".encode("utf32"), {}, "Try: data.encoding=utf32"),
+    ("a,price\n1,2\n".encode("utf-16-le"), {}, "Try: data.encoding=utf-16-le"),
+    ("size,price\n1,2\n", {"features": {"sise": "number"}}, "Try: 'data.features={size: number}'"),
+    ("size,price\n1,2\n", {"units": {"sise": "kg"}}, "Try: 'data.units={size: \"kg\"}'"),
+    ("a,price\n1,2\n", {"features": ["b"]}, "Try: 'data.features=[<column>]'"),
+    ("a,price\n1,2\n", {"features": []}, "Try: data.features=null"),
     ("a,price\n1,2\n", {"delimiter": ";;"}, 'data.delimiter=;;. Expected one character'),
     ("a,price\n1,2\n", {"target": None}, "data.target is not set"),
     ("a,price\n1,2\n", {"files": True}, "data.files is True"),
@@ -308,6 +367,12 @@ def test_headers_and_settings_that_cannot_be_used(
 ) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         write(content, **settings).check("data")
+
+
+def test_characters_without_a_width_are_no_part_of_names_and_no_delimiters(write: Write) -> None:
+    settings = write("size,\u200bprice,\u2060a\ufeff\n1,2,3\n")
+    settings.check("data")
+    assert header_of(settings).columns == ("size", "price", "a")
 
 
 def test_a_header_without_rows(write: Write) -> None:
@@ -425,6 +490,9 @@ def test_files_of_a_table_have_the_same_columns_in_any_order(tmp_path: Path, for
             assert len(read_rows(rows, settings).of("size")) == len(names)
         with pytest.raises(UserError, match="has no column day"):
             settings_of(*names, features={"note": "leave_out"}).check("data")
+        with pytest.raises(UserError, match="has no column note") as refused:
+            settings_of(*names, weight="note").check("data")
+        assert not refused.value.fix
 
 
 BEGINNINGS = {
@@ -437,6 +505,8 @@ BEGINNINGS = {
     "# a, b\n\nsize,price\n1,2\n": ("size", "price"),
     "#size\tprice\n1\t2\n": ("#size", "price"),
     "sep=;\nsize, m;price\n1;2\n": ("size, m", "price"),
+    "sep=\t\nsize, m\tprice\n1\t2\n": ("size, m", "price"),
+    "SEP = ;\nsize;price\n1;2\n": ("size", "price"),
     '"sep=|"\nsize;x|price\n1|2\n': ("size;x", "price"),
     'size,"a\nb;;;;",price\n1,2,3\n': ("size", "a b;;;;", "price"),
     "size;tags;price\n1;a,b;2\n3;c,d;4\n5;;6\n": ("size", "tags", "price"),
