@@ -59,7 +59,7 @@ def table(records: Records, why_not: Mapping[str, str]) -> str:
             notes.setdefault(row.note, []).append(f"{row.name}{f', against {row.against}' if row.against else ''}")
     lines = [markdown(["what", "against", "target", "measured", "quartiles", "rounds", ""], cells)]
     if notes:
-        lines += ["", "What holds those that miss their target:", ""]
+        lines += ["", "Why some rows miss their target:", ""]
         lines += [f"- {'; '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
     if missing:
         lines += ["", "Not measured here:", ""]

@@ -87,34 +87,34 @@ MEASUREMENTS = {
 }
 """All measurements, in the order in which they are made."""
 
-COMPOSED = "Hydra composes all groups and the framework checks them, which python's start with Hydra does not."
+COMPOSED = "Hydra composes all groups and the framework checks them, whereas the baseline only imports Hydra."
 JOBS = (
-    "every job inspects, tests, exports and reloads its export, which take longer than its epoch, whoever starts it; "
-    "and none takes a second step before the last one has ended, so that the speeds of settings can be compared."
+    "every job inspects, tests, exports and reloads its export, which takes longer than its epoch; and a job takes no "
+    "second step before the previous one has ended, so the speeds of combinations can be compared."
 )
-DRAWN = "a trial is drawn by the results of those before, and begins when the last one has ended."
-AT_ONCE = "two jobs of one core each do the same work as one after another, and share memory and caches."
+DRAWN = "a trial depends on the results of earlier trials, so it starts only when the previous one has ended."
+AT_ONCE = "two jobs with one core each do the same work as two consecutive jobs, and share memory and caches."
 COMPUTED = (
-    "images with a short side of 160 decode in less than a millisecond; both spend nearly the whole epoch in the same "
-    "network."
+    "images with a short side of 160 pixels are decoded in less than a millisecond, so both spend nearly the whole "
+    "epoch in the same network."
 )
 IN_MEMORY = (
-    "with its images in memory the script computes all the time, too: both run at the speed of the same convolutions, "
+    "with its images in memory the script computes all the time, too. Both run at the speed of the same convolutions, "
     "and this project's process also tests, exports and verifies."
 )
-NOISE = "the host's speed changes by a third from minute to minute, which 25 records do not outweigh."
-SUMMED = "a step of a millisecond also takes its rows and sums each metric; others on a busy host do the rest."
-SOCKETS = "gradients go through sockets, and both workers wait for the slower one at each of the short steps."
+NOISE = "the host's speed changes by a third from minute to minute, and 25 repetitions do not average that out."
+SUMMED = "a step takes a millisecond and also selects its rows and sums each metric; the host is shared."
+SOCKETS = "gradients are sent through sockets, and in each of the short steps both workers wait for the slower one."
 ANTIALIASED = (
     "its resize takes four pixels for each new one and skips the others; two thirds of the decoder's time go to all."
 )
-PREPARED = "every image is also digested, described and written, for the runs that follow."
+PREPARED = "every image is also hashed, summarized and written to disk for later runs."
 
 ROWS = (
-    Row("training of the MNIST convnet, batch 128, with all that the pipeline does meanwhile",
+    Row("training of the MNIST convnet, batch 128, with everything else that the pipeline does",
         "training:convnet", "training", "pipeline", "bare compute", at_least=0.95),
     Row("its validation after each epoch", "training:convnet", "validation", "pipeline", "bare compute", at_least=0.9,
-        note="each batch's predictions are also counted by class, and summed exactly, which bare compute leaves out."),
+        note="the predictions of each batch are also counted per class and summed exactly; bare compute does not."),
     Row("features of a frozen MobileNetV2, 160 px",
         "training:frozen_features", "a batch", "features", "bare compute", at_least=0.95),
     Row("an epoch of diamonds, `mlp`, batch 256", "columns:tables", "seconds", "pipeline", "bare compute",
@@ -190,7 +190,7 @@ ROWS = (
     Row("evaluating and exporting a run again, `from=evaluate`", "reuse:mnist", "seconds", "from=evaluate", "train"),
     Row("memory of the default run", "memory:default_run", "MiB", "default run", "TensorFlow, idle", at_most=1.5),
     Row("memory of tf_flowers from disk", "memory:larger_than_memory", "MiB", "all, from disk", "an eighth, from disk",
-        at_most=1.1, note="mapped pages of the file of images count; the kernel takes them back when it needs them."),
+        at_most=1.1, note="it includes memory-mapped pages of the image file, which the kernel reclaims when needed."),
     Row("memory of evaluation at 288 px", "memory:evaluation", "MiB", "evaluate", "train", at_most=1.1),
     Row("1,000 to 1,000,000 examples", "growth:examples", "exponent", "growth", at_most=1.05, unit="exponent"),
     Row("1 to 64 jobs", "growth:jobs", "exponent", "growth", at_most=1.05, unit="exponent"),
