@@ -61,19 +61,21 @@ RANDOMS = 2
 def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | None = None) -> Dataset:
     """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
 
-    Images without three channels have neither saturation nor hue: the two are skipped, told and recorded.
+    Saturation and hue need three channels. For other images the two are skipped, which is logged and recorded.
     """
     images = dataset.images
     if images is None:
         if settings.changes or settings.mixes:
-            raise UserError("augment changes images, and the data has none alone", "augment=none", "augment=none")
+            problem = f"augment is supported only if images are the only input, and {dataset.name} has other inputs"
+            raise UserError(problem, "", "augment=none")
         return dataset
     channels = images.shape[2]
     color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
     params = {}
     if channels != 3 and color_settings:
-        params = {"skipped": f"{', '.join(color_settings)}: images have {channels} channel(s)"}
-        (reporter or Reporter()).log(f"augment skips {params['skipped']}")
+        found = f"{channels} channel{'' if channels == 1 else 's'}"
+        params = {"skipped": f"{', '.join(color_settings)} (the images have {found}, not 3)"}
+        (reporter or Reporter()).log(f"augment: skipped {params['skipped']}")
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,

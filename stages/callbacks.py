@@ -178,7 +178,7 @@ def build_callbacks(
     logs += ["loss", *trained, *(metric.name for metric in metrics)]
     if settings.monitor not in logs:
         raise UserError(
-            f"train.monitor={settings.monitor}: the task has no such metric", logs, f"train.monitor=val_{task.primary}"
+            f"train.monitor={settings.monitor} is not a metric of this task", logs, f"train.monitor=val_{task.primary}"
         )
     is_higher_better = task.is_higher_better(settings.monitor)
     best = BestWeights(settings.monitor, is_higher_better)
@@ -207,7 +207,11 @@ def build_callbacks(
             if monitor in ("loss", *task.measured):
                 callback.mode = "max" if task.is_higher_better(monitor) else "min"
         if left_out := state_of(callback, "", {})[1]:
-            reporter.warn(f"{place}: a checkpoint does not keep {type(callback).__name__}'s {', '.join(left_out)}")
+            lost = ", ".join(left_out)
+            reporter.warn(
+                f"{place}: checkpoints do not include these attributes of {type(callback).__name__}, so a resumed run "
+                f"starts without them: {lost}"
+            )
     _refuse_useless(own, settings, logs)
     return best, Callbacks([*callbacks, *own.values()])
 
@@ -249,12 +253,12 @@ def _refuse_useless(
     for place, callback in callbacks.items():
         name = f"{place} {type(callback).__name__}"
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            problem = f"{name} sets the weights to their EMA, and leaves the statistics of BatchNorm as they are"
+            problem = f"{name} replaces the weights with their EMA, but not the statistics of BatchNorm"
             momentum = settings.optimizer.ema_momentum or 0.99
             fix = f"'train.callbacks=[]' optimizer.ema_momentum={momentum:g} optimizer.ema_use=true"
-            raise UserError(problem, "optimizer.ema_use, which averages both", fix)
+            raise UserError(problem, "optimizer.ema_use=true, which averages both", fix)
         if isinstance(callback, _SETTING_RATES) and (schedule.name != "constant" or schedule.warmup_epochs):
-            problem = f"{name} sets the learning rate, and so does schedule={schedule.name} with its warm-up"
-            raise UserError(problem, "one of the two", "schedule=constant schedule.warmup_epochs=0")
+            problem = f"{name} and schedule={schedule.name}, including its warm-up, both set the learning rate"
+            raise UserError(problem, "only one of them", "schedule=constant schedule.warmup_epochs=0")
         if isinstance(callback, _MONITORING) and callback.monitor not in known and not adding:
-            raise UserError(f"{name} monitors {callback.monitor}, which is in no logs", known)
+            raise UserError(f"{name} monitors {callback.monitor}, which is not logged", known)

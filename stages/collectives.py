@@ -65,8 +65,8 @@ def others_needed(when: str = "") -> Iterator[None]:
         first_line = reason.strip().partition("\n")[0]
         raise UserError(
             f"another worker of the cluster was lost{when and f' {when}'} ({first_line})",
-            "all workers until the end",
-            "the same command again, or a look at that worker's log",
+            "all workers to run until the end",
+            "the same command again; the log of that worker may show the cause",
         ) from error
 
 
@@ -77,7 +77,7 @@ def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
     reduce = _reduction(strategy.distribution)
     flat = values.ravel()
     sums = []
-    with others_needed("while it was waited for"):
+    with others_needed("while this one waited for it"):
         for start in range(0, len(flat), CHUNK):
             sums.append(reduce(tf.constant(flat[start : start + CHUNK])).numpy())
     return np.concatenate(sums).reshape(values.shape)

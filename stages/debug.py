@@ -44,7 +44,7 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
         splits = {"train": one.take(np.tile(np.arange(len(one)), steps)), "val": one, "test": one}
     counts = ", ".join(f"{len(split):,} of {len(dataset.splits[name]):,} {name}" for name, split in splits.items())
     text = f"one batch of {len(splits['val']):,} examples" if settings.same_batch else f"{counts} examples"
-    (reporter or Reporter()).log(f"debug run with {text}")
+    (reporter or Reporter()).log(f"debug run: {text}")
     facts = f"{dataset.fingerprint} {steps} {batch} {settings.same_batch}"
     fingerprint = hashlib.sha256(facts.encode()).hexdigest()[:32]
     shuffled = dataset.is_shuffled and not settings.same_batch
@@ -91,13 +91,13 @@ def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | No
     steps, last = len(losses) * settings.steps_per_epoch, losses[-1]
     if not last <= settings.loss:  # it may be nan
         raise UserError(
-            f"after {steps:,} steps on one batch its loss is {last:.4f} (at first {losses[0]:.4f}, at its lowest "
-            f"{min(losses):.4f}): the network does not memorize it",
+            f"the network did not memorize one batch: after {steps:,} steps its loss is {last:.4f} (first "
+            f"{losses[0]:.4f}, lowest {min(losses):.4f})",
             f"a loss below {settings.loss:g}",
             "optimizer.learning_rate=<number> debug.steps=<more>",
         )
     (reporter or Reporter()).log(
-        f"overfit: the batch is memorized. Its loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
+        f"overfit: the network memorized the batch; the loss fell from {losses[0]:.4f} to {last:.4f} in {steps:,} steps"
     )
     return Record(metrics={"debug/overfit_steps": steps, "debug/overfit_loss": last})
 
@@ -123,12 +123,12 @@ def profiling(
     """
     reporter, row = reporter or Reporter(), trained.history[-1]
     waited = row.get("train/input_wait_fraction")
-    waits = f", {waited:.0%} of them for its input" if waited is not None else ""
-    reporter.log(f"a step took {row['train/step_milliseconds']:.1f} ms{waits}")
+    waits = f", of which {waited:.0%} was waiting for input" if waited is not None else ""
+    reporter.log(f"a step took {row['train/step_milliseconds']:.1f} ms on average{waits}")
     trace = folder / FOLDER if folder is not None else None
     if trace is None or not trace.is_dir() or (strategy is not None and not is_chief(strategy)):
         return Record()
     if strategy is not None and strategy.coordinator is not None:
-        reporter.warn("the trace is of the coordinator, which takes no steps; strategy=one_device shows a worker's")
-    reporter.log(f"trace: with the package xprof, xprof --logdir {trace}")
+        reporter.warn("the trace shows the coordinator, which computes no steps; strategy=one_device shows a worker's")
+    reporter.log(f"to view the trace: pip install xprof; xprof --logdir {trace}")
     return Record(files={FOLDER: trace})

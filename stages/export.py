@@ -56,7 +56,7 @@ def export(
         row.refuse(exporters[row.name], trained.model.policy)
     exported = _exported(paths, rows, place / "formats.md", dataset)
     encoded = [paths[name].name for name, one in exporters.items() if dataset.encoder and not one.takes_features]
-    note = f"{', '.join(encoded)}: what the layer `encoder` of model.keras (export=keras) returns" if encoded else ""
+    note = f"{', '.join(encoded)}: the output of the layer `encoder` in model.keras (export=keras)" if encoded else ""
     if note:
         reporter.log(f"export      input of {note}")
     return dataclasses.replace(exported, license=settings.license, answers=_answers(trained.model.task), note=note)

@@ -52,7 +52,7 @@ def model(
     In every precision the weights are those of float32, rounded to the variable's dtype.
 
     Args:
-        reporter: logs where the pixels are scaled in another way than the network was made for.
+        reporter: logs if the pixels are scaled differently from what the network was made for.
         folder: the run's; takes `model/summary.txt`.
 
     Raises:
@@ -98,7 +98,7 @@ def model(
     if settings.frozen:
         freeze(network)
     if not network.trainable_variables:
-        raise UserError(f"{network.name} has no weights that are trained", "at least one", "trainable layers")
+        raise UserError(f"{network.name} has no trainable weights", "at least one", "trainable layers")
     _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
     params = {
         **loaded,
@@ -159,7 +159,7 @@ def _scaling(
         return of_network
     if facts(chosen) != facts(of_network):
         name = arguments.get("name", getattr(function, "__name__", "the network"))
-        reporter.log(f"the pixels that {name} was made for are scaled otherwise: normalize=auto does it")
+        reporter.log(f"{name} was made for pixels that are scaled differently; normalize=auto scales them that way")
     return chosen
 
 
@@ -190,7 +190,8 @@ def _build(
     lacks = {"image": dataset.images is None, "text": all(one.kind != "text" for one in dataset.features.values())}
     if function.__module__.startswith("stages.networks.") and lacks.get(kind):
         given = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
-        raise UserError(f"{name} takes {kind}s, and {dataset.name} has {given}", "a network of these", "model=auto")
+        problem = f"{name} requires {kind}s, but {dataset.name} has {given}"
+        raise UserError(problem, "a network for these features", "model=auto")
     if isinstance(shape, dict) and taken is not None:
         arguments = {**arguments, "categories": categories}
     try:
@@ -199,11 +200,11 @@ def _build(
         reason = str(error).strip().splitlines()[0]
         raise UserError(
             f"{name} cannot be built for {', '.join(shapes)} of shape {shape} with {dict(arguments)} ({reason})",
-            "layers that these are large enough for, settings that it takes; fewer or smaller layers, or more pixels",
+            "arguments that the network accepts, and inputs that are large enough for its layers",
             "model=auto",
         ) from error
     if not isinstance(network, keras.Model):
-        raise UserError(f"{name} returns {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")
+        raise UserError(f"{name} returned {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")
     return network
 
 
@@ -218,22 +219,24 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
     fix = f"keras.Input({', '.join(str(tuple(spec.shape[1:])) for spec in specs.values())})"
     whole = [str(value.dtype) for value in inputs_of(network) if "float" not in str(value.dtype)]
     if whole and scaling is not None:
-        raise UserError(f"the network takes {whole[0]}, which scaled pixels are not", "an input of float32", fix)
+        problem = f"the network has an input of dtype {whole[0]}, but scaled pixels are float32"
+        raise UserError(problem, "an input of dtype float32", fix)
     inputs = {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}
     try:
         return with_scaling(scaling, inputs, network, policy)
     except ValueError as error:  # Keras' error for inputs that do not fit
         shapes = ", ".join(f"{name} of shape {tuple(spec.shape[1:])}" for name, spec in specs.items())
-        expected = f"{'a single input, of ' if len(specs) == 1 else 'inputs by name: '}{shapes}"
-        raise UserError(f"the network cannot take the {named} ({one_line(error)})", expected, fix) from error
+        expected = f"{'a single input, ' if len(specs) == 1 else 'inputs by name: '}{shapes}"
+        raise UserError(f"the network does not accept the {named} ({one_line(error)})", expected, fix) from error
 
 
 def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
     if network.has_own_loss and (dataset.train.weights is not None or dataset.mixing is not None):
         raise UserError(
-            f"{type(network.core).__name__} has a compute_loss of its own, which may not know mixed labels, and "
-            "divides weighted losses by their number, as Keras does",
-            "examples without weights that are not mixed, or a network without it",
+            f"{type(network.core).__name__} overrides compute_loss, which is not supported with MixUp, CutMix or "
+            "example weights: it may not handle mixed labels, and Keras divides weighted losses by the number of "
+            "examples",
+            "a network without compute_loss, or examples without weights, MixUp and CutMix",
             "augment.mixup=0 augment.cutmix=0",
         )
 
@@ -245,19 +248,22 @@ def _refuse_untracked(network: keras.Model, task: Task) -> None:
             continue  # such as the tables of a StringLookup
         if untracked := untracked_variables(layer, network.variables):
             raise UserError(
-                f"{layer.name} has variables that no checkpoint would have: {', '.join(untracked)}",
-                "variables made by add_weight, in build, and no optimizer",
+                f"{layer.name} has variables that checkpoints would not include: {', '.join(untracked)}",
+                "variables that add_weight creates in build, and no optimizer in the layer",
             )
     for metric in network.core.metrics:
         if metric.name in task.measured and type(network.core).train_step is keras.Model.train_step:
             raise UserError(
-                f"the network has a metric {metric.name}, as the task has", "another name", f"name=own_{metric.name}"
+                f"the network and the task both have a metric named {metric.name}",
+                "a different name",
+                f"name=own_{metric.name}",
             )
         if not is_built(metric):
             raise UserError(
-                f"the network's metric {metric.name} makes its variables at its first use, which no step would add to",
-                "a metric that has them",
-                f"{metric.name}.update_state(zeros, zeros) and reset_state() where it is made, or task.metrics",
+                f"the network's metric {metric.name} creates its variables when it is first used, which is too late "
+                "for the training step",
+                "a metric whose variables already exist",
+                f"{metric.name}.update_state(zeros, zeros) and reset_state() where it is created, or task.metrics",
             )
 
 
@@ -270,8 +276,8 @@ def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
             f"{outputs.dtype.name} of shape {tuple(outputs.shape)}" if tf.is_tensor(outputs) else f"{outputs!r:.200}"
         )
         raise UserError(
-            f"the network returns {shown} for two examples",
-            f"{dtype} of shape (2, {classes}), a single output",
+            f"for two examples, the network returns {shown}",
+            f"a single output, {dtype} of shape (2, {classes})",
             f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
         )
     task.check_outputs(outputs.numpy())

@@ -58,7 +58,7 @@ def normalize(
         if images.shape[-1] == 1:
             mean, std = mean.mean(keepdims=True), std.mean(keepdims=True)
         elif images.shape[-1] != 3:
-            problem = f"normalize=imagenet with images of {images.shape[-1]} channels"
+            problem = f"normalize=imagenet does not support images with {images.shape[-1]} channels"
             raise UserError(problem, "1 or 3 channels", "normalize=standardize")
         scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
     else:
@@ -113,8 +113,8 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     before, names = dataset.task.names, learnt["names"]
     if {*dataset.task.learnt} != {*learnt}:
         fix = declaring(dict.fromkeys(names, "number")) if "mean" in learnt else ""
-        problem = f"{dataset.name}: its target is one of task={dataset.task.kind}, unlike in the training"
-        raise UserError(problem, f"the target of the training, {', '.join(names[:5])}", fix)
+        problem = f"{dataset.name} has a target for task={dataset.task.kind}, but the model has a different task"
+        raise UserError(problem, f"the target that the model was trained on ({', '.join(names[:5])})", fix)
     task = dataclasses.replace(dataset.task, **learnt)
     if isinstance(task, Classification) and {*before} <= {*names}:
         places = np.array([names.index(name) for name in before], np.int32)

@@ -120,8 +120,8 @@ def make_logical_cpus(devices: Sequence[str]) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
         raise UserError(
-            f"{count} logical CPU devices are wanted, but TensorFlow has started with {existing}",
-            "one number of logical devices in a process",
+            f"the strategy needs {count} logical CPU devices, but TensorFlow has already started with {existing}",
+            "the same number of logical devices throughout a process",
             "the command again in a new process",
         ) from error
 

@@ -75,7 +75,7 @@ def read(source: Path | BinaryIO) -> Checkpoint:
     except OSError:
         raise
     except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
-        raise ValueError(f"it is damaged ({error})") from error
+        raise ValueError(f"the file is damaged ({error})") from error
     return Checkpoint(header["facts"], arrays)
 
 
@@ -109,7 +109,7 @@ def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
         try:
             return read(path).with_facts(fork=path.name == START)
         except (ValueError, OSError) as error:
-            warn(f"the checkpoint {path.name} is passed over: {error}")
+            warn(f"skipped the checkpoint {path.name}: {error}")
     return None
 
 
@@ -171,9 +171,9 @@ class Checkpoints:
             self._writing.result()
         except OSError as error:
             raise UserError(
-                f"a checkpoint cannot be written to {self._folder} ({error.strerror or error})",
-                "a folder with room in it that can be written to",
-                "the same command again, once there is: the run resumes from its last whole checkpoint",
+                f"a checkpoint could not be written to {self._folder} ({error.strerror or error})",
+                "a writable folder with enough free space",
+                "the same command again after fixing that; the run resumes from its last complete checkpoint",
             ) from error
         finally:
             self._writing = None

@@ -29,7 +29,7 @@ def start_from(source: Path, folder: Path, weights: str = LAST, run: str = "") -
     """
     checkpoint = newest(source, lambda line: None)
     if checkpoint is None:
-        raise UserError(f"{source} has no whole checkpoint to start from", "a run that has one")
+        raise UserError(f"{source} does not contain an intact checkpoint", "a run with one")
     if not checkpoint.is_fork:  # a fork that has not written a checkpoint of its own passes its start on
         reports_best = checkpoint.facts["result"]["restore_best"]
         checkpoint = _best(checkpoint) if weights == BEST and reports_best else _last(checkpoint)
@@ -64,11 +64,11 @@ def at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, int]:
 
 
 def report_fork(facts: Mapping[str, Any], optimizer: str, progress: Progress, reporter: Reporter) -> None:
-    """Says in a line what a fork starts from.
+    """Report in one line what a fork starts from.
 
     Args:
         facts: of the checkpoint. optimizer: as `State` has it.
     """
     origin = facts["forked"]
     source = f"forked from {origin['run']}" if origin["run"] else "forked"
-    reporter.log(f"{source}: {origin['what']}, {optimizer}; epoch {progress.epoch + 1} is next")
+    reporter.log(f"{source}: {origin['what']}, {optimizer}; training continues with epoch {progress.epoch + 1}")

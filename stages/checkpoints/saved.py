@@ -67,8 +67,9 @@ def restore_trained(
     for theirs, here in itertools.zip_longest(before, now):
         if theirs != here:
             raise UserError(
-                f"the trained weights in {saved} are of another network: {theirs}, here {here}",
-                "the code that the network was trained with, or a new training",
+                f"the trained weights in {saved} do not fit this network: the file has {theirs or 'nothing'} where the "
+                f"network has {here or 'nothing'}",
+                "the code that the network was trained with, or to train it again",
                 "from=null run=null resume=never",
             )
     model.network.set_weights(weights)
@@ -101,8 +102,8 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
     for name, before in trained_on.items():
         if now.get(name) != before:
             raise UserError(
-                f"{dataset.name} has {name} {now.get(name)}, and the model was trained on {before}",
-                "data of the same classes or targets, and images of the same shape (data.size) and range",
+                f"{dataset.name} has {name} {now.get(name)}, but the model was trained on {before}",
+                "data with the same classes or targets, and images with the same shape (data.size) and pixel range",
                 "data=<option>",
             )
 
@@ -116,7 +117,7 @@ def known_examples(trained_on: np.ndarray | None, test: Split, weights: str, rep
     known = 0 if trained_on is None else int(np.isin(test.described.digests, trained_on).sum())
     if known:
         part = f"{known:,} of these {len(test):,} test examples"
-        reporter.warn(f"{weights} was trained on {part}: its metrics are too good")
+        reporter.warn(f"{weights} was trained on {part}, so its test metrics are too optimistic")
     return {KNOWN_IMAGES: known} if known else {}
 
 

@@ -69,8 +69,8 @@ class Clock:
         if fraction <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
             return ""
         return (
-            f"training waited for its input {fraction:.0%} of the time: data.cache=disk, more data.memory_gib, a "
-            "smaller data.size, or augment.where=model make the input cheaper"
+            f"training waited for its input {fraction:.0%} of the time; data.cache=disk, a larger data.memory_gib, a "
+            "smaller data.size or augment.where=model may speed it up"
         )
 
 
@@ -238,8 +238,9 @@ class State:
         current = self._facts
         names = [name for name in self._parts if facts["parts"].get(name) == current["parts"][name] and name != "rate"]
         is_same = facts["optimizer"] == current["optimizer"] and "optimizer" in names
-        schedule = "its schedule continues" if facts["forked"]["fresh"] else "and its learning-rate schedule with it"
-        self.optimizer = "with their optimizer" if is_same else f"the optimizer starts again, {schedule}"
+        schedule = "continues" if facts["forked"]["fresh"] else "starts again"
+        new = f"with a new optimizer, whose learning-rate schedule {schedule}"
+        self.optimizer = "with the state of their optimizer" if is_same else new
         return [name for name in names if is_same or name not in ("optimizer", "steps")]
 
     def _check(self, facts: Mapping[str, Any], fork: bool) -> None:
@@ -253,11 +254,11 @@ class State:
         saved, current = compared(facts), compared(self._facts)
         for name in {**saved, **current}:
             if saved.get(name) != current.get(name):
-                allowed = "the settings that it was made with, or fork=<run id>"
+                allowed = "the settings that it was saved with, or fork=<run id>"
                 raise UserError(
-                    f"the checkpoint belongs to another training: {name} was {saved.get(name, 'absent')} and is "
+                    f"the checkpoint does not fit this run: {name} was {saved.get(name, 'absent')} and is now "
                     f"{current.get(name, 'absent')}",
-                    "a checkpoint of the same data and the same model" if fork else allowed,
+                    "a checkpoint of the same data and model" if fork else allowed,
                     "fork=null" if fork else "resume=never",  # a fork would begin with the same checkpoint again
                 )
 

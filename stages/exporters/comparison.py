@@ -52,16 +52,17 @@ class Compared:
         if not self.max_abs_diff <= limit:  # nan is no number below it
             allowed = f"{setting}.largest_difference={min(2 * self.max_abs_diff, 1):.1g}"
             raise UserError(
-                f"{self.path.name}, reloaded, differs from the model by {self.max_abs_diff:.2g} "
-                "(of a probability, or of a number in stds of the target)",
-                f"at most {limit:g}, or a limit that is good enough for you",
+                f"predictions of the reloaded {self.path.name} differ from the model's by up to "
+                f"{self.max_abs_diff:.2g} (in probability, or in standard deviations of the target)",
+                f"a difference of at most {limit:g}, or a higher limit",
                 allowed if self.max_abs_diff <= 1 else "export=saved_model",
             )
         if self.agreement < exporter.least_agreement:
             raise UserError(
-                f"{self.path.name}, reloaded, gives {self.agreement:.2%} of the examples the model's class",
-                f"at least {exporter.least_agreement:.2%}, a share that is good enough for you, or export=saved_model",
-                f"{setting}.least_agreement=<less>",
+                f"the reloaded {self.path.name} predicts the model's class for only {self.agreement:.2%} of the "
+                "examples",
+                f"at least {exporter.least_agreement:.2%}, a lower limit, or export=saved_model",
+                f"{setting}.least_agreement=<lower limit>",
             )
 
 
@@ -118,7 +119,7 @@ def _compared(
     rows = answers["rows"]
     if rows.shape != expected.shape:
         raise UserError(
-            f"export: {path.name} answers with the shape {rows.shape}", f"{expected.shape}", "export=saved_model"
+            f"export: {path.name} returns an output of shape {rows.shape}", f"{expected.shape}", "export=saved_model"
         )
     difference, agreement = task.differ(expected, rows, allowed)
     size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
@@ -127,7 +128,7 @@ def _compared(
 
 def table(rows: Sequence[Compared]) -> list[Sequence[str]]:
     """Return the table, its header first."""
-    header = ("format", "largest difference", "same class", "MiB", "ms an example")
+    header = ("format", "largest difference", "same class", "MiB", "ms/example")
     cells = (
         (f"{row.max_abs_diff:.1e}", f"{row.agreement:.2%}", f"{row.bytes / 2**20:.2f}", f"{row.milliseconds:.2f}")
         for row in rows

@@ -69,7 +69,7 @@ def reload_files(orders: Sequence[Mapping[str, Any]], seconds: float) -> None:
             if time.monotonic() > until:
                 raise UserError(
                     f"export: {_unanswered(orders)} was not reloaded and compared within {seconds:g} seconds",
-                    "more time, fewer examples, or no process of its own",
+                    "more time, fewer examples (export.compared_examples), or export.reload=here",
                     f"export.reload_seconds={2 * seconds / len(orders):g}",
                 )
     finally:
@@ -78,9 +78,9 @@ def reload_files(orders: Sequence[Mapping[str, Any]], seconds: float) -> None:
     if process.returncode:
         last = printed.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise UserError(
-            f"export: {_unanswered(orders)} cannot be reloaded without this project: the process ended with exit code "
-            f"{process.returncode} ({last[0][:300]})",
-            "a format that can hold this network, such as export=saved_model, and memory for a second process",
+            f"export: {_unanswered(orders)} could not be reloaded without this project; the process that tried ended "
+            f"with exit code {process.returncode} ({last[0][:300]})",
+            "a format that supports this network, such as export=saved_model, and enough memory for a second process",
             "export.reload=here",
         )
 

@@ -39,8 +39,8 @@ class KerasFile(Exporter):
             classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
         if unknown := _unknown_to_keras(classifier):
             raise UserError(
-                f"a .keras file cannot hold {unknown}, which plain Keras does not know",
-                "networks of Keras' own layers, with functions of Keras' own",
+                f"this network cannot be saved as a .keras file that Keras loads without your code ({unknown})",
+                "a network that uses only layers and functions of Keras",
                 "export=saved_model",
             )
         return classifier

@@ -35,8 +35,8 @@ class LiteRT(Exporter):
         """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
         learnt = np.abs([0.0, *model.task.learnt.get("mean", ()), *model.task.learnt.get("std", ())]).max()
         if self.weights == "float16" and learnt > np.finfo(np.float16).max:
-            problem = f"LiteRT's float16 cannot hold the mean or the std of a target, {learnt:.6g}"
-            raise UserError(problem, "other weights, or targets in larger units", "export=saved_model")
+            problem = f"the mean or std of a target, {learnt:.6g}, is too large for LiteRT's float16 weights"
+            raise UserError(problem, "weights of a different type, or targets in larger units", "export=saved_model")
         LiteRT().converted(model, dataset)
 
     def converted(self, model: Model, dataset: Dataset) -> bytes:
@@ -61,8 +61,8 @@ class LiteRT(Exporter):
             if missing is None:
                 raise
             raise UserError(
-                f"LiteRT cannot compute {missing[1]}, which this network needs",
-                "a format that can hold this network",
+                f"LiteRT does not support the operation {missing[1]}, which this network uses",
+                "a format that supports this network",
                 "export=saved_model",
             ) from error
 

@@ -43,11 +43,11 @@ class OnnxFile(Exporter):
         try:
             onnx.checker.check_model(converted)
             if others:
-                raise onnx.checker.ValidationError(f"a constant tensor would be the input {others[0]}")
+                raise onnx.checker.ValidationError(f"a constant tensor would become the input {others[0]}")
         except onnx.checker.ValidationError as error:  # such as "No Op registered for Erfc with domain_version of 18"
             raise UserError(
-                f"ONNX cannot compute this network ({str(error).strip().splitlines()[0]})",
-                "a format that can hold this network",
+                f"ONNX does not support this network ({str(error).strip().splitlines()[0]})",
+                "a format that supports this network",
                 "export=saved_model",
             ) from error
         entry = converted.metadata_props.add()

@@ -101,7 +101,7 @@ def _find(name: str) -> Callable[..., keras.Model]:
     functions = {key: value for key, value in vars(keras.applications).items() if inspect.isfunction(value)}
     if name not in functions:
         similar = difflib.get_close_matches(name, functions, cutoff=0.0)
-        problem = f"model.network.name={name} is not in keras.applications"
+        problem = f"model.network.name={name} was not found in keras.applications"
         raise UserError(problem, sorted(functions), f"model.network.name={similar[0]}")
     return functions[name]
 

@@ -46,8 +46,8 @@ def keras_hub(
         return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
     if not isinstance(loaded.input, dict) or not {"token_ids", "padding_mask"} <= {*loaded.input} <= OF_TEXTS:
         raise UserError(
-            f"model.network.preset={preset} holds a {type(loaded).__name__}, which does not take texts alone",
-            "a backbone of texts",
+            f"model.network.preset={preset} is a {type(loaded).__name__}, which requires inputs other than texts",
+            "a backbone for texts",
             "model=auto",
         )
     known = tokenizers.Tokenizer.from_preset(folder).vocabulary_size()
@@ -55,8 +55,8 @@ def keras_hub(
     def pooled(numbers: Any, count: int, name: str) -> Any:
         if count != known + 1:
             raise UserError(
-                f"model.network.preset={preset}, and {name} has the tokens of another tokenizer",
-                "those of the preset",
+                f"model.network.preset={preset} does not fit {name}, whose tokens come from a different tokenizer",
+                "the tokenizer of the preset",
                 f"normalize.tokenizer={preset}",
             )
         return _pooled(loaded, numbers)

@@ -40,7 +40,7 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
     """
     if not is_graph_of_layers(network):
         raise UserError(
-            f"strategy=model_parallel cannot take {type(network).__name__} apart",
+            f"strategy=model_parallel cannot distribute the layers of {type(network).__name__}",
             "a keras.Sequential or a functional keras.Model",
             "strategy=mirrored",
         )
@@ -65,7 +65,7 @@ def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, st
         if not any(fnmatchcase(layer.name, pattern) for layer in candidates):
             names = [layer.name for layer in candidates]
             fix = f"'strategy.layers={{{names[0]}: {next(iter(devices), '<device>')}}}'"
-            raise UserError(f"strategy.layers: {pattern} is the name of no layer", names, fix)
+            raise UserError(f"strategy.layers: {pattern} does not match any layer", names, fix)
     total = max(sum(map(_bytes, candidates)), 1)
     before = 0
     assigned = {}

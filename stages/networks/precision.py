@@ -95,6 +95,6 @@ def set_layer_policies(network: keras.Model, patterns: Mapping[str, str]) -> Non
             if pattern == layer.name or layer.dtype_policy is keras.config.dtype_policy():  # not one of its own
                 layer.dtype_policy = patterns[pattern]
     if unused := [pattern for pattern in patterns if pattern not in used]:
-        problem = f"precision.layers: {unused[0]} matches no layer, or comes after patterns that match its layers"
+        problem = f"precision.layers: {unused[0]} does not match any layer, or earlier patterns match all its layers"
         names = list(dict.fromkeys(layer.name for layer in computing))
         raise UserError(problem, names, f"'precision.layers={{{names[0]}: {patterns[unused[0]]}}}'")

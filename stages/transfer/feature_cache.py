@@ -79,7 +79,7 @@ def on_features(
     features = {FEATURES: Feature("vector", "float32", shape)}
     data = replace(dataset, train=train, val=val, test=val, features=features)
     size = " × ".join(map(str, shape))
-    return replace(model, network=head, metrics=(), rebuild=None), data, f"on: {size} an example"
+    return replace(model, network=head, metrics=(), rebuild=None), data, f"on: {size} per example"
 
 
 def _cut(
@@ -87,16 +87,17 @@ def _cut(
 ) -> tuple[keras.Model, OnFeatures] | str:
     """Returns the two parts of the network, as `_in_two`, or why it is not cut."""
     reasons = {
-        "as asked": settings.cache_features == "off",
-        "Keras takes the steps": isinstance(settings, FitSettings),
+        "train.cache_features=off": settings.cache_features == "off",
+        "train=fit uses the training step of Keras": isinstance(settings, FitSettings),
         "no backbone is frozen": not is_frozen(model.network),
-        "the backbone may be random in training (model.frozen=true is not)": not infers(model.network),
-        "images are changed in training": dataset.augmentation is not None or dataset.mixing is not None,
-        "the network has a loss or metrics of its own": model.has_own_loss or bool(model.metrics),
-        "the strategy spreads the model": strategy.coordinator is not None or strategy.layers is not None,
-        "features are float32": model.policy == "float64",
-        "the network takes several inputs": len(dataset.train.inputs) > 1,
-        "the network is no graph of layers": not is_graph_of_layers(model.network.core),
+        "the backbone may be random in training (use model.frozen=true)": not infers(model.network),
+        "images are augmented": dataset.augmentation is not None or dataset.mixing is not None,
+        "the network defines its own loss or metrics": model.has_own_loss or bool(model.metrics),
+        "the strategy distributes the model over devices": strategy.coordinator is not None
+        or strategy.layers is not None,
+        "features are stored in float32, not in float64": model.policy == "float64",
+        "the network has several inputs": len(dataset.train.inputs) > 1,
+        "the network is not a graph of layers": not is_graph_of_layers(model.network.core),
     }
     obstacle = next((reason for reason, holds in reasons.items() if holds), "")
     if obstacle:
@@ -107,13 +108,13 @@ def _cut(
         with strategy.distribution.scope():
             front, head = _in_two(model.network, backbone)
     except ValueError:  # Keras' error for layers that bypass the backbone
-        return "the head needs more than the backbone"
+        return "the head uses more than the output of the backbone"
     examples = len(dataset.train) + len(dataset.val)
     if 4 * examples * int(np.prod(head.input_shape[1:])) > LARGEST_BYTES:
         return f"the features would take more than {LARGEST_BYTES / 2**30:g} GiB"
     in_backbone = {id(variable) for variable in backbone.variables}
     if any(id(variable) not in in_backbone for variable in front.variables):
-        return "layers before the backbone are random or trained"
+        return "layers before the backbone are random or trainable"
     return front, head
 
 

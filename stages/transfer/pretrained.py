@@ -48,8 +48,9 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
     layers = all_layers(backbone) if backbone is not None else []
     if any(isinstance(layer, keras.layers.Normalization) for layer in layers):
         raise UserError(
-            f"model.weights={weights} for a network with a Normalization layer, which would not use all of them",
-            "networks that scale by constants, such as EfficientNetV2, MobileNetV2, ResNet50",
+            f"model.weights={weights} is not supported for a network with a Normalization layer, which would use only "
+            "part of them",
+            "a network that scales by constants, such as EfficientNetV2, MobileNetV2 or ResNet50",
             "model=efficientnet_v2_b0 model.network.name=EfficientNetV2B0",
         )
 
@@ -60,7 +61,7 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     chosen = arguments_of(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
-        raise _refused("imagenet", "are those of a network of keras.applications, and this is none")
+        raise _refused("imagenet", "fit only the networks of keras.applications")
     shape, arguments = tuple(backbone.input_shape[1:]), chosen.get("arguments") or {}
     try:
         with tf.device("/cpu:0"):
@@ -68,7 +69,7 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
     except Exception as error:  # Keras raises no narrower one where there is no network
         raise UserError(
             f"model.weights=imagenet cannot be loaded ({one_line(error)})",
-            "a network connection, or a file with the weights of the backbone",
+            "an internet connection, or a file with the weights of the backbone",
             "model.weights=<file.weights.h5>",
         ) from error
     backbone.set_weights(donor.get_weights())
@@ -93,7 +94,7 @@ def _from_path(network: keras.Model, path: Path) -> tuple[int, str]:
                     weight.assign(value)
             return len(in_backbone), BACKBONE
         network.set_weights(before)
-        reason = f"do not fit the {name}: they have no {missing[0].path} {list(missing[0].shape)} {why}"
+        reason = f"do not fit the {name}: {missing[0].path} {list(missing[0].shape)} is missing {why}"
     raise _refused(str(path), reason)
 
 
@@ -145,7 +146,7 @@ def _assigned(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[list[
 def _refused(source: str, why: str) -> UserError:
     return UserError(
         f"model.weights: the weights of {source} {why}",
-        "weights of this network, or of its backbone; or the network that they are of",
+        "weights of this network or of its backbone, or the network that the weights belong to",
         "model.weights=none",
     )
 
@@ -182,7 +183,7 @@ def freeze(network: keras.Model) -> None:
     if backbone is None:
         raise UserError(
             f"model.frozen=true: {network.name} has no layer named {BACKBONE}",
-            "a network with a keras.Model of that name in it, as those of keras.applications have here",
+            "a network that contains a keras.Model of that name, as model=application does",
             "model.frozen=false",
         )
     backbone.trainable = False

@@ -143,7 +143,7 @@ MUTATIONS = (
     ),
     # Checkpoints
     mutation(
-        "stages/checkpoints/files.py", "raise ValueError(f\"it is damaged ({error})\") from error",
+        "stages/checkpoints/files.py", "raise ValueError(f\"the file is damaged ({error})\") from error",
         "return Checkpoint({\"step\": 0})", CHECKPOINTS, "-k", "bit",
     ),
     mutation(

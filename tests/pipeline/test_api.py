@@ -241,7 +241,7 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     done = commands.run(str(tmp_path / "outputs"), module="notebook", cwd=tmp_path, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
-    assert sum("2 logical CPU devices are wanted, but TensorFlow has started with 1" in line for line in lines) == 3
+    assert sum("needs 2 logical CPU devices, but TensorFlow has already started with 1" in line for line in lines) == 3
     assert any("used before this process was forked" in line for line in lines)
     assert "ended: FINISHED" in lines
     assert lines[-1] == "interrupted"

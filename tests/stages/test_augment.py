@@ -224,8 +224,8 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
 def test_color_is_left_out_where_there_is_none() -> None:
     dataset, told = real_digits(20), Telling()
     found = augment(dataset, strong(), told)
-    assert told.lines == ["augment skips saturation, hue: images have 1 channel(s)"]
-    assert found.record.params == {"skipped": "saturation, hue: images have 1 channel(s)"}
+    assert told.lines == ["augment: skipped saturation, hue (the images have 1 channel, not 3)"]
+    assert found.record.params == {"skipped": "saturation, hue (the images have 1 channel, not 3)"}
     assert isinstance(found.augmentation, Changes)
     assert found.augmentation.settings.saturation == found.augmentation.settings.hue == 0
     [batch, *_] = elements(training_input(found, 16, 3, 1))

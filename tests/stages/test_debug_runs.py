@@ -80,9 +80,9 @@ def test_a_batch_that_is_not_learned_is_said_in_one_line(digits: Dataset) -> Non
     trained = learned(digits, 1e-9, epochs=2)
     for row in trained.history:  # every step has taken the batch that is validated
         assert row["train/loss"] == pytest.approx(row["val/loss"], abs=1e-4)
-    with pytest.raises(UserError, match=r"after 20 steps on one batch its loss is 2\..*does not memorize it"):
+    with pytest.raises(UserError, match=r"did not memorize one batch: after 20 steps its loss is 2\."):
         overfit(trained, OverfitSettings(loss=0.05, steps_per_epoch=10))
-    with pytest.raises(UserError, match=r"its loss is nan .*does not memorize it"):  # no step's loss was finite
+    with pytest.raises(UserError, match=r"did not memorize one batch: .*its loss is nan "):  # no step's loss was finite
         overfit(replace(trained, history=({"train/loss": float("nan")},)), OverfitSettings())
 
 
@@ -95,5 +95,5 @@ def test_the_second_epoch_is_traced_into_the_runs_folder(digits: Dataset, tmp_pa
     files = profiling(trained, ProfilingSettings(), where, told, tmp_path).files
     assert files == {FOLDER: tmp_path / FOLDER}
     assert list((tmp_path / FOLDER).rglob("*.xplane.pb"))
-    assert re.fullmatch(r"a step took \d+\.\d ms, \d+% of them for its input", told.lines[0])
+    assert re.fullmatch(r"a step took \d+\.\d ms on average, of which \d+% was waiting for input", told.lines[0])
     assert f"xprof --logdir {tmp_path / FOLDER}" in told.lines[1]

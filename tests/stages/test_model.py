@@ -118,15 +118,15 @@ def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
 @pytest.mark.parametrize(
     ("kind", "said"),
     {
-        "two inputs": "cannot take the images .*Expected a single input",
-        "other images": r"cannot take the images .*shape \(8, 8, 1\)",
-        "whole numbers": "takes uint8, .*Expected an input of float32",
-        "two outputs": "for two examples. Expected float32",
-        "a variable": "has variables that no checkpoint would have: mine",
-        "an optimizer": "has variables that no checkpoint would have: mine",
-        "a metric of the task": "a metric accuracy, as the task has. Expected another name",
-        "a metric": "metric r2_score makes its variables at its first use",
-        "nothing": "of_kind returns None. Expected a keras.Model",
+        "two inputs": "does not accept the images .*Expected a single input",
+        "other images": r"does not accept the images .*shape \(8, 8, 1\)",
+        "whole numbers": "has an input of dtype uint8, .*Expected an input of dtype float32",
+        "two outputs": "for two examples, .*Expected a single output, float32",
+        "a variable": "has variables that checkpoints would not include: mine",
+        "an optimizer": "has variables that checkpoints would not include: mine",
+        "a metric of the task": "both have a metric named accuracy. Expected a different name",
+        "a metric": "metric r2_score creates its variables when it is first used",
+        "nothing": "of_kind returned None. Expected a keras.Model",
     }.items(),
 )
 def test_what_takes_and_returns_other_things_than_images_and_logits_is_refused(kind: str, said: str) -> None:
@@ -141,7 +141,7 @@ def test_an_input_may_be_in_a_list_or_a_dict(kind: str) -> None:
 
 
 def test_outputs_must_be_float32() -> None:
-    with pytest.raises(UserError, match=r"returns bfloat16.*Expected float32.*dtype=\"float32\""):
+    with pytest.raises(UserError, match=r"returns bfloat16.*Expected a single output, float32.*dtype=\"float32\""):
         build({"_target_": f"{__name__}.of_kind", "kind": "one"}, "mixed_bfloat16")
 
 

@@ -78,7 +78,7 @@ def test_features_are_changed_before_they_are_encoded_or_not_at_all(tmp_path: Pa
 def test_classes_are_no_numbers(tmp_path: Path) -> None:
     data = normalize(table(tmp_path / "one", 1), NormalizeSettings())
     other = table(tmp_path / "two", 2, price=np.arange(ROWS) % 3)
-    with pytest.raises(UserError, match=r"one of task=classification, unlike .*features=\{price: number\}"):
+    with pytest.raises(UserError, match=r"target for task=classification, but .*features=\{price: number\}"):
         kept(data, other, tmp_path)
 
 

@@ -64,7 +64,7 @@ def test_strategies_are_what_they_say() -> None:
 def test_a_device_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError, match=r"/gpu:3 does not exist\. Expected .*cpu:0"):
         strategy(OneDeviceSettings(deterministic=False, device="/gpu:3"))
-    with pytest.raises(UserError, match="5 logical CPU devices are wanted, but TensorFlow has started with 4"):
+    with pytest.raises(UserError, match="needs 5 logical CPU devices, but TensorFlow has already started with 4"):
         strategy(MirroredSettings(deterministic=False, cpu_replicas=5))
 
 
@@ -81,7 +81,7 @@ def test_an_export_of_a_broken_model_does_not_pass_for_equal(tmp_path: Path) -> 
     broken = model.network.get_weights()
     broken[-2][:] = 3e38
     model.network.set_weights(broken)
-    with pytest.raises(UserError, match="differs from the model by nan"):
+    with pytest.raises(UserError, match="differ from the model's by up to nan"):
         export(Trained(model, (), 1, 0), dataset, ExportSettings(), tmp_path)
 
 

@@ -38,7 +38,7 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     record = client.get_run(str(tuned.run_id)).data
     assert record.params["model.weights"] == uri
     assert (record.params["model/weights_loaded"], record.params["model/weights_of"]) == ("14", "network")
-    assert record.params["train/features"] == "on: 8 an example"
+    assert record.params["train/features"] == "on: 8 per example"
     phases = client.get_metric_history(str(tuned.run_id), "train/phase")
     assert [(point.step, point.value) for point in phases] == [(1, 1.0), (2, 2.0)]
     assert len(list((outputs / "cache").glob("features-*/train.npy"))) == 1

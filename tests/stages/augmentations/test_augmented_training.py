@@ -117,5 +117,5 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
 def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:
     network = {"_target_": "benchmarks.cases.with_own_loss"}
     built_of(network, changed(IN_STEP), one_device())
-    with pytest.raises(UserError, match=r"OwnLoss has a compute_loss of its own.*Try: augment.mixup=0"):
+    with pytest.raises(UserError, match=r"OwnLoss overrides compute_loss.*Try: augment.mixup=0"):
         built_of(network, changed(strong()), one_device())

@@ -323,8 +323,8 @@ def test_metrics_of_the_network_count_shared_rows_once() -> None:
 @pytest.mark.smoke
 def test_what_cannot_be_placed_is_refused() -> None:
     made = STRATEGIES["model_parallel 2"]()
-    with pytest.raises(UserError, match="model_parallel cannot take OwnLoss apart"):
+    with pytest.raises(UserError, match="model_parallel cannot distribute the layers of OwnLoss"):
         build(CASES["own loss, penalty and metric"], made, real_digits(64))
     wrong = strategy(kinds.ModelParallelSettings(deterministic=False, layers={"lstm*": "/cpu:0"}))
-    with pytest.raises(UserError, match=r"lstm\* is the name of no layer\. Expected one of: conv2d\w*, max_pooling2d"):
+    with pytest.raises(UserError, match=r"lstm\* does not match any layer\. Expected one of: conv2d\w*, max_pooling2d"):
         build(CASES["SGD, even batches"], wrong, real_digits(64))

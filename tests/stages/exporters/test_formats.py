@@ -144,7 +144,7 @@ def test_of_tables_some_formats_take_what_the_layer_encoder_returns(tmp_path: Pa
     result = Trained(built_of(MlpSettings(hidden=[8]), data, one_device()), (), 1, 0)
     formats = {name: FORMATS[name] for name in FORMATS.keys() & {"keras", "litert_float32", "onnx"}}
     made = export(result, data, kinds.ExportSettings(formats=formats, reload="here"), tmp_path)
-    assert made.note.endswith(": what the layer `encoder` of model.keras (export=keras) returns")
+    assert made.note.endswith(": the output of the layer `encoder` in model.keras (export=keras)")
     raw = {name: np.asarray(data.test.features[name]) for name in names[:2]}
     paths = {made.format: made.path, **made.others}
     model = load(str(paths.pop("keras")))
@@ -206,14 +206,14 @@ class Skewed(SavedModel):
 
 def test_a_format_beyond_its_limits_fails_with_what_to_set(tmp_path: Path) -> None:
     given = {"_target_": f"{__name__}.Skewed", "by": 0.02}
-    with pytest.raises(UserError, match=r"skewed, reloaded, differs from the model by 0\.\d+") as failed:
+    with pytest.raises(UserError, match=r"the reloaded skewed differ from the model's by up to 0\.\d+") as failed:
         exported(tmp_path, trained(one_device()), skewed=given)
     setting, _, value = failed.value.fix.partition(",")[0].partition("=")
     assert setting == "export.formats.skewed.largest_difference"
     result = exported(tmp_path, trained(one_device()), skewed={**given, "largest_difference": float(value)})
     assert (tmp_path / "export" / "formats.md").exists()
     assert 0 < result.max_abs_diff <= float(value)
-    with pytest.raises(UserError, match=r"gives \d+.\d+% of the examples the model's class. Expected at least 99.50%"):
+    with pytest.raises(UserError, match=r"class for only \d+\.\d+% of the examples. Expected at least 99.50%"):
         exported(tmp_path, trained(one_device()), skewed={**given, "by": 40.0, "largest_difference": 1.0})
 
 

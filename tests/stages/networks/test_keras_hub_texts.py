@@ -135,7 +135,7 @@ def test_wrong_combinations_are_refused(preset: str, data: Dataset, tmp_path: Pa
         normalize(load(tmp_path, review="text"), NormalizeSettings(tokenizer=preset, length=15))
     with pytest.raises(UserError, match=r"keras_hub cannot be built for images of shape \(8, 8, 1\)"):
         build(real_digits(50), one_device(), preset)
-    with pytest.raises(UserError, match="review has the tokens of another tokenizer"):
+    with pytest.raises(UserError, match="does not fit review, whose tokens come from a different tokenizer"):
         build(normalize(load(tmp_path, review="text"), NormalizeSettings()), one_device(), preset)
     (tmp_path / "config.json").touch()
     with pytest.raises(UserError, match="has no tokenizer for the texts of review"):
@@ -145,5 +145,5 @@ def test_wrong_combinations_are_refused(preset: str, data: Dataset, tmp_path: Pa
         input_conv_filters=[64], input_conv_kernel_sizes=[3], stackwise_num_filters=[64], stackwise_num_blocks=[1],
         stackwise_num_strides=[1], block_type="basic_block", use_pre_activation=False, image_shape=(None, None, 3),
     ).save_to_preset(str(images))  # fmt: skip
-    with pytest.raises(UserError, match="holds a ResNetBackbone, which does not take texts"):
+    with pytest.raises(UserError, match="is a ResNetBackbone, which requires inputs other than texts"):
         build(data, one_device(), str(images))

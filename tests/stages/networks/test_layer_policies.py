@@ -94,8 +94,8 @@ def test_the_policies_are_kept_by_a_keras_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layers", "message"), [
-    ({"conv3d*": "mixed_bfloat16"}, r"conv3d\* matches no layer.*Expected one of: conv2d, "),
-    ({"conv*": "float32", "conv2d_1": "mixed_bfloat16"}, "conv2d_1 matches no layer, or comes after patterns"),
+    ({"conv3d*": "mixed_bfloat16"}, r"conv3d\* does not match any layer.*Expected one of: conv2d, "),
+    ({"conv*": "float32", "conv2d_1": "mixed_bfloat16"}, "conv2d_1 does not match any layer, or earlier patterns"),
     ({"dense": "mixed_bfloat16"}, "the network returns bfloat16"),
 ])  # fmt: skip
 def test_patterns_that_change_nothing_or_too_much_are_refused(layers: dict[str, str], message: str) -> None:

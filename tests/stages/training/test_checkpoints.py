@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage: str, stopped: Path, whole: 
         warned = []
         found = newest(folder, warned.append)
         assert (found and found.step) == 10
-    assert warned[0].startswith("the checkpoint step-00000015.npz is passed over: ")
+    assert warned[0].startswith("skipped the checkpoint step-00000015.npz: ")
 
 
 def test_a_damaged_checkpoint_costs_no_later_one(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"dataset": real_digits(400)}, r"data examples was 500 and is 400"),
-    ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is kernel bfloat16"),
-    ({"batch_size": 32}, r"batch_size was 64 and is 32"), ({"seed": 2}, r"seed was 1 and is 2"),
-    ({"optimizer": adam()}, r"optimizer was SGD and is Adam"),
-    ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is \['BestWeights'\]"),
+    ({"dataset": real_digits(400)}, r"data examples was 500 and is now 400"),
+    ({"policy": "bfloat16"}, r"model variable 0 was kernel float32 \[3, 3, 1, 8\] and is now kernel bfloat16"),
+    ({"batch_size": 32}, r"batch_size was 64 and is now 32"), ({"seed": 2}, r"seed was 1 and is now 2"),
+    ({"optimizer": adam()}, r"optimizer was SGD and is now Adam"),
+    ({"early_stopping_patience": 0}, r"callbacks was \['BestWeights', 'EarlyStopping'\] and is now \['BestWeights'\]"),
 ], ids=["data", "model", "batch size", "seed", "optimizer", "callbacks"])  # fmt: skip
 def test_a_checkpoint_of_another_training_is_refused(
     changes: dict[str, Any], message: str, stopped: Path, tmp_path: Path
@@ -155,7 +155,10 @@ def test_a_users_callback_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (mine.seen, mine.left) == (10, 0)  # which is what it has at first
     other = Counting()
     trained, told = run(one_device(), tmp_path, callbacks=[other], steps_per_call=1)
-    assert told.warnings == ["train.callbacks[0]: a checkpoint does not keep Counting's other (object)"]
+    assert told.warnings == [
+        "train.callbacks[0]: checkpoints do not include these attributes of Counting, so a resumed run starts without "
+        "them: other (object)"
+    ]
     assert (other.seen, other.left) == (trained.steps, 10 - trained.steps)
 
 

@@ -107,8 +107,8 @@ def test_its_first_weights_are_those_that_the_other_run_reported(case: str, sour
     assert list(heard.rows) == list(range(epoch + 1, 5))
     [line] = [line for line in heard.lines if line.startswith("forked from 4d9eb298: weights of epoch")]
     assert f"weights of epoch {epoch} ({'the last' if last else 'best'}" in line
-    assert f"epoch {epoch + 1} is next" in line
-    assert ("the optimizer starts again" in line) == (not last)
+    assert f"training continues with epoch {epoch + 1}" in line
+    assert ("with a new optimizer" in line) == (not last)
     assert result.record.metrics["train/last_epoch"] == 4
 
 
@@ -118,7 +118,7 @@ def test_by_last_it_is_continued_exactly(source: Source, tmp_path: Path) -> None
     beginning = Beginning()
     _, heard = run(tmp_path, epochs=4, callbacks=[beginning])
     assert beginning.scores() == scores_of(told.rows[3])
-    assert any("weights of epoch 3 (the last), with their optimizer" in line for line in heard.lines)
+    assert any("weights of epoch 3 (the last), with the state of their optimizer" in line for line in heard.lines)
 
 
 def test_the_schedule_continues_and_an_interrupted_fork_is_resumed_exactly(source: Source, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_fork_takes_the_weights_and_other_settings(within_the_third: Path, tmp
     start_from(within_the_third, tmp_path / "checkpoints")
     changes: dict[str, Any] = {"optimizer": adam(learning_rate=1e-4), "batch_size": 32, "epochs": 5, "build": MEASURED}
     trained, told = stopped.run(one_device(), tmp_path, **changes)
-    assert any("the optimizer starts again, and its learning-rate schedule with it;" in line for line in told.lines)
+    assert any("with a new optimizer, whose learning-rate schedule starts again;" in line for line in told.lines)
     assert told.first == 2 * 16 + 1  # 20 steps of 64 are within the third epoch, which begins again
     assert list(told.rows) == [3, 4, 5]
     assert [row["train/learning_rate"] for row in told.rows.values()] == pytest.approx([1e-4] * 3)

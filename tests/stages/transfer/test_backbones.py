@@ -79,7 +79,7 @@ class Inside(keras.callbacks.Callback):
 
 
 def test_a_backbone_without_a_head_is_refused() -> None:
-    with pytest.raises(UserError, match="has no weights that are trained"):
+    with pytest.raises(UserError, match="has no trainable weights"):
         built_of({"_target_": f"{__name__}._headless"}, DATASET, one_device(), frozen=True)
 
 

@@ -92,12 +92,12 @@ def test_where_features_cannot_stand_for_images_there_are_none() -> None:
     own = build(where, frozen=False)  # frozen as Keras' guide has it: dropout inside is on in training
     inside(own.network).trainable = False
     for made, dataset, changes, why in (
-        (build(where), changed, {}, "images are changed"),
-        (build(where), mixed, {}, "images are changed"),
+        (build(where), changed, {}, "images are augmented"),
+        (build(where), mixed, {}, "images are augmented"),
         (own, DATASET, {}, "may be random in training"),
         (build(where, frozen=False), DATASET, {}, "no backbone is frozen"),
         (build(where, policy="float64"), DATASET, {}, "float32"),
-        (build(where), DATASET, {"cache_features": "off"}, "as asked"),
+        (build(where), DATASET, {"cache_features": "off"}, "train.cache_features=off"),
     ):
         left, data, said = on_features(made, dataset, where, given(**changes), Reporter(), None)
         assert (left is made, data is dataset, said[:5]) == (True, True, "off: ")

@@ -33,7 +33,7 @@ def test_a_frozen_backbone_stays_to_the_bit() -> None:
     trained = train(made, DATASET, where, given(fine_tune_epochs=0, cache_features="off"))
     np.testing.assert_array_equal(weights_inside(trained.model.network), before)
     assert np.max(np.abs(flat(trained.model.network)[len(before) :] - head)) > 1e-3
-    assert trained.record.params["features"] == "off: as asked"
+    assert trained.record.params["features"] == "off: train.cache_features=off"
     assert sum(np.size(weight) for weight in trained.model.network.trainable_variables) == 8 * 10 + 10
 
 

@@ -49,7 +49,7 @@ def test_weights_of_a_file_fit_the_network_its_backbone_or_nothing(tmp_path: Pat
 
 
 def test_weights_of_imagenet_need_a_network_of_keras_and_a_way_to_get_them() -> None:
-    with pytest.raises(UserError, match=r"those of a network of keras.applications, and this is none"):
+    with pytest.raises(UserError, match=r"imagenet fit only the networks of keras.applications"):
         build(one_device(), weights="imagenet")
 
 
@@ -58,7 +58,7 @@ def test_weights_that_a_network_would_use_in_part_are_refused(tmp_path: Path) ->
     network = ApplicationSettings(name="EfficientNetB0", dropout=0.0)
     (tmp_path / "a.weights.h5").touch()
     data = synthetic(SyntheticSettings(split_seed=1, examples=200, test_examples=16))
-    with pytest.raises(UserError, match="a Normalization layer, which would not use all of them"):
+    with pytest.raises(UserError, match="a Normalization layer, which would use only part"):
         built_of(network, data, one_device(), weights=str(tmp_path / "a.weights.h5"))
 
 
