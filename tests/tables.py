@@ -33,7 +33,7 @@ def groups() -> str:
 def options() -> str:
     """Returns the table of the options of conf/, with the first lines of their files."""
     choices = read_options([CONF])
-    rows = ["| option | |", "|---|---|"]
+    rows = ["| option | description |", "|---|---|"]
     for group, names in choices.groups.items():
         for name in names:
             default = " (default)" if choices.defaults.get(group) == name else ""
