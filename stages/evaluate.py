@@ -77,25 +77,28 @@ def evaluate(
     measured = {"loss": scores.loss, **{name: scores.metrics[name] for name in task.measured}, **report.values}
     values = {name: value for name, value in measured.items() if math.isfinite(value)}
     undefined = [
-        f"{name} is {value} on the test split: it is left out" for name, value in measured.items() if name not in values
+        f"{name} is {value} on the test split and is not reported"
+        for name, value in measured.items()
+        if name not in values
     ]
     about = (
-        f"{len(test):,} test examples. low, high: {100 * settings.confidence:g}% interval over the test examples; it "
-        "does not show how results vary with the seed."
+        f"{len(test):,} test examples. low and high are the ends of the {100 * settings.confidence:g}% confidence "
+        "interval (CI) for other test examples of the same kind; it does not include the variation between seeds."
     )
-    said = [*report.notes, *undefined, *(part.sentence for part in beside), *drift.sentences("the test examples")]
+    warned = [*report.notes, *undefined, *drift.sentences("the test examples")]
+    verdicts = [part.sentence for part in beside]
     report = replace(
         report,
         values={f"test/{name}": value for name, value in values.items()},
         intervals={f"test/{name}": ends for name, ends in report.intervals.items()},
-        notes=[about, *said],
+        notes=[about, *verdicts, *warned],
         sections=sections,
     )
     if folder is not None:
         files["report"] = report.write(folder)
         files["plots"] = _draw(columns, task, dataset, settings, folder)
     first = f"test/{task.primary}"
-    _tell(report, first in report.intervals, reporter)
+    _tell(replace(report, notes=warned), first in report.intervals, reporter)
     # Only its interval is recorded: those of all metrics would flood MLflow's charts.
     ends = zip((f"{first}_low", f"{first}_high"), report.intervals.get(first, ()), strict=False)
     metrics = {**report.values, **dict(ends)}
@@ -107,8 +110,8 @@ def evaluate(
         metrics |= part.metrics
     if moved := drift.moved():
         summary["drift"] = moved
-    if beside:
-        summary["verdicts"] = [part.sentence for part in beside]
+    if verdicts:
+        summary["verdicts"] = verdicts
     if against is not None:
         summary["against"] = against.summary
     record = Record({"batch_size": batch_size}, metrics, files, summary=summary)
@@ -143,16 +146,18 @@ def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSett
 
 
 def _tell(report: Measured, has_interval: bool, reporter: Reporter) -> None:
-    """Print the sentences of a report, and the first lines of its tables.
+    """Print the notes of a report, and the first lines of its tables. The verdicts are in the summary of the run.
 
     Args:
         has_interval: whether the first metric, the one on the console, has an interval. If so, the sentence on metrics
             without one is left to the report.
     """
-    for note in report.notes[1:]:
+    for note in report.notes:
         if not (has_interval and note.startswith(NO_INTERVAL)):
             reporter.log(note)
     for section in report.sections:
         reporter.log(section.title)
         for line in aligned([row[:TOLD_COLUMNS] for row in section.shown[: TOLD_ROWS + 1]]):
             reporter.log(f"  {line}")
+        if (left := len(section.rows) - 1 - TOLD_ROWS) > 0:
+            reporter.log(f"  … and {left} more in test_{section.name}.csv")

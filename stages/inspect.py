@@ -43,6 +43,9 @@ LARGEST = float(np.finfo(np.float32).max)
 LEAVES = 32
 """Of the tree that predicts the target from one column."""
 
+SINGULAR = {"classes": "class", "labels": "label"}
+"""One of what the names of a task are."""
+
 HEADER = ("split", "examples", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
 
 BLANK = [""] * 4
@@ -147,75 +150,95 @@ def _giving_away(dataset: Dataset) -> dict[str, float]:
 
 
 def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
-    """Prints a line a split, and warns of what would make training or its scores worth less."""
+    """Print a table of the splits, and warn about problems that would spoil the training or its scores."""
     images = dataset.images
     given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
     if images is not None:
         low, high = images.facts["range"]
-        given = f"{'×'.join(map(str, images.shape))} {images.dtype}, pixels {low:g} to {high:g}"
+        given = f"{'×'.join(map(str, images.shape))} {images.dtype} images, pixel values {low:g} to {high:g}"
     counted = (f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items())
     reporter.log(f"{dataset.name}: {', '.join(counted)}, {given}")
-    rows = [["split", "examples", "of a class", "mean", "std", "duplicates"]]
-    leaks = []
-    for name, split in dataset.splits.items():
-        counts = "–"
-        if found.by_class is not None:
-            fewest, most = found.by_class[name].min(), found.by_class[name].max()
-            counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        of_channels = [row[5:7] for row in found.rows if row[0] == name and row[3] == "image"]
-        numbers = [" ".join(f"{value:.4g}" for value in values) for values in zip(*of_channels, strict=True)]
-        shared = {one: count for (one, later), count in found.shared.items() if later == name and count}
-        leaks += [f"{count:,} of {len(split):,} {name} {dataset.unit} are in {one}" for one, count in shared.items()]
-        twice = [f"{found.repeated[name]:,} within"] if found.repeated[name] else []
-        twice += [f"{count:,} in {one}" for one, count in shared.items()]
-        rows.append([name, f"{len(split):,}", counts, *(numbers or ["–"] * 2), ", ".join(twice) or "0"])
-    for line in aligned(rows):
+    for line in aligned(_table(found, dataset)):
         reporter.log(f"  {line}")
     if images is not None and (low, high) == (0, 255):
         brightness = float(np.sqrt(dataset.train.described.moments[:, 1].max()))
         if brightness < DARK:
-            what = f"the brightest image has pixels of {brightness:.0f} of 255: few levels are left to learn from"
-            reporter.warn(f"{what}. Of files of 16 bits the upper 8 are used; data=arrays takes all")
-    if leaks:
-        reporter.warn(f"{', '.join(leaks)}: scores count memorized {dataset.unit}")
+            what = f"the images are very dark: the brightest one has pixels of about {brightness:.0f} of 255"
+            reporter.warn(f"{what}. Image files with 16 bits are reduced to their upper 8; data=arrays keeps all 16")
+    _warn_of_leaks(found, dataset, reporter)
     for column, score in found.giving_away.items():
         fix = declaring({column: "leave_out"})
-        reporter.warn(f"{column} alone predicts the target ({score:.1%}); to leave it out: {fix}")
+        reporter.warn(
+            f"the column {column} predicts the target by itself ({score:.1%}), so it may contain the answer. "
+            f"To leave it out: {fix}"
+        )
     _warn_of_absent(found.by_class or {}, dataset, reporter)
     _warn_of_same_names(dataset.task.names if found.by_class is not None else (), reporter)
     _warn_of_unknown(dataset, reporter)
 
 
+def _table(found: Statistics, dataset: Dataset) -> list[list[str]]:
+    """Return a row for each split, after a header; columns for classes and pixels if there are any."""
+    header = ["split", dataset.unit]
+    header += [f"per {SINGULAR.get(dataset.task.named, 'class')}"] if found.by_class is not None else []
+    header += ["pixel mean", "pixel std"] if dataset.images is not None else []
+    rows = [[*header, "duplicates"]]
+    for name, split in dataset.splits.items():
+        row = [name, f"{len(split):,}"]
+        if found.by_class is not None:
+            fewest, most = found.by_class[name].min(), found.by_class[name].max()
+            row.append(f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}")
+        if dataset.images is not None:
+            of_channels = [line[5:7] for line in found.rows if line[0] == name and line[3] == "image"]
+            row += [" ".join(f"{value:.4g}" for value in values) for values in zip(*of_channels, strict=True)]
+        twice = [f"{found.repeated[name]:,} within {name}"] if found.repeated[name] else []
+        twice += [f"{count:,} also in {one}" for (one, later), count in found.shared.items() if later == name and count]
+        rows.append([*row, ", ".join(twice) or "0"])
+    return rows
+
+
+def _warn_of_leaks(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
+    """Warn about examples that two splits share."""
+    leaks = [
+        f"{count:,} of {len(dataset.splits[later]):,} {later} {dataset.unit} are also in {one}"
+        for (one, later), count in sorted(found.shared.items(), key=lambda pair: pair[0][1] == "test")
+        if count
+    ]
+    if leaks:
+        reporter.warn(f"{', '.join(leaks)}: the scores may be too high, as the network can memorize these")
+
+
 def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, reporter: Reporter) -> None:
-    """Warns of classes without an example."""
+    """Warn about classes or labels without an example."""
     for name, counts in by_class.items():
         is_absent = (counts == 0) & ((by_class["train"] > 0) | (name == "train"))
         if is_absent.any():
+            example = dataset.task.names[is_absent.argmax()]
             reporter.warn(
-                f"{is_absent.sum()} of {dataset.task.outputs} classes have no example in {name}, such as "
-                f"{dataset.task.names[is_absent.argmax()]}: add some, or leave the class out"
+                f"{is_absent.sum()} of {len(dataset.task.names)} {dataset.task.named} have no example in {name} (for "
+                f"instance {example}): add examples, or remove it from the data"
             )
 
 
 def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
-    """Warns of two classes whose names differ only in case, spaces or the form of a letter; folders are refused."""
+    """Warn about classes whose names differ only in case, spaces or the form of a letter; folders are refused."""
     first: dict[str, str] = {}
     for name in classes:
         other = first.setdefault(same_name(name), name)
         if other != name:
-            reporter.warn(f"{other!a} and {name!a} are two classes: give them one name if they are the same")
+            reporter.warn(f"{other!a} and {name!a} are different classes: rename one if they mean the same")
 
 
 def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
-    """Warns of texts for validation whose words are in no text for training."""
+    """Warn about validation texts whose words are not in the training texts."""
     for name, feature in dataset.features.items():
         if "words" in feature.facts:
             words = dataset.val.inputs[name][evenly_spread(len(dataset.val), SAMPLE)]
             unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
             column = feature.facts.get("column", name)
             if unknown > MOST_UNKNOWN:
-                problem = f"{unknown:.0%} of the words of {column} in val are in no training text"
-                reporter.warn(f"{problem}; a tokenizer knows their parts: normalize.tokenizer=<KerasHub preset>")
+                problem = f"{unknown:.0%} of the words of the column {column} in val do not occur in the training texts"
+                reporter.warn(f"{problem}. A tokenizer splits them into known parts: normalize.tokenizer=<preset>")
 
 
 def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
@@ -271,15 +294,17 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     names = drawable(dataset.task.names)
     pixels = dataset.features[IMAGES].facts["range"]
     labels = [[label] for label in drawable([*chosen])]
-    title = f"Training split, {len(chosen)} of {len(dataset.task.groups(dataset.train.targets))} groups"
+    count = len(dataset.task.groups(dataset.train.targets))
+    title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if dataset.augmentation is not None:
         changed = augmented(dataset, np.stack([row[0] for row in rows_of_images]), EXAMPLES - 1, settings.seed)
-        title = f"{title}: an image and {EXAMPLES - 1} augmentations of it"
+        title = f"{title}: the original and {EXAMPLES - 1} augmented versions"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
-    title = f"Step 1 of training: {len(images)} of its {min(settings.batch_size, len(dataset.train))} images"
+    size = min(settings.batch_size, len(dataset.train))
+    title = f"The first training batch as the network sees it ({len(images)} of {size} images)"
     titles = [dataset.task.title(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
 

@@ -16,7 +16,7 @@ from pipeline.exit_codes import DONE
 from pipeline.planning.earlier import announce, other_run, prepare, resolve
 from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage, after_training
-from pipeline.run.facts import show_plan, show_summary
+from pipeline.run.facts import show_next, show_plan, show_summary
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.run_folder.runs import read_run
@@ -185,17 +185,17 @@ def run_job(job: Job, console: Console) -> int:
     if experiment.dry_run:
         return all_written(DONE)
     if job.resumed is not None and job.resumed.status == "FINISHED":
-        return _close_finished(job.resumed, experiment, console)
+        return _close_finished(job, job.resumed, console)
     return engine_of(experiment).run(job, plan, console)
 
 
-def _close_finished(summary: Summary, experiment: Experiment, console: Console) -> int:
+def _close_finished(job: Job, summary: Summary, console: Console) -> int:
     """Sends the unsent records of a finished run, prints its summary, and returns the exit code.
 
     Raises:
         UserError: where the store cannot be used.
     """
-    folder = Path(summary.folder)
+    experiment, folder = job.experiment, Path(summary.folder)
     store = Store(settings_for(folder, experiment.tracking), experiment.outputs)
     with locked(folder):
         tracker = send_pending(folder, store, console.warn, console.log)
@@ -208,5 +208,7 @@ def _close_finished(summary: Summary, experiment: Experiment, console: Console) 
     show_summary(summary, tracker.open_with, console)
     for line in tracker.notes:
         console.log(line)
-    console.log("the run had finished: nothing was trained. resume=never begins a new one")
+    if job.sweep is None:
+        show_next(summary, experiment.outputs, console)
+    console.log("already finished, so nothing was trained. To train again: resume=never")
     return 0

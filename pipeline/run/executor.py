@@ -23,7 +23,7 @@ from pipeline.provenance.code_state import CodeState, command, versions
 from pipeline.redaction import redact, redact_file
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
-from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_summary, show_times
+from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_next, show_summary, show_times
 from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
@@ -305,6 +305,8 @@ def end(run: Run, code: int, console: Console) -> int:
     with suppress(OSError):
         summary.write(run.folder)
     show_times(summary, console)
+    if run.job.sweep is None and run.job.experiment.debug is None:
+        show_next(summary, run.job.experiment.outputs, console)
     console.close()
     return code
 

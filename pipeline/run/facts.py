@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import split_override
 from pipeline.config.schemas import TrackingSettings
 from pipeline.console import Console
-from pipeline.paths import shorter
+from pipeline.paths import outputs_folder, shorter
 from pipeline.planning.plan import TRAIN, PlannedStage
 from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
@@ -31,21 +32,25 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     """Print what will be done, before it is done."""
     chosen = experiment.document.precision
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
-    where = f"tracking {experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
-    console.log(f"{experiment.name}: seed {experiment.seed}, {precision}, {where}")
+    where = f"tracking={experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
+    console.log(f"{experiment.name}: seed {experiment.seed}, precision {precision}, {where}")
     if patience := _patience(experiment):
         setting = f"{experiment.groups[TRAIN]}.early_stopping_patience"
-        console.log(f"stops after {patience} epochs without a better {experiment.settings[TRAIN].monitor} ({setting})")
+        monitor = experiment.settings[TRAIN].monitor
+        console.log(f"early stopping: after {patience} epochs without a better {monitor} ({setting})")
     if experiment.debug is not None:
-        console.log(f"debug run: {experiment.debug.kind}. It resumes nothing, and its results count nowhere")
-    rows = [(stage.name, stage.option or stage.target, ", ".join(stage.inputs)) for stage in plan]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        console.log(f"debug run ({experiment.debug.kind}): a check only; comparisons and resume= ignore its results")
     partly = any(stage.action != "runs" for stage in plan)
-    digits = len(str(len(plan)))
-    for index, (stage, row) in enumerate(zip(plan, rows, strict=True), 1):
-        action = f"{stage.action:8}" if partly else ""
-        columns = f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}"
-        console.log(f"  {index:{digits}}  {action}{columns} -> {stage.makes}")
+    header = ("", "", "stage", "option", "inputs", "result")
+    rows = [
+        (str(index), stage.action, stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes)
+        for index, stage in enumerate(plan, 1)
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for index, action, name, option, inputs, result in (header, *rows):
+        before = f"{index:>{widths[0]}}  {f'{action:8}' if partly else ''}"
+        columns = f"{name:{widths[2]}}  {option:{widths[3]}}  {inputs:>{widths[4]}}"
+        console.log(f"  {before}{columns} -> {result}")
 
 
 def _patience(experiment: Experiment) -> int:
@@ -70,6 +75,25 @@ def show_summary(summary: Summary, open_with: str | None, console: Console) -> N
         console.log(f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  (from its last checkpoint)")
 
 
+def show_next(summary: Summary, outputs: Path, console: Console) -> None:
+    """Print the commands that use the model of a finished run, if it has one.
+
+    Args:
+        outputs: the folder that the run is in. A run in the default one is named by its id, others by their folder.
+    """
+    if summary.status != "FINISHED" or "saved_model" not in summary.exported:
+        return
+    is_default = bool(summary.run_id) and outputs == outputs_folder(None)
+    run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(Path(summary.folder)))
+    files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.get("unit", ""))
+    console.log(f"{'next':11} python -m pipeline.predict {run} {files or '<files>'}")
+    console.log(f"{'':11} python -m pipeline.serve {run}")
+
+
+ID_DIGITS = 8
+"""Digits of a run's id in a command: enough that no other run begins with them."""
+
+
 def show_times(summary: Summary, console: Console) -> None:
     """Print, last of all, how long the command took and for what; the parts add up to the whole."""
     again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
@@ -84,17 +108,18 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     facts = [("folder", shorter(Path(summary.folder)))]
     if (data := data_sizes(summary)) is not None:
         facts.append(("data", data))
+    facts += _speed(summary)
     facts += _epochs(summary)
     if tested := _scores(summary, "test/"):
         facts.append(("test", tested))
+    facts += [("verdict", sentence) for sentence in summary.facts.get("verdicts", ())]
     for stage, names in summary.facts.get("own", {}).items():
         texts = [f"{name.removeprefix(stage + '/')} {summary.metrics[name]:.4g}" for name in names]
         facts.append((stage, ", ".join(texts)))
-    facts += _speed(summary)
     for kind, path in summary.exported.items():
         facts.append(("export", f"{shorter(Path(path))} ({kind})"))
         if (difference := summary.metrics.get(f"export/{kind}/max_abs_diff")) is not None:
-            facts.append(("", f"its predictions differ from the model's by {difference:.1e} at most"))
+            facts.append(("", f"its predictions differ from the trained model's by at most {difference:.1e}"))
     return facts
 
 
@@ -132,23 +157,32 @@ def sweep_description(table: str, typed: str, note: str | None) -> str:
     return _joined([note or "", re.sub(r"\A# .*\n+", "", table).strip(), f"Command: {code(typed)}"])
 
 
+ANSWERS = {
+    "classes": ("class", "classes"),
+    "labels": ("label", "labels"),
+    "targets": ("number to predict", "numbers to predict"),
+}
+"""What a model predicts, by its name among the facts of the data: one, and several of them."""
+
+
 def data_sizes(summary: Summary) -> str | None:
     """Return the sizes of a run's data set; None where it has none."""
     facts = summary.facts.get("data", {})
     if not facts:
         return None
     examples = ", ".join(f"{facts.get(f'{split}_examples', 0):,} {split}" for split in ("train", "val", "test"))
-    kinds = [f"{count} {name.removesuffix('_features')}" for name, count in facts.items() if name.endswith("_features")]
-    inputs = ", ".join(kinds) or "×".join(str(facts.get(name, "?")) for name in ("height", "width", "channels"))
+    kinds = {name.removesuffix("_features"): count for name, count in facts.items() if name.endswith("_features")}
+    columns = [f"{count} {kind} column{'s' * (count > 1)}" for kind, count in kinds.items()]
+    inputs = ", ".join(columns) or "×".join(str(facts.get(name, "?")) for name in ("height", "width", "channels"))
     answers = next(
         (
-            f"{facts[name]} {what}"
-            for name, what in (("classes", "classes"), ("labels", "labels"), ("targets", "numbers to predict"))
+            f"{facts[name]} {one if facts[name] == 1 else several}"
+            for name, (one, several) in ANSWERS.items()
             if name in facts
         ),
         "unknown targets",
     )
-    return f"{examples}; {answers}; {inputs}"
+    return f"{examples} {summary.facts.get('unit', 'examples')}; {answers}; {inputs}"
 
 
 def code(text: str) -> str:
@@ -163,19 +197,23 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", printable(" ".join(text.split())))
 
 
-def _scores(summary: Summary, prefix: str) -> str:
-    """Return the scores of a split, the first with its interval, if it has one."""
+def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
+    """Return the scores of a split, the first with its interval, if it has one.
+
+    Args:
+        prefix: of the names of the recorded metrics. shown: what stands before each name.
+    """
     names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
-    texts = [f"{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
+    texts = [f"{shown}{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
     ends = summary.facts.get("intervals", {}).get(prefix + names[0]) if names else None
     if ends is not None and len(ends) == 2 and None not in ends and summary.facts.get("confidence"):
         low, high = (scored(names[0], end) for end in ends)
-        texts[0] += f" ({100 * summary.facts['confidence']:g}%: {low} to {high})"
+        texts[0] += f" ({100 * summary.facts['confidence']:g}% CI {low} to {high})"
     return ", ".join(texts)
 
 
-TAKE_WEIGHTS = {"evaluate": "test", "export": "export"}
-"""Stages that take the trained weights, and their results in a sentence."""
+TAKE_WEIGHTS = {"evaluate": "tested", "export": "exported"}
+"""Stages that use the trained weights, and what a sentence says of these."""
 
 
 def _ran(summary: Summary, stage: str) -> bool:
@@ -189,16 +227,16 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
     if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
         return []
     best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
-    by = f" (by {weights['monitor']})" if "monitor" in weights else ""
-    rows = [["best epoch", f"{best:.0f}{by}: val {_scores(summary, 'val/best_')}"]]
+    by = f" by {weights['monitor']}" if "monitor" in weights else ""
+    rows = [["best epoch", f"{best:.0f} of {last:.0f}{by}: {_scores(summary, 'val/best_', 'val_')}"]]
     if last != best:
-        scores = _scores(summary, "val/")  # none of a run that was evaluated again
-        rows.append(["last epoch", f"{last:.0f}{scores and f': val {scores}'}"])
+        scores = _scores(summary, "val/", "val_")  # empty for a run that was evaluated again
+        rows.append(["last epoch", f"{last:.0f}{scores and f': {scores}'}"])
     took = [name for stage, name in TAKE_WEIGHTS.items() if _ran(summary, stage)]
     if "epoch" in weights and took:
         chosen = rows[0 if weights["epoch"] == best else -1]
-        verb = "have" if len(took) > 1 else "has"
-        chosen[1] += f"; {' and '.join(took)} {verb} its weights{' (EMA)' if weights.get('ema') else ''}"
+        ema = " (their EMA)" if weights.get("ema") else ""
+        chosen[1] += f"; its weights{ema} were {' and '.join(took)}"
     return [(label, text) for label, text in rows]
 
 
@@ -210,8 +248,9 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     named = {"examples": summary.facts.get("unit", "examples")}
     rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
     if rates and "train/step_milliseconds" in metrics:
-        step = f"{metrics['train/step_milliseconds']:.2f} ms a step"
-        rows.append(("speed", ", ".join([*rates, step, f"{summary.replicas} replica(s)"])))
+        step = f"{metrics['train/step_milliseconds']:.2f} ms/step"
+        replicas = f"{summary.replicas} replica{'s' * (summary.replicas != 1)}"
+        rows.append(("speed", ", ".join([*rates, step, replicas])))
     return rows
 
 

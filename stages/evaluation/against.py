@@ -37,14 +37,16 @@ class Against:
     @property
     def sentence(self) -> str:
         found = self.found
-        doubt = "" if found.excludes_zero else ", not distinguishable from zero by these examples"
+        verdict = f"no significant difference between this network and the run {self.other}"
+        if found.excludes_zero:
+            verdict = f"this network {'beats' if found.is_better else 'is worse than'} the run {self.other}"
         p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
-        agree, answers = "", "predictions"
+        agree, answers = "", "predictions for"
         if self.agreement is not None:
-            agree, answers = f"; {100 * self.agreement:.1f}% of the predictions agree", "probabilities"
+            agree, answers = f"; {100 * self.agreement:.1f}% of the predictions agree", "probabilities of"
         return (
-            f"against {self.other}: {found.metric} {found.change}{doubt}{p}{agree}; an example's {answers} differ by "
-            f"{self.mean_difference:.2g} on average, {self.largest_difference:.2g} at most"
+            f"{verdict}: {found.metric} {found.change} on {found.examples:,} test examples{p}{agree}; the {answers} an "
+            f"example differ by {self.mean_difference:.2g} on average and by at most {self.largest_difference:.2g}"
         )
 
     @property
@@ -89,14 +91,15 @@ def check_comparable(text: str, split: Split, task: Task) -> Path:
     has_columns = has_known_columns(task) and {*task.column_names} <= {*pq.read_schema(folder / NAME).names}
     if other[METRIC] != task.primary or task.primary not in ESTIMATES or not has_columns:
         raise UserError(
-            f"{SETTING}={text} is compared by {other[METRIC]}, and this model by {task.primary}",
-            f"one of {', '.join(ESTIMATES)} for both, and predictions that it is computed from",
+            f"{SETTING}={text} cannot be compared: its metric is {other[METRIC]}, that of this run is {task.primary}",
+            f"the same metric for both runs, one of {', '.join(ESTIMATES)}, and predictions from which it is computed",
             f"{SETTING}=null",
         )
     names = json.loads(other[CLASSES])
     if names != [*task.names]:
-        problem = f"{SETTING}={text} has other classes: {', '.join(names[:5])}, not {', '.join(task.names[:5])}"
+        own = ", ".join(task.names[:5])
+        problem = f"{SETTING}={text}: that run has other classes: {', '.join(names[:5])}, not {own}"
         raise UserError(problem, "a run with the same classes")
     if not is_same_test_set(other, facts_of(split)):
-        raise UserError(f"{SETTING}={text} was tested on other examples", "a run with the same test split")
+        raise UserError(f"{SETTING}={text}: that run was tested on other examples", "a run with the same test split")
     return folder

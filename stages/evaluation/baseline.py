@@ -1,7 +1,7 @@
 """Baselines: a trivial answer, and for tables and texts a standard model of scikit-learn on the same split and columns.
 
 The trivial answer is the mean of the targets, or the majority of the classes or of each label. The standard model is
-gradient boosting; where texts are among the columns, a linear model of their TF-IDF beside all others.
+gradient boosting; if some columns are texts, a linear model on their TF-IDF and all other columns.
 """
 
 import math
@@ -66,7 +66,7 @@ class Baseline:
     by_loss: MetricDifference | None = None
 
     prefix: ClassVar[str] = "baseline"
-    unclear: ClassVar[str] = "not distinguishable from"
+    unclear: ClassVar[str] = "no significant difference"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -78,39 +78,42 @@ class Baseline:
 
     @property
     def verdict(self) -> str:
-        """Answer of the test examples: whether the network is better."""
+        """Whether the network is better, by the test examples: a verb, or `no significant difference`."""
         return self._verdict(self.difference, LEAST)
 
     def _verdict(self, part: MetricDifference, least: int) -> str:
         if part.examples < least:
-            return "not distinguishable from"
+            return "no significant difference"
         if not part.excludes_zero:
             return self.unclear
-        return "better than" if part.is_better else "worse than"
+        return "beats" if part.is_better else "is worse than"
 
     @property
     def subject(self) -> str:
-        """The other side of the comparison, with the opening of its brackets."""
-        return f"the baseline ({self.model} on {self.rows:,} training rows"
+        """The model that the network is compared with."""
+        return f"{self.model} (fitted to {self.rows:,} training rows)"
 
     @property
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
         part, loss = self.difference, self.by_loss
-        score = f"{part.metric} {self.values[part.metric]:.4g}"
-        said = f"the network is {self.verdict} {self.subject}: {score}): {part.change}"
+        said = f"{_clause(self.verdict, 'the network', self.subject)}: {self._scores(part)}"
         if loss is not None:
-            verdict = self._verdict(loss, LEAST_FOR_LOSS)
-            said += f"; by {loss.metric} ({self.values[loss.metric]:.4g}) it is {verdict} that: {loss.change}"
-        return f"{said}, {part.examples:,} test examples"
+            verdict = _clause(self._verdict(loss, LEAST_FOR_LOSS), "it", "this baseline")
+            said += f"; by {loss.metric}, {verdict}: {self._scores(loss)}"
+        return f"{said} on {part.examples:,} test examples"
+
+    def _scores(self, part: MetricDifference) -> str:
+        theirs = self.values[part.metric]
+        return f"{part.metric} {theirs + part.difference:.4g} vs {theirs:.4g}, {part.change}"
 
 
 @dataclass(frozen=True)
 class Trivial(Baseline):
     """The same answer to every example: the mean of the targets, or the majority.
 
-    model: in words, with what is said of it in brackets, which are not closed. r2: the network's, of numbers: at or
-    below 0 it is no better than a mean, whatever the interval. no_better: the targets, or labels, of several, whose R²
+    model: in words, up to the number of training examples, which closes its brackets. r2: the network's, of numbers: at
+    or below 0 it does not beat the mean, whatever the interval. no_better: the targets, or labels, of several, whose R²
     is at most 0, or whose log loss is no lower.
     """
 
@@ -118,24 +121,32 @@ class Trivial(Baseline):
     no_better: Sequence[str] = ()
 
     prefix: ClassVar[str] = "trivial"
-    unclear: ClassVar[str] = "no better than"
+    unclear: ClassVar[str] = "does not beat"
 
     @property
     def verdict(self) -> str:
         """See `Baseline`."""
         found = super().verdict
-        return found if found == "worse than" or self.r2 is None or self.r2 > 0 else self.unclear
+        return found if found == "is worse than" or self.r2 is None or self.r2 > 0 else self.unclear
 
     @property
     def subject(self) -> str:
         """See `Baseline`."""
-        return f"{self.model} {self.rows:,} training examples"
+        return f"{self.model} {self.rows:,} training examples)"
 
     @property
     def sentence(self) -> str:
         """See `Baseline`."""
-        r2 = f"; its R² is {self.r2:.3g}" if self.r2 is not None and self.r2 <= 0 else ""
-        return super().sentence + r2 + (f"; no better for {some(self.no_better)}" if self.no_better else "")
+        r2 = f"; the network's R² is {self.r2:.3g}" if self.r2 is not None and self.r2 <= 0 else ""
+        names = f"; it does not beat the baseline for {some(self.no_better)}" if self.no_better else ""
+        return super().sentence + r2 + names
+
+
+def _clause(verdict: str, ours: str, theirs: str) -> str:
+    """Return a verdict as a clause about two models."""
+    if verdict == Baseline.unclear:
+        return f"{verdict} between {ours} and {theirs}"
+    return f"{ours} {verdict} {theirs}"
 
 
 def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivial:
@@ -152,17 +163,16 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     metrics: tuple[str, ...] = (metric_of(task), "log_loss")
     has_loss, r2 = True, None
     if isinstance(task, Regression):
-        model, has_loss, metrics = f"the mean of {some(task.names)} (of", False, ("rmse", "mae", "r2")
+        model = f"the mean baseline (always the mean of {some(task.names)} in"
+        has_loss, metrics = False, ("rmse", "mae", "r2")
         r2 = float(by_example("r2", predicted).mean())
     elif isinstance(task, Classification):
         majority = int(answer.argmax())
-        model, has_loss = (
-            f"the majority class, {task.names[majority]} ({100 * answer[majority]:.1f}% of",
-            is_imbalanced(dataset),
-        )
+        model = f'the majority-class baseline (always "{task.names[majority]}", {100 * answer[majority]:.1f}% of'
+        has_loss = is_imbalanced(dataset)
         answer = np.append(answer, majority)
     else:
-        model = "the majority of each label (of"
+        model = "the majority baseline (the more frequent value of each label in"
     known = {name: predicted[name] for name in ("weight", "group", task.target) if name in predicted}
     rows = np.broadcast_to(answer.astype(np.float32), (len(predicted[task.target]), len(answer)))
     theirs = {**known, **task.columns(rows)}
@@ -292,10 +302,10 @@ def _linear(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
         )
         fitted, asked = _encoded(train, test, others)
         parts.append((layers.fit_transform(fitted), layers.transform(asked)))
-    beside = f" beside {len(others)} other columns" if others else ""
+    beside = f" and {len(others)} other column{'s' * (len(others) > 1)}" if others else ""
     fitted, asked = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
     return _Fit(
-        f"scikit-learn's linear model of the TF-IDF of {', '.join(texts)}{beside}",
+        f"scikit-learn's linear model on the TF-IDF of {', '.join(texts)}{beside}",
         fitted,
         asked,
         train.weights,

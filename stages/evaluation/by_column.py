@@ -40,19 +40,20 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     names = {one.facts.get("column", name): name for name, one in usable.items()}
     for column in columns:
         if column not in names:
-            have = ", ".join(names) or "none, as in images and texts alone"
-            raise UserError(f"evaluate.slices={column} is no column of {dataset.name} that is used", have)
+            problem = f"evaluate.slices={column}: {dataset.name} has no number or category column of this name"
+            raise UserError(problem, [*names] or "a data set with such columns", "" if names else "evaluate.slices=[]")
     return {column: names[column] for column in columns}
 
 
 def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> None:
     """Raises UserError for slices and importance that the task or the columns do not allow."""
     if (settings.slices or settings.importance) and not has_known_columns(task):
-        problem = f"evaluate.slices or evaluate.importance with {type(task).__name__}, whose answers are its own"
-        expected = "a task that answers as classification, multi_label or regression"
+        problem = f"evaluate.slices and evaluate.importance do not support the outputs of {type(task).__name__}"
+        expected = "a task whose outputs are those of classification, multi_label or regression"
         raise UserError(problem, expected, "evaluate.slices=[] evaluate.importance=false")
     if settings.importance and dataset.images is not None:
-        raise UserError("evaluate.importance=true with images", "columns", "evaluate.importance=false")
+        problem = "evaluate.importance=true requires a table: images have no columns"
+        raise UserError(problem, "", "evaluate.importance=false")
     check_slices(dataset, settings.slices)
 
 
@@ -90,7 +91,8 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
             value, ends = ESTIMATES[metric](own, Sample.of(own).parts)[0], interval_of(metric, own, settings.confidence)
             metrics = values_of(task, of_slice, settings.confidence, settings.calibration_bins)
         is_told = min(weighed.sum(), len(rows) - weighed.sum()) >= task.least
-        verdict = {1: "better", -1: "worse"}.get(outcome, "cannot tell")
+        unclear = "no significant difference" if is_told else "too few examples"
+        verdict = {1: "better", -1: "worse"}.get(outcome, unclear)
         row = [name, int(rows.sum()), value, *(("", "") if isinstance(ends, str) else ends), verdict]
         found.append(((not is_told, sign * value if isinstance(value, float) else np.inf), row, metrics))
         safe_place()
@@ -98,13 +100,18 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != metric)
     rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
     note = (
-        f"low, high: {100 * settings.confidence:g}% interval of {metric}, where it has one. than the rest: whether "
-        f"{metric} differs from that of all other test examples, by a test that allows for the number of slices: if "
-        f"none differs, the chance that any is called better or worse is {100 * (1 - settings.confidence):.3g}% at "
-        f"most. Slices of fewer than {task.least} examples are not tested."
+        f"low and high are the ends of the {100 * settings.confidence:g}% confidence interval of {metric}, if there is "
+        f"one. vs the rest: whether {metric} differs from that of all other test examples. The test accounts for the "
+        "number of slices: if no slice differs, the probability that any of them is reported as better or worse is at "
+        f"most {100 * (1 - settings.confidence):.3g}%. Slices with fewer than {task.least} examples are not tested."
     )
-    header = ["slice", "examples", metric, "low", "high", "than the rest", *names]
-    return Section("slices", "Slices, the worst first", note, [header, *rows_of])
+    header = ["slice", "examples", metric, "low", "high", "vs the rest", *names]
+    title = f"{metric} by slice of the test split, worst first ({_ends(settings.confidence)})"
+    return Section("slices", title, note, [header, *rows_of])
+
+
+def _ends(confidence: float) -> str:
+    return f"low to high: {100 * confidence:g}% CI"
 
 
 def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
@@ -125,7 +132,7 @@ def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:
         yield from ((value or "missing", texts == value) for value in most)
         others = ~np.isin(texts, most)
         if others.any():
-            yield f"{len(different) - MOST} others", others
+            yield f"{len(different) - MOST} other values", others
         return
     is_missing = np.isnan(values)
     present = values[~is_missing]
@@ -195,12 +202,14 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
     found.sort(key=lambda part: -np.nan_to_num(part[1].difference, nan=-np.inf))
     note = (
-        f"by how much {metric} is worse with the values of a column permuted: {REPEATS} times, on {len(test):,} "
-        f"test examples. low, high: {100 * confidence:g}% interval. Columns that say the same share their importance."
+        f"How much worse {metric} becomes if the values of a column are shuffled ({REPEATS} times, {len(test):,} test "
+        f"examples). low and high are the ends of the {100 * confidence:g}% confidence interval. Columns with the same "
+        "information share their importance."
     )
-    change = "rise" if metric in ERRORS else "loss"
-    header = ("column", f"{change} of {metric}", "low", "high")
+    change = "increase" if metric in ERRORS else "decrease"
+    header = ("column", f"{metric} {change}", "low", "high")
     if any(np.isnan(part.difference) for _, part in found):
-        note += " Blank: with it permuted, the network's answers are not finite."
+        note += " Blank: with this column shuffled, the network's predictions are not finite."
     table = [(name, *blank_where_nan(np.array([part.difference, part.low, part.high]))) for name, part in found]
-    return Section("importance", "Importance of columns", note, [header, *table])
+    title = f"column importance: {change} of {metric} if a column is shuffled ({_ends(confidence)})"
+    return Section("importance", title, note, [header, *table])

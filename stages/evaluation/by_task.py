@@ -114,7 +114,9 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
         {name: interval_of(name, columns, confidence) for name in ("macro_f1", "exact_match")}
     )
     left_out = [name for place, name in enumerate(names) if place not in ranked]
-    notes = [f"all test examples are alike in {some(left_out)}: ROC-AUC and average precision leave them out"]
+    notes = [
+        f"all test examples have the same value of {some(left_out)}, so ROC-AUC and average precision do not include it"
+    ]
     notes = [*(notes if left_out else []), *reasons]
     counts = (map(int, part.sum(axis=0)) for part in (targets, predicted))
     rows = zip(names, *map(blank_where_nan, of_labels.values()), *counts, strict=True)

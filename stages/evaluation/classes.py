@@ -119,8 +119,8 @@ def report_classes(columns: Columns, names: Sequence[str], confidence: float, bi
     metrics, by_class = metrics_of(predicted, bins)
     absent = [name for name, examples in zip(names, predicted.support, strict=True) if not examples]
     notes = [
-        f"the test split has no example of {len(absent)} of {len(names)} classes ({some(absent)}): ROC-AUC and average "
-        "precision leave them out"
+        f"the test split has no example of {len(absent)} of {len(names)} classes ({some(absent)}), so ROC-AUC and "
+        "average precision do not include these classes"
     ]
     rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
     table = [("class", *by_class, "examples"), *rows]
@@ -208,7 +208,7 @@ def results_of(predicted: Predicted, confidence: float) -> dict[str, Result]:
         if name not in results:
             results[name] = metric_interval(name, estimate, sample, confidence)
     if "roc_auc" not in results and len(predicted.averaged):
-        results |= dict.fromkeys(("roc_auc", "average_precision"), f"{rare}, or of others")
+        results |= dict.fromkeys(("roc_auc", "average_precision"), f"{rare}, or of all other classes")
     return results
 
 
@@ -323,7 +323,7 @@ def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSetti
             f"{names[predicted.predicted[row]]} ({predicted.of_predicted[row]:.0%})"
             for row in hardest
         ]
-        title = f"{len(hardest)} of {len(wrong):,} mistakes: label → predicted class, with their probabilities"
+        title = f"The worst {len(hardest)} of {len(wrong):,} mistakes: true class → predicted class (probabilities)"
         drawn.append(plot_batch(dataset.test.images[hardest], titles, images.facts["range"], title, path))
     return drawn
 

@@ -64,10 +64,11 @@ class Sample:
     def lacks(self, least: int = 2) -> str:
         """Return why it has too few examples or groups for an interval; an empty text if it has enough."""
         if self.groups is not None and self.units < LEAST_GROUPS - 1e-6:
-            return f"fewer than {LEAST_GROUPS} groups of equal weight"
+            return f"at least {LEAST_GROUPS} groups of equal weight are needed"
         if self.effective < least - 1e-6:
             equal = " of equal weight" if np.ptp(self.parts) else ""
-            return f"fewer than {least} test examples{equal}" + ", which may lack rare large errors" * (least > 2)
+            small = " (smaller test sets may lack rare large errors)" * (least > 2)
+            return f"at least {least} test examples{equal} are needed{small}"
         return ""
 
 

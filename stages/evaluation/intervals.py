@@ -49,7 +49,7 @@ def metric_interval(metric: str, estimate: Estimate, sample: Sample, confidence:
     return error_interval(estimate, sample, confidence, is_root=kind == "rmse")
 
 
-NO_INTERVAL = "no interval: "
+NO_INTERVAL = "no confidence interval for "
 """Start of the sentence on the metrics without an interval."""
 
 
@@ -59,7 +59,8 @@ def reported(results: Mapping[str, Result]) -> tuple[dict[str, Ends], list[str]]
     for name, result in results.items():
         if isinstance(result, str):
             reasons.setdefault(result, []).append(name)
-    why = "; ".join(f"{', '.join(names[:5])}{', …' * (len(names) > 5)} ({reason})" for reason, names in reasons.items())
+    parts = [f"{', '.join(names[:5])}{', …' * (len(names) > 5)}: {reason}" for reason, names in reasons.items()]
+    why = "; for ".join(parts)
     ends = {name: result for name, result in results.items() if not isinstance(result, str)}
     return ends, [f"{NO_INTERVAL}{why}"] if why else []
 

@@ -75,7 +75,7 @@ class MetricDifference(Interval):
     def change(self) -> str:
         """The difference, with its interval."""
         value, low, high = (changed(self.metric, part) for part in (self.difference, self.low, self.high))
-        ends = f"no interval: {self.reason}" if math.isnan(self.low) else f"{100 * self.level:g}%: {low} to {high}"
+        ends = f"no interval: {self.reason}" if math.isnan(self.low) else f"{100 * self.level:g}% CI {low} to {high}"
         better = "; lower is better" if self.metric in ERRORS else ""
         return f"{value}{unit_of(self.metric)} ({ends}{better})"
 

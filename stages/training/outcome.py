@@ -36,8 +36,8 @@ def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, re
     free = available_memory()
     if is_here and needed > free:
         reporter.warn(
-            f"train.batch_size={settings.batch_size} may take {needed / _MIB:,.0f} MiB of memory, and "
-            f"{free / _MIB:,.0f} are free: a smaller one, or optimizer.accumulation, takes less"
+            f"train.batch_size={settings.batch_size} may need {needed / _MIB:,.0f} MiB of memory, but only "
+            f"{free / _MIB:,.0f} MiB are free. A smaller batch or optimizer.accumulation needs less"
         )
 
 
@@ -50,7 +50,7 @@ def report_completed(progress: Progress, epochs: int, reporter: Reporter) -> Non
     name, done = "train.fine_tune_epochs" if progress.phase else "train.epochs", progress.epoch - progress.began
     if done >= epochs and not progress.finished:
         raise UserError(
-            f"{name}={epochs}, and {done} are over where this run starts from",
+            f"{name}={epochs}, but the checkpoint that this run starts from has already trained {done} epochs",
             f"more than {done}",
             f"{name}={2 * done}",
         )
@@ -76,7 +76,7 @@ def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError
     """Return the error for losses or weights that are not finite."""
     return UserError(
         f"training diverged by step {progress.step} (epoch {progress.epoch + 1}): {why}",
-        "finite losses and weights: a lower learning rate, schedule.warmup_epochs=1, or precision=float32",
+        "a lower learning rate, schedule.warmup_epochs=1 or precision=float32",
         f"optimizer.learning_rate={settings.optimizer.learning_rate / 10:g}",
     )
 
@@ -99,14 +99,12 @@ def tracked(name: str) -> str:
 
 
 def _epoch_line(progress: Progress, epochs: int, task: Task) -> str:
-    """Return a line of 80 columns: each metric of training, and beside it that of validation."""
+    """Return a line of fewer than 100 columns: each metric of training, followed by that of validation."""
     logs = progress.logs
-    means = []
-    for name in ("loss", *task.shown):
-        both = {f"{name} ": name, "val " if name in logs else f"val {name} ": f"val_{name}"}
-        means.append(" ".join(f"{label}{task.text(name, logs[key])}" for label, key in both.items() if key in logs))
+    names = [name for metric in ("loss", *task.shown) for name in (metric, f"val_{metric}") if name in logs]
+    values = [f"{name} {task.text(name.removeprefix('val_'), logs[name])}" for name in names]
     of_all = f"{progress.epoch + 1:{len(str(epochs))}}/{epochs}"
-    return "  ".join([f"epoch {of_all}", *filter(None, means), progress.clock.speed])
+    return "  ".join([f"epoch {of_all}", *values, progress.clock.speed])
 
 
 def write_files(model: Model, progress: Progress, best: BestWeights, folder: Path | None) -> dict[str, Path]:

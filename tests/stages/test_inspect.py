@@ -86,18 +86,20 @@ def test_duplicates_are_counted_within_and_between_splits() -> None:
     params = inspect(dataset, SETTINGS, reporter=heard).params
     assert params["data/duplicates_train_val"] == 2
     assert [line.split("  ")[-1].strip() for line in heard.lines[2:5]] == [
-        "2 within", "2 in train", "2 within, 2 in train, 2 in val",
+        "2 within train", "2 also in train", "2 within test, 2 also in train, 2 also in val",
     ]  # fmt: skip
     assert heard.warnings == [
-        "2 of 20 val images are in train, 2 of 30 test images are in train, 2 of 30 test images are in val: scores "
-        "count memorized images"
+        "2 of 20 val images are also in train, 2 of 30 test images are also in train, 2 of 30 test images are also in "
+        "val: the scores may be too high, as the network can memorize these"
     ]
 
 
 def test_a_class_without_training_examples_is_warned_of() -> None:
     heard = Telling()
     inspect(three(noise(9, classes=3), noise(8, seed=1), noise(8, seed=2)), SETTINGS, reporter=heard)
-    assert heard.warnings == ["1 of 4 classes have no example in train, such as d: add some, or leave the class out"]
+    assert heard.warnings == [
+        "1 of 4 classes have no example in train (for instance d): add examples, or remove it from the data"
+    ]
 
 
 def test_classes_of_the_same_name_are_warned_of() -> None:
@@ -106,8 +108,8 @@ def test_classes_of_the_same_name_are_warned_of() -> None:
     heard = Telling()
     inspect(replace(given, task=Classification(("Cat", "cat", "caf\u00e9", "cafe\u0301 "))), SETTINGS, reporter=heard)
     assert heard.warnings == [
-        "'Cat' and 'cat' are two classes: give them one name if they are the same",
-        "'caf\\xe9' and 'cafe\\u0301 ' are two classes: give them one name if they are the same",
+        "'Cat' and 'cat' are different classes: rename one if they mean the same",
+        "'caf\\xe9' and 'cafe\\u0301 ' are different classes: rename one if they mean the same",
     ]
 
 
@@ -116,7 +118,7 @@ def test_images_of_few_levels_are_warned_of() -> None:
     heard, given = Telling(), three(noise(20), noise(8, seed=1), noise(8, seed=2))
     dark = Split.of_images(np.asarray(given.train.images) // 17, given.train.targets)
     inspect(three(dark, given.val, given.test), SETTINGS, reporter=heard)
-    assert [line.partition(":")[0] for line in heard.warnings] == ["the brightest image has pixels of 10 of 255"]
+    assert [line.partition(":")[0] for line in heard.warnings] == ["the images are very dark"]
 
 
 def test_what_a_cache_has_noted_is_not_read_again() -> None:

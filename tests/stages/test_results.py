@@ -101,7 +101,7 @@ def test_evaluate_writes_its_report(tmp_path: Path) -> None:
         assert [float(rows[name]["low"]), float(rows[name]["high"])] == ends[name]
         assert ends[name][0] <= float(rows[name]["value"]) <= ends[name][1]
     assert [metrics["test/accuracy_low"], metrics["test/accuracy_high"]] == ends["test/accuracy"]
-    assert "interval over the test examples" in (tmp_path / "test_metrics.md").read_text()
+    assert "(CI) for other test examples" in (tmp_path / "test_metrics.md").read_text()
 
 
 def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_evaluate_does_no_more_than_it_is_asked(tmp_path: Path) -> None:
     record = evaluate(trained, dataset, where, settings, tmp_path, heard).record
     assert not (tmp_path / "plots" / "mistakes.png").exists()
     assert not (tmp_path / "predictions.parquet").exists()
-    line, trivial = heard.lines  # the first metric has an interval, so the console names none that has not
-    assert "no interval: macro_precision" in (tmp_path / "test_metrics.md").read_text()
-    assert " the majority class, " in trivial
+    [line] = heard.lines  # the first metric has an interval, so the console does not list those without one
+    assert "no confidence interval for macro_precision" in (tmp_path / "test_metrics.md").read_text()
+    assert [" the majority-class baseline " in verdict for verdict in record.summary["verdicts"]] == [True]
     assert line.startswith("the test split has no example of 1 of 10 classes (3)")
     assert not np.isnan(list(record.metrics.values())).any()
     assert not list(evaluate(trained, dataset, where, settings).record.files)

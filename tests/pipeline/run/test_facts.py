@@ -39,33 +39,34 @@ def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed
     table = ("data=table", f"data.files={tmp_path / 'some.csv'}", "data.target=b")
     write_files(tmp_path, {"good/1.txt": "fine", "bad/1.txt": "poor"})
     for words, expected in {
-        table: "stops after 10 epochs without a better val_loss",
-        (*table, "train.epochs=60", "train.monitor=val_rmse"): "stops after 20 epochs without a better val_rmse",
-        (*table, "train.early_stopping_patience=3"): "stops after 3 epochs",
+        table: "early stopping: after 10 epochs without a better val_loss",
+        (*table, "train.epochs=60", "train.monitor=val_rmse"): "after 20 epochs without a better val_rmse",
+        (*table, "train.early_stopping_patience=3"): "early stopping: after 3 epochs",
         (*table, "train.early_stopping_patience=0"): "",
         (*table, "train.epochs=4"): "",  # of which it could leave out none
-        ("data=text_folder", f"data.dir={tmp_path}"): "stops after 10 epochs",
+        ("data=text_folder", f"data.dir={tmp_path}"): "early stopping: after 10 epochs",
         (): "",
-        ("train.early_stopping_patience=7",): "stops after 7 epochs",
+        ("train.early_stopping_patience=7",): "early stopping: after 7 epochs",
     }.items():
         facts.show_plan(given := experiment(*words), make_plan(given), Console())
         printed = capsys.readouterr().out
         assert expected in printed
-        assert ("stops after" in printed) == bool(expected)
+        assert ("early stopping" in printed) == bool(expected)
 
 
 def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:
     made = summary(tmp_path)
     facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
-    assert "best epoch 22 (by val_loss): val accuracy 0.9800, loss 0.0120; test and export have its weights " in printed
-    assert "last epoch 30: val accuracy 0.9700, loss 0.0200 test accuracy 0.9600, loss 0.0500 " in printed
+    best = "best epoch 22 of 30 by val_loss: val_accuracy 0.9800, val_loss 0.0120; its weights were tested and exported"
+    assert f"{best} last epoch 30: " in printed
+    assert "last epoch 30: val_accuracy 0.9700, val_loss 0.0200 test accuracy 0.9600, loss 0.0500" in printed
     assert "12,345 features/s" in printed
     made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
     facts.show_summary(made, None, Console())
-    assert "test        accuracy 0.9600 (95%: 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
+    assert "test        accuracy 0.9600 (95% CI 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
-    for left_out, said in ({"export"}, "; test has its weights"), ({"evaluate"}, "; export has its weights"):
+    for left_out, said in ({"export"}, "; its weights were tested"), ({"evaluate"}, "; its weights were exported"):
         stages = {name: StageOutcome("ran", 1.0) for name in {"train", "evaluate", "export"} - left_out}
         facts.show_summary(summary(tmp_path, stages=stages), None, Console())
         assert said in " ".join(capsys.readouterr().out.split())
@@ -80,7 +81,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
     facts.show_summary(made, None, Console())
     printed = " ".join(capsys.readouterr().out.split())
-    last = "last epoch 30: val accuracy 0.9700, loss 0.0200; test and export have its weights (EMA)"
+    last = "last epoch 30: val_accuracy 0.9700, val_loss 0.0200; its weights (their EMA) were tested and exported"
     assert f"loss 0.0120 {last}" in printed
 
 

@@ -76,7 +76,7 @@ def test_the_summary_keeps_the_contract(finished: Path) -> None:
     for name in ("config.yaml", "pipeline.log", "checkpoints/best.weights.h5", *plots, "data/statistics.csv"):
         assert (folder / name).stat().st_size > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["epochs"] == 2
-    for said in ("epoch 2/2", "data        1,293 train, 144 val, 360 test; 10 classes; 8×8×1"):
+    for said in ("epoch 2/2", "data        1,293 train, 144 val, 360 test images; 10 classes; 8×8×1"):
         assert said in (folder / "pipeline.log").read_text()
 
 
@@ -91,15 +91,15 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     assert tags["mlflow.source.git.dirty"] in ("true", "false")
     note, result, facts = tags["mlflow.note.content"].split("\n\n")
     assert note == "a try"
-    assert result.startswith(f"**FINISHED**, test accuracy {run.data.metrics['test/accuracy']:.4f} (95%: ")
-    assert f": val accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
+    assert result.startswith(f"**FINISHED**, test accuracy {run.data.metrics['test/accuracy']:.4f} (95% CI ")
+    assert f": val_accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
     [model] = client.search_logged_models([run.info.experiment_id])
     assert model.name.startswith("digits_cnn_")
     scores = {metric.key: metric.value for metric in model.metrics}
     assert scores.items() <= run.data.metrics.items()
     assert {"test/accuracy", "val/best_accuracy", "export/max_abs_diff"} <= scores.keys()
     assert f'load_model("runs:/{run.info.run_id}/{model.name}")' in facts
-    assert "  (its predictions differ from the model's by " in facts
+    assert "  (its predictions differ from the trained model's by " in facts
     names = [name for name in run.data.metrics if not name.startswith("system/")]  # which have a page of their own
     assert names[:4] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
 
@@ -188,7 +188,7 @@ def test_the_tracked_model_has_an_example_and_the_run_its_card(finished: Path) -
 def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: Printed) -> None:
     assert run_job(Job(experiment("dry_run=true", outputs=tmp_path / "outputs")), Console()) == 0
     printed = capsys.readouterr().out
-    assert f"digits_cnn: seed 42, float32, tracking local, results in {tmp_path}/outputs" in printed
+    assert f"digits_cnn: seed 42, precision float32, tracking=local, results in {tmp_path}/outputs" in printed
     assert "model, dataset, strategy -> trained" in printed
     assert not list(tmp_path.rglob("*.*"))
 
@@ -261,6 +261,6 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
     store = "mlflow ui --backend-store-uri sqlite:///"
-    for said in ("best epoch", "test        accuracy", "images/s", store, "differ from the model's by"):
+    for said in ("best epoch", "test        accuracy", "images/s", store, "differ from the trained model's by"):
         assert said in done.stdout
     assert len((only_folder(outputs) / "test_by_class.csv").read_text().splitlines()) == 11

@@ -52,7 +52,7 @@ def test_two_classes_by_one_logit_are_measured_as_by_scikit_learn_with_the_weigh
 @pytest.mark.slow
 def test_keras_trains_by_an_own_loss_and_its_file_needs_none(tmp_path: Path) -> None:
     _, printed = run("diabetes", tmp_path, "train=fit", "task.loss._target_=keras.losses.LogCosh", "train.epochs=1")
-    assert "val rmse" in printed
+    assert "val_rmse" in printed
 
 
 def test_own_losses_of_functions_and_classes_are_composed() -> None:

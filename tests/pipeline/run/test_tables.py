@@ -159,7 +159,7 @@ def test_metrics_of_numbers_are_those_of_scikit_learn(csv: Path, tmp_path: Path)
     squares = sk.mean_squared_error(targets, answers, sample_weight=frame.weight)
     assert metrics["test/mse"] == pytest.approx(squares, rel=1e-5)
     assert "test/rmse_low" not in metrics, "100 test examples, which may lack rare large errors"
-    assert "no interval: rmse" in done.stdout
+    assert "no confidence interval for rmse" in done.stdout
     assert metrics["train/examples_per_second"] > 0
     assert "train/images_per_second" not in metrics
     assert metrics["export/max_abs_diff"] <= 1e-6

@@ -3,12 +3,16 @@
 import json
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import predict
+from pipeline.console import Console
+from pipeline.run import facts
 from pipeline.run_folder.lock import output_locked
+from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import write_run
@@ -120,3 +124,27 @@ def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path,
         assert command.wait(commands.HEARD_SECONDS) == 130
     assert err.read_text() == ""
     assert 0 < len(out.read_text().splitlines()) < 50_000
+
+
+def test_a_finished_run_names_the_commands_that_use_its_model(
+    run: Path, image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its folder; in the default outputs by its id. One without a model, or that has not finished, names none."""
+    found, outputs = replace(Summary.read(run), exported={"saved_model": "x"}, facts={"unit": "images"}), run.parents[2]
+
+    def named(summary: Summary) -> list[list[str]]:
+        facts.show_next(summary, outputs, Console())
+        return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+    for words in (named(found), named(replace(found, run_id=None))):
+        assert words[0] == ["next", "python", "-m", "pipeline.predict", str(run), "<images>"]
+        assert words[1] == ["python", "-m", "pipeline.serve", str(run)]
+        assert predict.main([words[0][4], str(image)]) == 0
+        capsys.readouterr()
+    monkeypatch.setattr(facts, "outputs_folder", lambda _: outputs)
+    [first, _] = named(found)
+    assert first[4] == "abcdef12"
+    assert predict.main([first[4], str(image), f"--outputs={outputs}"]) == 0
+    capsys.readouterr()
+    assert not named(replace(found, exported={}))
+    assert not named(replace(found, status="KILLED"))

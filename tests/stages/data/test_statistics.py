@@ -44,7 +44,8 @@ def test_a_column_that_gives_the_target_away_is_named(frame: pd.DataFrame, tmp_p
     lines, params = inspected(table_of(tmp_path, frame, target="survived"), tmp_path)
     assert params["giving_away"] == "alive"
     assert lines[5:] == [
-        "alive alone predicts the target (100.0%); to leave it out: '++data.features={alive: leave_out}'"
+        "the column alive predicts the target by itself (100.0%), so it may contain the answer. To leave it out: "
+        "'++data.features={alive: leave_out}'"
     ]
 
 
@@ -60,7 +61,10 @@ def test_texts_whose_words_no_training_text_has_are_told(texts: list[str], told:
     rows = [(texts[row % 2].format(row), row % 2) for row in range(100)]
     data = table_of(tmp_path, pd.DataFrame(rows, columns=["said", "good"]), target="good", features={"said": "text"})
     lines, _ = inspected(normalize(data, NormalizeSettings()), tmp_path)
-    assert sum("100% of the words of said in val are in no training text" in line for line in lines) == told
+    assert (
+        sum("100% of the words of the column said in val do not occur in the training texts" in line for line in lines)
+        == told
+    )
 
 
 def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -70,8 +74,8 @@ def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, t
     plain.iloc[10:13, :3] = plain.iloc[9, :3].to_numpy()
     data = table_of(tmp_path, plain, target="survived", split_column="split")
     lines, params = inspected(data, tmp_path)
-    assert [line.split("  ")[-1].strip() for line in lines[2:5]] == ["3 within", "0", "7 in train"]
-    assert lines[5].startswith("7 of 100 test rows are in train: scores count memorized rows")
+    assert [line.split("  ")[-1].strip() for line in lines[2:5]] == ["3 within train", "0", "7 also in train"]
+    assert lines[5].startswith("7 of 100 test rows are also in train: the scores may be too high")
     assert params["data/duplicates_train_test"] == 7
 
 

@@ -51,7 +51,7 @@ def test_the_comparison_is_that_of_numpy_and_scipy(tmp_path: Path) -> None:
     back = compared(theirs, ours)
     assert back.found.difference == -against.found.difference
     assert compare_predictions(ours / NAME, theirs / NAME, 0.95) == against.found
-    assert "against b: accuracy" in against.sentence
+    assert " the run b: accuracy" in against.sentence
     assert "of the predictions agree" in against.sentence
 
 
@@ -62,7 +62,7 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
     at_most = 1 - 0.025 ** (1 / 300)  # so often may they differ in either direction: the exact interval of 0 of 300
     assert (against.found.low, against.found.high) == pytest.approx((-at_most, at_most), rel=0.02)
     assert against.found.p == 1
-    assert "not distinguishable from zero by these examples" in against.sentence
+    assert "no significant difference between this network and the run a: accuracy 0.00 points" in against.sentence
 
 
 def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
     check_comparable(folder, replace(SPLIT, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), task)  # resized
     others = {"targets": SPLIT.targets[::-1]}, {"features": {"images": np.ones((300, 1, 1, 1), np.uint8)}}
     for changes in others:
-        with pytest.raises(UserError, match=r"evaluate.against=\S+ was tested on other examples"):
+        with pytest.raises(UserError, match=r"evaluate.against=\S+: that run was tested on other examples"):
             check_comparable(folder, replace(SPLIT, **changes), task)
     with pytest.raises(UserError, match=r"has other classes: class 0, .*, class 4, not a, b, c, d, e"):
         check_comparable(folder, SPLIT, Classification(tuple("abcde")))
@@ -103,14 +103,18 @@ def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path:
     """As that of a task of the user's."""
     folder = two(tmp_path)[0]
     for task in (Regression(("a",)), OtherMetric(NAMES)):
-        with pytest.raises(UserError, match=rf" is compared by accuracy, and this model by {task.primary}"):
+        with pytest.raises(
+            UserError, match=rf"cannot be compared: its metric is accuracy, that of this run is {task.primary}"
+        ):
             check_comparable(str(folder), SPLIT, task)
-    with pytest.raises(UserError, match="predictions that it is computed from"):
+    with pytest.raises(UserError, match="predictions from which it is computed"):
         check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
     table = pq.read_table(folder / NAME)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"metric": b"mine"}), folder / NAME)
-    with pytest.raises(UserError, match=r"by mine, and this model by mine\. Expected one of accuracy, macro_f1"):
+    with pytest.raises(
+        UserError, match=r"is mine, that of this run is mine\. Expected the same metric .* one of accuracy, macro_f1"
+    ):
         check_comparable(str(folder), SPLIT, OtherMetric(NAMES))
     pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
-    with pytest.raises(UserError, match="predictions that it is computed from"):
+    with pytest.raises(UserError, match="predictions from which it is computed"):
         check_comparable(str(folder), SPLIT, Classification(NAMES))

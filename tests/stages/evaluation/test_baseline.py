@@ -42,15 +42,15 @@ def test_of_classes_it_is_that_of_scikit_learn(tmp_path: Path) -> None:
     answers, accuracy = model.predict_proba(rows), model.score(rows, data.test.targets)
     same = compared(data, np.column_stack([answers, answers.argmax(axis=1)]), tmp_path)
     assert same.metrics["baseline/accuracy"] == pytest.approx(accuracy)
-    assert (same.difference.difference, same.verdict) == (0, "not distinguishable from")
+    assert (same.difference.difference, same.verdict) == (0, "no significant difference")
     wrong = 1 - np.asarray(data.test.targets)
     worse = compared(data, np.column_stack([np.eye(2)[wrong], wrong]), tmp_path)
     assert worse.difference.difference == pytest.approx(-accuracy)
-    assert "the network is worse than the baseline" in worse.sentence
+    assert "the network is worse than scikit-learn's histogram gradient boosting (fitted to " in worse.sentence
     rare = replace(worse, difference=replace(worse.difference, low=np.nan, high=np.nan))
-    assert "not distinguishable from the baseline" in rare.sentence
+    assert "no significant difference between the network and scikit-learn" in rare.sentence
     assert not any(map(np.isnan, rare.metrics.values()))
-    assert replace(worse, difference=replace(worse.difference, examples=29)).verdict == "not distinguishable from"
+    assert replace(worse, difference=replace(worse.difference, examples=29)).verdict == "no significant difference"
 
 
 @pytest.mark.parametrize("target", ["target", ["target", "bmi"]])
@@ -58,15 +58,15 @@ def test_of_numbers_less_is_better(tmp_path: Path, target: Any) -> None:
     data = loaded(datasets.load_diabetes(as_frame=True).frame, target, tmp_path)
     wanted = np.asarray(data.test.targets, np.float64)
     exact = compared(data, wanted + 1e-3, tmp_path)
-    assert exact.verdict == "better than"
+    assert exact.verdict == "beats"
     assert exact.difference.high < 0
-    assert compared(data, wanted * 0 - 500, tmp_path).verdict == "worse than"
+    assert compared(data, wanted * 0 - 500, tmp_path).verdict == "is worse than"
     if target == "target":
         kinds = [feature.kind == "category" for feature in data.features.values()]
         model = HistGradientBoostingRegressor(random_state=0, categorical_features=kinds)
         predicted = model.fit(columns(data, "train"), data.train.targets[:, 0]).predict(columns(data, "test"))
         assert exact.values["rmse"] == pytest.approx(root_mean_squared_error(wanted[:, 0], predicted), rel=0.05)
-        assert compared(data, predicted[:, None], tmp_path).verdict != "better than"
+        assert compared(data, predicted[:, None], tmp_path).verdict != "beats"
 
 
 def test_of_labels_and_categories(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_of_labels_and_categories(tmp_path: Path) -> None:
     frame = frame.assign(hot=(frame["size"] > 0).astype(int), wet=shop % 2)
     data = loaded(frame, ["hot", "wet"], tmp_path)
     targets = np.asarray(data.test.targets)
-    assert compared(data, 1.0 - targets, tmp_path).verdict == "worse than"
+    assert compared(data, 1.0 - targets, tmp_path).verdict == "is worse than"
     better = compared(data, targets * 1.0, tmp_path)
     assert better.difference.is_better
     assert 0.4 < better.values["macro_f1"] < 1
@@ -108,7 +108,10 @@ def test_of_texts_it_is_linear_on_their_words(tmp_path: Path) -> None:
     same = compared(data, np.column_stack([answers, answers.argmax(axis=1)]), tmp_path)
     assert same.difference.difference == 0
     assert same.values["accuracy"] > 0.95
-    assert " not distinguishable from the baseline (scikit-learn's linear model of the TF-IDF of" in same.sentence
+    assert (
+        "no significant difference between the network and scikit-learn's linear model on the TF-IDF of"
+        in same.sentence
+    )
 
 
 def test_of_texts_beside_columns_it_knows_both(tmp_path: Path) -> None:
@@ -117,9 +120,9 @@ def test_of_texts_beside_columns_it_knows_both(tmp_path: Path) -> None:
     features = {"review": "text", "size": "number"}
     data = loaded(frame[["review", "size", "shop", "price"]], "price", tmp_path, features)
     exact = compared(data, np.asarray(data.test.targets) + 1e-3, tmp_path)
-    assert exact.verdict == "better than"
+    assert exact.verdict == "beats"
     assert exact.values["r2"] > 0.9
-    assert "TF-IDF of review beside 2 other columns on" in exact.sentence
+    assert "TF-IDF of review and 2 other columns (fitted to" in exact.sentence
     blank = data.with_each_split(
         lambda split: replace(split, features={**split.features, "review": np.full(len(split), " ", object)})
     )

@@ -106,9 +106,12 @@ def test_few_examples_and_groups_have_no_interval_and_a_reason() -> None:
     report = report_numbers(numbers(499), ("y",), 0.95)
     assert not report.intervals
     [reason] = report.notes
-    assert reason == "no interval: rmse, mae, r2 (fewer than 500 test examples, which may lack rare large errors)"
+    assert reason == (
+        "no confidence interval for rmse, mae, r2: at least 500 test examples are needed (smaller test sets may lack "
+        "rare large errors)"
+    )
     few = numbers(900, group=np.arange(900) // 100)
-    assert interval_of("rmse", few, 0.95) == "fewer than 10 groups of equal weight"
+    assert interval_of("rmse", few, 0.95) == "at least 10 groups of equal weight are needed"
     weighted = numbers(900, weight=np.where(np.arange(900) < 5, 1e6, 1.0))
     assert "of equal weight" in interval_of("rmse", weighted, 0.95)
     assert isinstance(interval_of("rmse", numbers(500), 0.95), tuple)

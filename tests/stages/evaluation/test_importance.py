@@ -52,7 +52,7 @@ def test_what_is_not_used_is_worth_nothing_and_what_is_used_what_it_explains(dat
     reporter = Telling()
     result = evaluate(fitted(data), data, one_device(), EvaluateSettings(baseline=False), tmp_path, reporter)
     found = pd.read_csv(tmp_path / "test_importance.csv").set_index("column")
-    assert found.columns.tolist() == ["rise of rmse", "low", "high"]
+    assert found.columns.tolist() == ["rmse increase", "low", "high"]
     assert found.index.tolist()[:2] == ["a b", "color"]
     assert (found.loc[["idle", "shape"]].abs() < 1e-12).all(axis=None)
     rmse = result.record.metrics["test/rmse"]
@@ -60,10 +60,10 @@ def test_what_is_not_used_is_worth_nothing_and_what_is_used_what_it_explains(dat
     used = {"a b": 2 * data.test.features["a_b"][:], "color": data.test.features["color"][:] == "red"}
     for name, part in used.items():
         row = found.loc[name]
-        assert row["rise of rmse"] == pytest.approx(np.sqrt(rmse**2 + 2 * np.var(part)) - rmse, rel=0.15)
-        assert 0 < row.low < row["rise of rmse"] < row.high
+        assert row["rmse increase"] == pytest.approx(np.sqrt(rmse**2 + 2 * np.var(part)) - rmse, rel=0.15)
+        assert 0 < row.low < row["rmse increase"] < row.high
     assert any("a b" in line for line in reporter.lines)
-    assert "## Importance of columns" in (tmp_path / "test_metrics.md").read_text()
+    assert "## column importance: increase of rmse" in (tmp_path / "test_metrics.md").read_text()
     assert importance_of(fitted(data).model, data, 0.95).rows == importance_of(fitted(data).model, data, 0.95).rows
 
 

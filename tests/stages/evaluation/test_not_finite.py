@@ -231,7 +231,7 @@ def test_a_monitor_that_is_undefined_in_every_epoch_is_said(tmp_path: Path) -> N
     trained = train(model, data, where, settings(epochs=2, monitor="val_auc"), telling)
     assert trained.best_epoch == 2
     assert "train.monitor=val_auc is nan in every epoch: no epoch is the best" in telling.warnings[-1]
-    assert any("auc 0." in line and "val undefined" in line for line in telling.lines)
+    assert any("  auc 0." in line and "  val_auc undefined" in line for line in telling.lines)
 
 
 @pytest.mark.parametrize("first", [np.nan, np.inf])

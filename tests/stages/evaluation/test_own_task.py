@@ -103,7 +103,7 @@ def test_a_task_of_answers_of_its_own_is_measured_by_its_metrics_alone(data: Dat
     assert found.record.metrics.keys() == {"test/loss", "test/deviance"}
     assert not (tmp_path / "test_importance.csv").exists()
     for settings in (EvaluateSettings(slices=["town"]), EvaluateSettings(importance=True)):
-        with pytest.raises(UserError, match=r"with Counts, whose answers are its own.*evaluate\.slices=\[\]"):
+        with pytest.raises(UserError, match=r"do not support the outputs of Counts.*evaluate\.slices=\[\]"):
             evaluate(trained, data, where, settings, tmp_path)
 
 
@@ -113,9 +113,9 @@ def test_a_task_with_a_metric_of_its_own_is_compared_by_that_of_its_kind(data: D
     assert metrics["test/near"] == found.metrics["near"]
     assert metrics["baseline/rmse"] + metrics["baseline/rmse_difference"] == pytest.approx(metrics["test/rmse"])
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
-    assert (slices.index[0], slices.loc["town: wild", "than the rest"]) == ("town: wild", "worse")
+    assert (slices.index[0], slices.loc["town: wild", "vs the rest"]) == ("town: wild", "worse")
     assert np.average(slices.rmse**2, weights=slices.examples) == pytest.approx(metrics["test/rmse"] ** 2)
-    assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "rise of rmse"
+    assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "rmse increase"
 
 
 def test_a_task_with_another_answer_than_the_one_that_it_extends_measures_itself(data: Dataset, tmp_path: Path) -> None:

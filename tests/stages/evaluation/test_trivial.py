@@ -57,7 +57,7 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     rmse = root_mean_squared_error(test.targets[:, 0], dummy.predict(test.targets), sample_weight=test.weights)
     found = told(data, np.asarray(test.targets))
     assert found.metrics["trivial/rmse"] == pytest.approx(rmse, rel=1e-6)
-    assert found.verdict == "better than"
+    assert found.verdict == "beats"
     assert {"trivial/mae", "trivial/r2", "trivial/rmse_difference", "trivial/rmse_difference_high"} <= {*found.metrics}
 
     data = data_of(tmp_path, "kind", weight, kind=RARE)
@@ -68,7 +68,7 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     accuracy = accuracy_score(test.targets, answers.argmax(axis=1), sample_weight=test.weights)
     loss = log_loss(test.targets, answers, sample_weight=test.weights)
     assert found.values == pytest.approx({"accuracy": accuracy, "log_loss": loss}, rel=1e-6)
-    assert f"ok ({100 * answers[0].max():.1f}% of 400 training examples: accuracy" in found.sentence
+    assert f'(always "ok", {100 * answers[0].max():.1f}% of 400 training examples): accuracy' in found.sentence
 
     data = data_of(tmp_path, ["hot", "wet"], weight, hot=(FRAME.age > -1).astype(int), wet=(FRAME.age > 1).astype(int))
     train, test = data.train, data.test
@@ -88,25 +88,25 @@ def test_numbers_that_are_no_better_than_the_mean(tmp_path: Path) -> None:
     for answers in (mean, mean + 0.1 * noise):  # of which R² is about 0
         found = told(data, answers)
         assert found.sentence.startswith(
-            "the network is no better than the mean of price (of 400 training examples: rmse"
+            "the network does not beat the mean baseline (always the mean of price in 400 training examples): rmse "
         )
-        assert "its R² is -" in found.sentence
-    assert told(data, mean + 10 * noise).verdict == "worse than"
-    assert told(data, mean + 0.5 * (targets - mean)).verdict == "better than"
+        assert "the network's R² is -" in found.sentence
+    assert told(data, mean + 10 * noise).verdict == "is worse than"
+    assert told(data, mean + 0.5 * (targets - mean)).verdict == "beats"
     moved = replace(told(data, mean + 0.5 * (targets - mean)), r2=-0.5)  # the test split is another than the training's
-    assert moved.verdict == "no better than"
+    assert moved.verdict == "does not beat"
 
 
 def test_of_several_targets_those_are_named_that_are_no_better(tmp_path: Path) -> None:
     data = data_of(tmp_path, ["price", "rent"], price=FRAME.age * 3, rent=FRAME["size"] * 2)
     targets = np.asarray(data.test.targets)
     found = told(data, np.column_stack([targets[:, 0], targets[:, 1].mean() + 0 * targets[:, 1] + 0.1]))
-    assert found.verdict == "better than"
-    assert found.sentence.endswith("; no better for rent")
+    assert found.verdict == "beats"
+    assert found.sentence.endswith("; it does not beat the baseline for rent")
     data = data_of(tmp_path, ["hot", "wet"], hot=(FRAME.age > 0).astype(int), wet=(FRAME["size"] > 0).astype(int))
     targets = np.asarray(data.test.targets)
     found = told(data, np.column_stack([np.full(400, 0.9), 0.1 + 0.8 * targets[:, 1]]))
-    assert found.sentence.endswith("; no better for hot")
+    assert found.sentence.endswith("; it does not beat the baseline for hot")
 
 
 def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> None:
@@ -115,25 +115,26 @@ def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> N
     share = np.mean(np.asarray(data.train.targets))
     constant = np.tile([1 - share, share], (400, 1))
     found = told(data, of_class(constant))
-    assert found.sentence.startswith("the network is no better than the majority class, ok (9")
-    assert "it is no better than that: 0 (no interval: equal on all 400 examples; lower" in found.sentence
+    assert found.sentence.startswith('the network does not beat the majority-class baseline (always "ok", 9')
+    assert "; by log_loss, it does not beat this baseline: log_loss 0." in found.sentence
+    assert ", 0 (no interval: equal on all 400 examples; lower" in found.sentence
     rare = int(np.bincount(data.train.targets).argmin())
     sure = np.empty((400, 2))  # always the majority, but it knows which are rare
     sure[:, 1 - rare] = np.where(data.test.targets == rare, 0.51, 0.99)
     sure[:, rare] = 1 - sure[:, 1 - rare]
     knows = told(data, of_class(sure))
-    assert knows.verdict == "no better than"
-    assert "by log_loss (" in knows.sentence
-    assert "it is better than that: −" in knows.sentence
+    assert knows.verdict == "does not beat"
+    assert "; by log_loss, it beats this baseline: log_loss 0." in knows.sentence
+    assert "% CI −" in knows.sentence
     assert knows.metrics["trivial/log_loss_difference_high"] < 0
     beside = baseline_of(columns_of(data.test, data.task, of_class(sure).astype(np.float32)), data, 0.95, 15)
     assert beside is not None
-    assert "; by log_loss (" in beside.sentence
+    assert "; by log_loss, " in beside.sentence
     assert "baseline/log_loss_difference" in beside.metrics
 
     model = built_of(MlpSettings(hidden=[4]), data, one_device())
     found_importance = importance_of(model, data, 0.95)
-    assert found_importance.rows[0][1] == "rise of log_loss"
+    assert found_importance.rows[0][1] == "log_loss increase"
 
 
 def test_classes_that_are_balanced_are_told_by_accuracy_alone(tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_images_and_the_report_have_it(tmp_path: Path) -> None:
     telling = Telling()
     network = small_cnn(digits, one_device())
     found = evaluate(Trained(network, (), 1, 0), digits, one_device(), EvaluateSettings(), tmp_path, telling)
-    lines = [line for line in telling.lines if " the majority class, " in line]
-    assert len(lines) == 1
-    assert lines[0] in (tmp_path / "test_metrics.md").read_text()
-    assert found.record.summary["verdicts"] == lines
+    [verdict] = found.record.summary["verdicts"]
+    assert " the majority-class baseline (always " in verdict
+    assert verdict in (tmp_path / "test_metrics.md").read_text()
+    assert verdict not in telling.lines, "the summary of the run prints it, next to the metrics"
     assert 0 < found.record.metrics["trivial/accuracy"] < 0.2
     assert "baseline/accuracy" not in found.record.metrics
