@@ -92,7 +92,7 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     note, result, facts = tags["mlflow.note.content"].split("\n\n")
     assert note == "a try"
     assert result.startswith(f"**FINISHED**, test accuracy {run.data.metrics['test/accuracy']:.4f} (95% CI ")
-    assert f": val_accuracy {run.data.metrics['val/best_accuracy']:.4f}, loss " in facts
+    assert f": val_accuracy {run.data.metrics['val/best_accuracy']:.4f}, val_loss " in facts
     [model] = client.search_logged_models([run.info.experiment_id])
     assert model.name.startswith("digits_cnn_")
     scores = {metric.key: metric.value for metric in model.metrics}

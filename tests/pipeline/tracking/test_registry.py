@@ -66,7 +66,7 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     assert run.data.tags["registered_as"] == registered
 
     assert registered_run(outputs, "same", wrong=38)[1] == (
-        "champion of digits stays version 1: accuracy +0.50 points (95%: \N{MINUS SIGN}0.52 to +1.81)"
+        "champion of digits stays version 1: accuracy +0.50 points (95% CI \N{MINUS SIGN}0.52 to +1.81)"
     )
     worse = registered_run(outputs, "worse", wrong=50)[1]
     assert worse.startswith("champion of digits stays version 1: accuracy \N{MINUS SIGN}2.50 points")
