@@ -162,7 +162,7 @@ ANSWERS = {
     "labels": ("label", "labels"),
     "targets": ("number to predict", "numbers to predict"),
 }
-"""What a model predicts, by its name among the facts of the data: one, and several of them."""
+"""Words for what a model predicts, one and several, by its name among the facts of the data."""
 
 
 def data_sizes(summary: Summary) -> str | None:
