@@ -41,7 +41,7 @@ __all__ = ["Run", "compare", "compose", "open_run", "run_experiment", "search", 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on disk, finished or not. Reads its files at each access."""
+    """A run on disk, finished or not. Its properties read the files of the run at each access."""
 
     folder: Path
 
@@ -50,7 +50,7 @@ class Run:
         """The contents of `summary.json`.
 
         Raises:
-            UserError: where there is no run in the folder.
+            UserError: If the folder does not contain a run.
         """
         summary = read_run(self.folder)
         if summary is None:
@@ -59,28 +59,28 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `INTERRUPTED`: no process works on it any more."""
+        """`RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `INTERRUPTED` if it has not ended but no process runs it."""
         return current_status(self.summary.status, self.folder)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each metric, and that of the best epoch as `val/best_…`."""
+        """The last value of each metric. Values of the best epoch are named `val/best_…`."""
         return self.summary.metrics
 
     @cached_property
     def config(self) -> DictConfig:
-        """The whole configuration, without secrets."""
+        """The complete configuration, without secrets."""
         return read_config(self.folder)
 
     @property
     def history(self) -> "pd.DataFrame":
-        """The metrics of each epoch, a row per epoch, counted from 1."""
+        """The metrics of each epoch: one row per epoch, counted from 1."""
         import pandas as pd  # half a second to import
 
         return pd.DataFrame.from_dict(epoch_metrics(self.folder), orient="index").rename_axis("epoch")
 
     def _repr_html_(self) -> str:
-        """The results as a table, and the curves of the epochs, as a notebook shows them."""
+        """The results as a table with the learning curves, for notebooks."""
         from html import escape
 
         from pipeline.run.facts import run_facts
@@ -92,10 +92,10 @@ class Run:
         return f'<table style="text-align: left">{cells}</table>{images}'
 
     def load_model(self) -> Any:
-        """Returns the exported SavedModel: for images from raw pixels [N, H, W, C] to float32 [N, classes].
+        """Return the exported SavedModel. For images, it maps raw pixels [N, H, W, C] to float32 [N, classes].
 
         Raises:
-            UserError: where the run has not exported it.
+            UserError: If the run has not exported a SavedModel.
         """
         from pipeline.serving import load, saved_model
 
@@ -103,13 +103,13 @@ class Run:
 
 
 def compose(overrides: Iterable[str] = ()) -> Experiment:
-    """Returns the checked configuration of a run.
+    """Return the checked configuration of a run.
 
     Args:
-        overrides: the words of a command line, such as `strategy=mirrored` or `train.epochs=5`.
+        overrides: Settings as on the command line, such as `strategy=mirrored` or `train.epochs=5`.
 
     Raises:
-        UserError: where one of them is wrong.
+        UserError: If a setting is wrong.
 
     Example:
         >>> compose(["train.epochs=3"]).settings["train"].epochs
@@ -119,18 +119,18 @@ def compose(overrides: Iterable[str] = ()) -> Experiment:
 
 
 def run_experiment(overrides: Iterable[str] = ()) -> Run:
-    """Runs an experiment in this process, as `python -m pipeline <overrides>` does, and returns its run.
+    """Run an experiment in this process, as `python -m pipeline <overrides>` does, and return the run.
 
-    It resumes the last run of the same settings that was interrupted, unless `resume=never` is among the overrides.
-    TensorFlow's devices and determinism are fixed by the first run of a process.
+    The function resumes the last interrupted run with the same settings, unless the overrides contain `resume=never`.
+    The first run of a process fixes TensorFlow's devices and determinism.
 
     Args:
-        overrides: the words of a command line.
+        overrides: Settings as on the command line.
 
     Raises:
-        UserError: where one of them is wrong; nothing is recorded.
-        RuntimeError: where the run failed; its message is that of the error.
-        KeyboardInterrupt: after Ctrl-C. Any signal that stops the run goes on to the process.
+        UserError: If a setting is wrong. Nothing is recorded.
+        RuntimeError: If the run failed, with the message of its error.
+        KeyboardInterrupt: After Ctrl-C. Any signal that stops the run is passed on to the process.
     """
     import numpy as np
 
@@ -179,14 +179,17 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
 
 
 def sweep(overrides: Iterable[str]) -> "Comparison":
-    """Runs a sweep and returns the comparison of its jobs.
+    """Run a sweep and return the comparison of its jobs.
 
-    It runs as `python -m pipeline -m <overrides>` does, in processes of its own, in the working directory, and prints
-    what that prints.
+    The sweep runs in separate processes in the working directory, as with `python -m pipeline -m <overrides>`, and
+    prints the same output.
+
+    Args:
+        overrides: Settings as on the command line. Settings with several values, such as `seed=1,2,3`, are varied.
 
     Raises:
-        RuntimeError: where it is refused, fails in part or is stopped; its message is the last line.
-        UserError: with `dry_run=true`, once the plan is printed.
+        RuntimeError: If the sweep is refused or stopped, or if a job fails. The message is the last line of the output.
+        UserError: With `dry_run=true`, after the plan is printed.
 
     Example:
         >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
@@ -208,10 +211,13 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
 
 
 def search(overrides: Iterable[str]) -> "Comparison":
-    """Runs a search, by `sweep=tpe` where no option of `sweep` is given, as `sweep` does.
+    """Run a search and return the comparison of its trials, like `sweep`. The default is `sweep=tpe`.
+
+    Args:
+        overrides: Settings as on the command line.
 
     Raises:
-        RuntimeError: see `sweep`.
+        RuntimeError: As for `sweep`.
 
     Example:
         >>> search(["optimizer.learning_rate=interval(1e-4,1e-1)", "sweep.trials=20"])  # doctest: +SKIP
@@ -226,16 +232,16 @@ def compare(
     columns: Iterable[str] = (),
     outputs: str | Path | None = None,
 ) -> "Comparison":
-    """Returns runs side by side, as `python -m pipeline.compare` prints them; a notebook shows the page.
+    """Compare runs, as `python -m pipeline.compare` does. A notebook shows the result as a page.
 
     Args:
-        what: a sweep, or runs, or filters of runs; nothing: the last sweep.
-        baseline: settings of what the others are compared with; None: of the first.
-        columns: metrics instead of the standard ones.
-        outputs: where runs are; None: `outputs` in the working directory.
+        what: A sweep, runs, or filters of runs. By default, the last sweep.
+        baseline: Settings of the baseline, which the others are compared with. By default, the first.
+        columns: Metrics to show instead of the standard ones.
+        outputs: The folder with the runs. By default, `outputs` in the working directory.
 
     Raises:
-        UserError: where a word means nothing.
+        UserError: If an argument is not a sweep, a run or a filter.
 
     Example:
         >>> compare("status=FINISHED", "model=mlp", columns=["test/loss"])  # doctest: +SKIP
@@ -253,13 +259,14 @@ def _listed(words: Iterable[str]) -> list[str]:
 
 
 def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
-    """Returns a run by its folder, its folder's name, or the beginning of its id (4 digits or more).
+    """Return a run by its folder, the name of its folder, or the beginning of its id.
 
     Args:
-        outputs: where runs are; None: `outputs` in the working directory.
+        run: A folder, the name of a folder, or at least 4 digits of an id.
+        outputs: The folder with the runs. By default, `outputs` in the working directory.
 
     Raises:
-        UserError: where there is none, or several.
+        UserError: If no run matches, or several do.
     """
     return Run(Path(Runs(outputs_folder(str(outputs or ""))).find(str(run)).folder))
 

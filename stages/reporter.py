@@ -62,11 +62,12 @@ _visit: Callable[[], None] | None = None
 
 
 def safe_place() -> None:
-    """Ends the stage here if the run should end, and shows that the process does not hang.
+    """End the stage here if the run should end, and report that the process is alive.
 
-    Call it between steps, files or requests, wherever nothing is half done, at least every few seconds. A signal then
-    ends the run here; a stage that reaches no safe place is interrupted anywhere in its Python code, and a cluster
-    member that reaches none for long counts as hung. No-op outside a run, as in a notebook.
+    Call it between steps, files or requests, at least every few seconds, and only when nothing is half done. A signal
+    then ends the run here. A stage that reaches no safe place is interrupted anywhere in its Python code, and a member
+    of a cluster that reaches none for a long time counts as hung. Outside a run, for example in a notebook, it does
+    nothing.
     """
     if _visit is not None:
         _visit()

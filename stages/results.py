@@ -28,30 +28,29 @@ if TYPE_CHECKING:
 class Record:
     """Everything that the runner records for a stage.
 
-    The types below add a record that all results of the type share, as `implied_record`.
-
-    params: facts that the stage has determined and not measured, under the stage's name; one with a slash
-        (`data/height`) is a full name.
-    metrics: numbers by their full name, such as `test/accuracy`; a one-element array or tensor counts as a number.
-    files: artifacts, from the folder they are filed under to a file or directory on disk, or any iterable of them.
-        Paths may be strings, and relative to the working directory or to the run's folder.
-    weights: for `summary.json`, the epoch whose weights the result has (`epoch`, counted from 1), whether that is the
-        `best` or the `last` (`selection`), by which metric it was chosen (`monitor`), and whether they are their
-        exponential moving average (`ema`); None for a stage that does not train.
-    summary: facts for `summary.json`: `replicas` and `precision` under these keys, all others under `facts`.
-    datasets: inputs of the run; each fingerprint is recorded once.
-    models: exported models, which are uploaded.
-    on_exit: called when every stage has run.
+    The classes below add facts that all results of the class share, through their property `implied_record`.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that the stage has determined, recorded under the stage's name. A name with a slash, such as
+    `data/height`, is recorded as it is."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers by their full name, such as `test/accuracy`. Arrays and tensors with one element count as numbers."""
     files: Mapping[str, Any] = field(default_factory=dict)
+    """Artifacts: from a folder of the artifacts to a file or directory on disk, or to several of them. Paths may be
+    strings, relative to the working directory or to the run's folder."""
     weights: Mapping[str, Any] | None = None
+    """The choice of the result's weights, for `summary.json`: `epoch`, counted from 1; `selection`, which is
+    `best` or `last`; `monitor`, the metric; `ema`, whether they are an exponential moving average. None for a stage
+    that does not train."""
     summary: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for `summary.json`: `replicas` and `precision` under these keys, all others under `facts`."""
     datasets: tuple[Dataset, ...] = ()
+    """Data sets that the run uses. Each fingerprint is recorded once."""
     models: tuple[Exported, ...] = ()
+    """Exported models, which are uploaded to MLflow."""
     on_exit: Callable[[], object] | None = None
+    """A function to call after all stages have run."""
 
 
 def as_number(value: Any) -> float | None:
@@ -131,22 +130,11 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three disjoint splits, what is known of their features, and how images among these are augmented and mixed.
-
-    task: what is predicted. features: of the splits, by name.
-    fingerprint: 32 hexadecimal digits that change with any value, target or split.
-    encoder: makes of raw features, [b, ...] by name, what the network takes: a tensor, or several by name. None: the
-        network takes them as they are.
-    normalization: of images, by the first layer of the network.
-    augmentation: applied to each training image by itself; None: none.
-    mixing: then applied to pairs of training images; None: none.
-    augments_in_step: whether the training step applies `augmentation`, on its device; else the input does.
-    is_shuffled: whether each epoch takes the training split in an order of its own; else in that of the split.
-    reading: of a table, settings by which others are read alike, see `TableSettings.reading`; of texts their encoding.
+    """Three disjoint splits, a description of their features, and the preprocessing of the training examples.
 
     Raises:
-        UserError: where a split is empty, its columns do not fit `features`, targets do not fit the task, or pixels are
-            not finite or outside their range (as far as they are in memory).
+        UserError: If a split is empty, its columns do not fit `features`, targets do not fit the task, or pixels are
+            not finite or outside their range (checked only for images in memory).
     """
 
     name: str
@@ -154,16 +142,28 @@ class Dataset:
     val: Split
     test: Split
     task: Task
+    """The prediction task: classes, labels or numbers."""
     features: Mapping[str, Feature]
+    """The features of the splits, by name."""
     fingerprint: str
+    """32 hexadecimal digits that change if any value, target or split changes."""
     encoder: keras.Model | None = None
+    """Converts raw features, [b, ...] by name, to the input of the network: one tensor, or several by name. None if the
+    network takes raw features."""
     normalization: Normalization = Normalization()
+    """Scaling of images, applied by the first layer of the network."""
     augmentation: Augmentation | None = None
+    """Applied to each training image separately, if not None."""
     mixing: Mixing | None = None
+    """Applied to pairs of training images after the augmentation, if not None."""
     augments_in_step: bool = False
+    """Whether the training step applies `augmentation` on its device. By default the input pipeline does."""
     record: Record = Record()
     is_shuffled: bool = True
+    """Whether each epoch has a different order of the training split."""
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings needed to read further files in the same way: for tables see `TableSettings.reading`, for texts their
+    encoding."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -199,26 +199,24 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Model:
-    """A network from what a data set has, such as unscaled pixels, float32 [b, H, W, C], to float32 [b, outputs].
-
-    task: what its outputs mean.
-    policy: the Keras dtype policy that it was built under.
-    rebuild: makes the same network on one device, with other weights; None where this one works everywhere.
-    rebuild_in_float32: the same, in float32 whatever the policy; None for a model that cannot be built again.
-    metrics: the network's own; their state must be sums, which replicas can add to.
-    augmentation: applied by the training step before the network; None where the input applies it.
-    trained_on: digests of the examples that its initial weights were trained on, where these are known.
-    """
+    """A network that maps inputs, such as unscaled pixels, float32 [b, H, W, C], to outputs, float32 [b, outputs]."""
 
     network: keras.Model
     task: Task
+    """Defines the meaning of the outputs."""
     policy: str
+    """The Keras dtype policy that the network was built with."""
     metrics: tuple[keras.metrics.Metric, ...] = ()
+    """Metrics that the network defines. Their state must consist of sums, because replicas add to it."""
     rebuild: Callable[[], keras.Model] | None = None
+    """Builds the same network on one device, with different weights. None if this one works on any device."""
     record: Record = Record()
     augmentation: Augmentation | None = None
+    """Applied by the training step before the network. None if the input pipeline applies it."""
     rebuild_in_float32: Callable[[], keras.Model] | None = None
+    """Like `rebuild`, but in float32 for every policy. None if the model cannot be built again."""
     trained_on: np.ndarray | None = None
+    """Digests of the examples that the initial weights were trained on, if known."""
 
     @property
     def has_own_loss(self) -> bool:
@@ -250,53 +248,52 @@ class Model:
 
 @dataclass(frozen=True)
 class Trained:
-    """The model with its final weights.
-
-    history: a mapping of metrics for each epoch. best_epoch: counted from 1.
-    """
+    """The model with its final weights."""
 
     model: Model
     history: tuple[Mapping[str, float], ...]
+    """The metrics of each epoch, by name."""
     best_epoch: int
+    """The number of the best epoch, counted from 1."""
     steps: int
+    """The number of training steps."""
     record: Record = Record()
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """metrics: of the task, by name."""
+    """The result of evaluating a model on the test split."""
 
     loss: float
     metrics: Mapping[str, float]
+    """The metrics of the task, by name."""
     record: Record = Record()
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Files from unscaled pixels, [N, H, W, C], to probabilities; see `stages.exporters`.
-
-    path: the SavedModel, else the first file.
-    max_abs_diff: the largest difference between its probabilities, reloaded, and the model's.
-    format: its key under `exported` in `summary.json`; only a `saved_model` becomes an MLflow model.
-    others: further files by their formats; artifacts of the run.
-    columns: of a model of columns, from its arguments to their dtypes, those of vectors with their length
-        (`float64[5]`); empty for images.
-    answers: the same of what it returns, of images too.
-    license: of the model, by its identifier; None: not known.
-    note: what files take that do not take the columns.
-    """
+    """Exported files, which predict probabilities from unscaled pixels, [N, H, W, C]; see `stages.exporters`."""
 
     path: Path
+    """The SavedModel, or the first file if there is none."""
     image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     max_abs_diff: float
+    """The largest difference between the probabilities of the reloaded file and the model's."""
     record: Record = Record()
     format: str = "saved_model"
+    """The key of the file under `exported` in `summary.json`. Only a `saved_model` becomes an MLflow model."""
     others: Mapping[str, Path] = field(default_factory=dict)
+    """Further files by their formats, which are artifacts of the run."""
     columns: Mapping[str, str] = field(default_factory=dict)
+    """For tables and texts: the dtypes of the model's arguments, by name. Vectors have a length, such as `float64[5]`.
+    Empty for images."""
     answers: Mapping[str, str] = field(default_factory=dict)
+    """The dtypes of the model's outputs, by name."""
     license: str | None = None
+    """The identifier of the model's license, if known."""
     note: str = ""
+    """The input of those files that do not take the columns themselves."""
 
     @property
     def implied_record(self) -> Record:

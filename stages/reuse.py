@@ -34,10 +34,10 @@ class Reuse:
 
 
 def allow_reuse(function: Callable[..., Any], save: Callable[..., None], restore: Callable[..., Any]) -> None:
-    """Says of a stage's function how its result is saved and restored; see `Reuse`.
+    """Register how the result of a stage's function is saved and restored; see `Reuse`.
 
-    Called after the definition, and no decorator: what a stage takes is read from its source, without importing it,
-    and a decorator would hide that.
+    Call it after the definition of the function. It is not a decorator, because the parameters of a stage are read from
+    its source without importing it, and a decorator would hide them.
     """
     function.__dict__["reuse"] = Reuse(save, restore)
 
