@@ -208,19 +208,30 @@ def draw(study: Study, folder: Path) -> list[Path]:
     values = [trial.values for trial in study.trials(TrialState.COMPLETE)]
     if not values or len(names) > 3:
         return []
+    from pipeline.search import pictures  # it imports Matplotlib, which takes some tenths of a second
+
+    if len(names) == 1:
+        is_maximized = study.plan.goals[0].direction == "maximize"
+        figures = {"history.png": pictures.history(study.trials(), names[0], is_maximized)}
+    else:
+        figures = {"history.png": _front(study, names)}
+    if len(values) >= FEWEST and all(len(set(column)) > 1 for column in zip(*values, strict=True)):
+        shares = optuna.importance.get_param_importances(
+            study.optuna,
+            evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
+            target=lambda trial: trial.values[0],
+        )
+        figures["importance.png"] = pictures.importance_of(shares, names[0])
+    for name, figure in figures.items():
+        figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+    return [folder / name for name in figures]
+
+
+def _front(study: Study, names: Sequence[str]) -> Any:
+    """Return Optuna's chart of the Pareto front of several goals."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from optuna.visualization import matplotlib as plots
 
-    figures: dict[str, Any] = {}
-    if len(names) == 1:
-        figures["history.png"] = plots.plot_optimization_history(study.optuna, target_name=names[0])
-    else:
-        figures["history.png"] = plots.plot_pareto_front(study.optuna, target_names=names)
-    if len(values) >= FEWEST and all(len(set(column)) > 1 for column in zip(*values, strict=True)):
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        figures["importance.png"] = plots.plot_param_importances(study.optuna, evaluator, target_name=names[0])
-    for name, axes in figures.items():
-        axes.figure.savefig(folder / name, dpi=120, bbox_inches="tight")
-    return [folder / name for name in figures]
+    return plots.plot_pareto_front(study.optuna, target_names=names).figure

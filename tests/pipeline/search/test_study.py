@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 
 from pipeline.config.schemas import SearchSettings
 from pipeline.planning.job import PrunedError
+from pipeline.search import pictures
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw
 from stages.errors import UserError
@@ -106,6 +107,26 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(tmp_path: Path) -> 
         names = {path.name for path in draw(study, tmp_path)}
         enough = {"importance.png"} if speed == 2.0 else set()  # nothing can matter to what does not vary
         assert names == {"history.png"} | enough
+
+
+@pytest.mark.parametrize(("direction", "best"), [("minimize", [0.5, 0.5, 0.25]), ("maximize", [0.5, 0.75, 0.75])])
+def test_the_history_shows_the_best_value_so_far_and_pruned_trials(
+    direction: str, best: list[float], tmp_path: Path
+) -> None:
+    study = Study(tmp_path, replace(changed(sampler="random"), goals=(Goal("val/metric", direction),)))
+    for value in (0.5, 0.75, None, 0.25):
+        trial = study.ask()
+        assert trial is not None
+        if value is None:
+            study.optuna._storage.set_trial_intermediate_value(trial._trial_id, 1, 0.9)
+            study.tell(trial, pruned=True)
+        else:
+            study.tell(trial, [value])
+    [axes] = pictures.history(study.trials(), "val/metric", direction == "maximize").axes
+    lines = {str(line.get_label()): line.get_xydata().tolist() for line in axes.get_lines()}  # type: ignore[union-attr]
+    assert lines["best so far"] == [[1, best[0]], [2, best[1]], [4, best[2]], [4, best[2]]]
+    assert lines["pruned"] == [[3, 0.9]]
+    assert lines[f"best: trial {4 if direction == 'minimize' else 2}"] == [[4, 0.25] if best[-1] == 0.25 else [2, 0.75]]
 
 
 def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study(tmp_path: Path) -> None:
