@@ -30,6 +30,25 @@ LABEL = 12
 """Columns of a label and the space after it."""
 
 
+def wrapped_lines(text: str, width: int, label: str | None = None) -> list[str]:
+    """Return `text` in lines of at most `width` columns; no word is divided. An indented text stays indented.
+
+    Args:
+        label: stands before the first line, in a column of its own.
+    """
+    indent = text[: len(text) - len(text.lstrip())]
+    first, rest = (indent, 2 * indent) if label is None else (f"{label:{LABEL}}", " " * LABEL)
+    lines = textwrap.wrap(
+        text.strip(),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [first.rstrip()]
+
+
 class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
@@ -76,11 +95,7 @@ class Console:
             label: stands before the first line, in a column of its own.
         """
         width = self._rich.width if self._rich.is_terminal else PLAIN_WIDTH
-        first, rest = ("", "") if label is None else (f"{label:{LABEL}}", " " * LABEL)
-        lines = textwrap.wrap(
-            text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-        )
-        for line in lines or [first.rstrip()]:
+        for line in wrapped_lines(text, width, label):
             self.log(line)
 
     def warn(self, line: str) -> None:

@@ -1,104 +1,194 @@
-"""The answer in sentences: which setting to take, by how much others differ, and which differences may be chance.
+"""The answer in sentences: which combination wins, by how much, and what would settle an open question.
 
-The terminal, Markdown, the page and MLflow show the same sentences.
+The console, Markdown, the page and MLflow show the same sentences.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.comparison.comparison import Comparison, are_validated_alike
-from pipeline.comparison.frame import metric_column
+from pipeline.comparison.comparison import Choice, Comparison, Lead, are_validated_alike
+from pipeline.comparison.frame import DIFFERENCE, Column, difference_column, metric_column, speed_column
 from pipeline.comparison.rows import ComparedRun, Row
-from pipeline.comparison.seeds import seeds_to_tell
+from pipeline.comparison.seeds import MOST_SEEDS, seeds_text, seeds_to_settle
+from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_name, plural, value_text
 from pipeline.config.names import split_override
 from pipeline.provenance.identity import OF_A_COMMAND
-from stages.evaluation.paired_tests import MetricDifference, changed, unit_of
 from stages.settings.ranges import quoted
 
-MOST_NAMED = 4
-"""Rows that one sentence names."""
+NEVER_ON_TEST = "and the test split never decides"
 
 
 @dataclass(frozen=True)
 class Answer:
     """The sentences of a comparison."""
 
-    choice: str  # the row to take, and on what it was chosen
-    commands: Sequence[str]  # that run it, once: of a search with several goals one for each of the best
-    sentences: Sequence[str]  # what each row changes against the baseline, that of the row to take first
-    unfinished: Sequence[str]  # which trials were pruned, and what became of each other run, and why
+    choice: str
+    """Which combination wins, and by how much."""
+
+    commands: Sequence[str]
+    """Commands that run the combination to take; for a search with several goals one per best trial."""
+
+    sentences: Sequence[str]
+    """The difference of each combination from the baseline, the winner first."""
+
+    notes: Sequence[str]
+    """What readers of all differences need to know."""
+
+    unfinished: Sequence[str]
+    """The pruned trials, and what became of each other run without results, with the reason."""
 
 
 def answer(comparison: Comparison) -> Answer:
-    """Return what a comparison says."""
+    """Return the answer of a comparison."""
     pruned = [f"{run.number} (epoch {run.pruned_after})" for run in comparison.runs if run.pruned_after is not None]
-    lines = [f"pruned: trials {_joined(pruned)}"] if pruned else []
+    lines = [f"pruned: {'trials' if len(pruned) > 1 else 'trial'} {joined(pruned)}"] if pruned else []
     for run in comparison.runs:
         if not run.has_finished and run.pruned_after is None:
             lines.append(f"job {run.number} {run.status}: {run.reason or run.folder.name}")
-    return Answer(choice(comparison), _commands(comparison), sentences(comparison), lines)
+    return Answer(choice(comparison), _commands(comparison), sentences(comparison), _notes(comparison), lines)
 
 
 def choice(comparison: Comparison) -> str:
-    """Return which row to take, and on what it was chosen."""
+    """Return which combination wins, and by how much."""
     rows, chosen = comparison.rows, comparison.choice
     if comparison.search is not None:
         return comparison.search.answer
     if not rows:
-        are_debug = any(run.is_debug for run in comparison.runs)
-        return "no best setting: debug runs only check that a setting works" if are_debug else "no run has finished"
+        return _without_rows(comparison.runs)
     if len(rows) == 1:
-        seeds, count = {run.seed for run in rows[0].runs}, len(rows[0].runs)
-        return f"one setting: nothing to choose between ({_plural(count, 'seed' if len(seeds) == count else 'run')})"
+        return _only(rows[0], chosen.metric, comparison.primary)
     if not are_validated_alike([run.summary for row in rows for run in row.runs]):
-        return "no best setting: the runs were validated on different examples, and none is chosen on test"
+        return f"No winner: the runs were validated on different examples, {NEVER_ON_TEST}."
     if chosen.metric is None:
-        return "no best setting: the runs have no validation metric in common, and none is chosen on test"
+        return f"No winner: the runs have no validation metric in common, {NEVER_ON_TEST}."
     if chosen.best is None:
-        return f"no best setting: {chosen.metric} is not a number in any"
-    column = metric_column(rows, chosen.metric)
-    better = "lower" if chosen.is_lower_better else "higher"
-    shown = f"{column.text(chosen.best)}{'%' if '%' in column.style else ''}; {better} is better"
-    lead = f"{chosen.metric} ({shown}{_on_shared_seeds(rows)})"
-    if not chosen.tied:
-        doubt = "" if chosen.has_seeds else "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
-        return f"best: {chosen.best.label}, chosen on {lead}, never on test{doubt}"
-    tied = [f"{row.label} ({column.text(row)})" for row in chosen.tied[:MOST_NAMED]]
-    more = [f"{len(chosen.tied) - MOST_NAMED} more"] if len(chosen.tied) > MOST_NAMED else []
+        name = metric_name(chosen.metric)
+        return f"No winner: each combination has a run whose {name} is not a finite number."
+    if not chosen.leads:
+        value = _value(chosen.metric, chosen.best)
+        return f"{chosen.best.label} wins: no other combination has a finite {metric_name(chosen.metric)} ({value})."
+    if not chosen.has_seeds:
+        return _of_one_seed(chosen, chosen.metric, chosen.best)
+    return _tie(comparison, chosen.metric, chosen.best) if chosen.tied else _win(chosen, chosen.metric, chosen.best)
+
+
+def _without_rows(runs: Sequence[ComparedRun]) -> str:
+    """Return the sentence on runs none of which has results."""
+    if any(run.is_debug for run in runs):
+        return "No winner: debug runs only check that a combination works."
+    counts = Counter(run.status for run in runs if run.status != "FINISHED")
+    if not counts:
+        return "No run has finished."
+    statuses = joined([f"{count} {status}" for status, count in counts.items()])
+    return f"No winner: {'the only run has not' if len(runs) == 1 else 'no run has'} finished ({statuses})."
+
+
+def _only(row: Row, metric: str | None, primary: str) -> str:
+    """Return the sentence on a single combination."""
+    keys = dict.fromkeys(filter(None, (metric, f"test/{primary}")))
+    columns = [metric_column([row], key) for key in keys if key in row.metrics]
+    results = ", ".join(f"{metric_name(column.key)} {column.text(row)}" for column in columns) or "no metrics"
+    count, seeds = len(row.runs), {run.seed for run in row.runs}
+    if count == 1:
+        return f"Nothing to compare: this is one run, with {results}."
+    runs = plural(count, "seed" if len(seeds) == count else "run")
+    return f"Nothing to compare: all runs have the same settings. Over {runs}: {results} (mean ± standard deviation)."
+
+
+def _win(chosen: Choice, metric: str, best: Row) -> str:
+    """Return the sentence on a combination that is better than each other one."""
+    assert chosen.runner_up is not None
+    lead = chosen.leads[chosen.runner_up]
+    assert lead.interval is not None
+    (by, low, high), decimals = interval_texts(metric, (lead.by, lead.interval.low, lead.interval.high))
+    unit = " points" if is_percentage(metric) else ""
+    direction = "lower" if chosen.is_lower_better else "higher"
+    other = "the runner-up" if len(chosen.leads) > 1 else "the other combination"
+    value, (first, second) = value_text(metric, lead.mean, decimals), lead.seeds
+    shared = f" on the {plural(first, 'seed')} that both have" if lead.is_partial else ""
+    seeds = plural(first, "seed") if first == second else f"{first} and {second} seeds"
     return (
-        f"no single best: {chosen.best.label} leads on {lead}, and cannot be told from {_joined([*tied, *more])} "
-        f"as their seeds vary. Take {chosen.rows[0].label}: of these {chosen.reason}"
+        f"{best.label} wins: {metric_name(metric)} {value}{shared}, {by}{unit} {direction} than {other} "
+        f"(95% CI {low} to {high}, {seeds})."
     )
 
 
-def _on_shared_seeds(rows: Sequence[Row]) -> str:
-    """Return on what rows are compared where some lack seeds, whose means may be in another order."""
-    seeds = [set(row.by_seed(lambda run: run.number)) for row in rows]
-    shared = set.intersection(*seeds)
-    return "; on the seeds that two rows share" if shared and shared != set.union(*seeds) else ""
+def _tie(comparison: Comparison, metric: str, best: Row) -> str:
+    """Return the sentences on combinations whose differences may be seed noise."""
+    chosen = comparison.choice
+    count, total, name = len(chosen.tied) + 1, len(chosen.leads) + 1, metric_name(metric)
+    default = f"Default choice: {chosen.rows[0].label} ({chosen.reason})."
+    if all(_is_identical(chosen.leads[row]) for row in chosen.tied):
+        return f"{_same(count, total, name, chosen.is_lower_better)}, {_value(metric, best)}. {default}"
+    needed = seeds_to_settle(comparison)
+    among = f" among {total} combinations" if count == total else ""
+    found = f"differences in {name} are within seed noise"
+    if count < total:
+        found = f"{count} of {total} combinations lead, and their {found}"
+    settled = ""
+    if needed is not None:
+        verb = "would settle it" if needed <= MOST_SEEDS else "would be needed to settle it"
+        settled = f" {seeds_text(needed).capitalize()} per combination {verb}."
+    return f"No clear winner{among}: {found}.{settled} {default}"
+
+
+def _is_identical(lead: Lead) -> bool:
+    """Return whether the runs of both rows have the same values."""
+    return lead.by == 0 and (lead.interval is None or lead.interval.low == lead.interval.high)
+
+
+def _same(count: int, total: int, name: str, is_lower_better: bool) -> str:
+    """Return the beginning of a sentence on `count` of `total` combinations with the same metric."""
+    if count == total:
+        return f"{'Both' if total == 2 else f'All {total}'} combinations have the same {name}"
+    return f"{count} of {total} combinations have the same {'lowest' if is_lower_better else 'highest'} {name}"
+
+
+def _of_one_seed(chosen: Choice, metric: str, best: Row) -> str:
+    """Return the sentences on combinations of one seed each, among which nothing is known of seed noise."""
+    name, value = metric_name(metric), _value(metric, best)
+    chance = "Each combination has one seed, so this may be chance. To find out, add seed=1,2,3."
+    equal = sum(_is_identical(lead) for lead in chosen.leads.values())
+    if equal:
+        same = _same(equal + 1, len(chosen.leads) + 1, name, chosen.is_lower_better)
+        return f"{same}, {value}. Default choice: {chosen.rows[0].label} ({chosen.reason}). {chance}"
+    least = "lowest" if chosen.is_lower_better else "highest"
+    assert chosen.runner_up is not None
+    second = _value(metric, chosen.runner_up)
+    other = "the runner-up" if len(chosen.leads) > 1 else "the other combination"
+    return f"{best.label} has the {least} {name}: {value}, compared with {second} for {other}. {chance}"
+
+
+def _value(metric: str, row: Row) -> str:
+    return value_text(metric, row.mean(metric) or 0.0)
 
 
 def _commands(comparison: Comparison) -> list[str]:
-    """Return the commands that run the best trials of a search, or the row to take, without its seeds."""
+    """Return the commands that run the best trials of a search, or the combination to take, without its seeds."""
     if comparison.search is not None:
         return list(map(run_it, comparison.runs_to_take))
     return [run_it(row.runs[0], has_seeds=len({run.seed for run in row.runs}) > 1) for row in comparison.choice.rows]
 
 
 def run_it(run: ComparedRun, has_seeds: bool = False) -> str:
-    """Return the command that makes a run again. has_seeds: whether it is one of several, so that its seed is none."""
+    """Return the command that repeats a run.
+
+    Args:
+        has_seeds: whether the run is one of several seeds, so the command leaves its seed out.
+    """
     left_out = (*OF_A_COMMAND, *(["seed"] if has_seeds else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
-        lines.append("sweep=none")  # the experiment's file may say itself what varies
+        lines.append("sweep=none")  # the file of the experiment may itself set what varies
     folders = map(shlex.quote, run.config_dirs)
     words = [*(f"--config-dir {folder}" for folder in folders), *(shlex.quote(_typed(line)) for line in lines)]
     return " ".join(["python -m pipeline", *words])
 
 
 def _typed(line: str) -> str:
-    """Return an override as Hydra reads it, its value quoted where that has signs of Hydra's grammar."""
+    """Return an override as Hydra reads it, with its value quoted if it has characters of Hydra's grammar."""
     name, equals, value = line.partition("=")
     is_whole = value[:1] + value[-1:] in ("[]", "{}", "''", '""') and len(value) > 1
     if is_whole or "${" in value or not set(value) & set("()[]{},'\"\\"):
@@ -107,55 +197,46 @@ def _typed(line: str) -> str:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return what each row changes against the baseline, that of the row to take first."""
+    """Return a line per combination: its difference from the baseline, the combination to take first."""
     base = comparison.baseline
     if base is None:
         return []
-    rows = [row for row in comparison.rows if row is not base]
+    rows = [row for row in comparison.ranked if row is not base]
     rows.sort(key=lambda row: row is not comparison.best)
-    return [sentence for row in rows if (sentence := _sentence(comparison, base, row))]
+    columns = difference_column(comparison), speed_column(comparison)
+    lines = []
+    for row in rows:
+        texts = [_difference(comparison, column, row) for column in columns if row in column.figures]
+        if texts:
+            lines.append(f"{changes(comparison, row)}: {'; '.join(texts)}")
+    return lines
 
 
-def _sentence(comparison: Comparison, base: Row, row: Row) -> str:
-    """Return what a row changes; empty where nothing is known."""
-    parts = []
-    if difference := comparison.differences.get(row):
-        parts.append(_changes(comparison, row, difference))
-    if (speed := comparison.speeds.get(row)) is not None:
-        interval = " in one run each, with no interval: more seeds would tell"
-        if speed.is_telling:
-            doubt = "" if speed.is_distinguishable else ", not distinguishable from 1"
-            interval = f" (95%: {speed.low:.2g} to {speed.high:.2g}{doubt})"
-        elif speed.low is not None:
-            seeds = seeds_to_tell(comparison, row, base.rate, is_ratio=True)
-            interval = f" in these runs, which vary too much to tell it from 1: {seeds} would"
-        parts.append(f"is {speed.ratio:.2g}× as fast{interval}")
+def changes(comparison: Comparison, row: Row) -> str:
+    """Return the settings of a row that differ from the baseline's."""
+    before = comparison.baseline.settings if comparison.baseline else {}
     settings = {name: row.settings.get(name, "default") for name in comparison.names}
-    subject = [f"{name}={value}" for name, value in settings.items() if value != base.settings.get(name, "default")]
-    return f"{' '.join(subject)} {' and '.join(parts)}".rstrip(",") if parts else ""
+    return " ".join(f"{name}={value}" for name, value in settings.items() if value != before.get(name, "default"))
 
 
-def _changes(comparison: Comparison, row: Row, difference: MetricDifference) -> str:
-    metric = difference.metric
-    count = f"n = {_plural(difference.seeds, 'seed')}"
-    if not difference.of_settings:
-        count += ": two trained models, not two settings"
-    if difference.is_same:
-        same = "is correct on exactly the same" if metric == "accuracy" else f"has the same {metric} on the same"
-        return f"{same} test examples ({count})"
-    low, high = (changed(metric, end).replace("+", "") for end in (difference.low, difference.high))
-    change = f"{changed(metric, difference.difference)}{unit_of(metric)}"
-    if not comparison.is_telling(difference):
-        seeds = seeds_to_tell(comparison, row, f"test/{metric}") if difference.of_settings else "more test examples"
-        return f"changes test {metric} by {change} ({count}), which cannot be told from none: {seeds} would tell,"
-    what = f"changes test {metric} by {change} (95%: {low} to {high}, {count})"
-    return what if difference.excludes_zero else f"{what}, not distinguishable from zero by these examples,"
+def _difference(comparison: Comparison, column: Column, row: Row) -> str:
+    """Return a row's difference from the baseline in a column."""
+    interval, note = column.interval(row), column.notes.get(row, "")
+    remarks = [f"95% CI {interval}"] if interval else []
+    found, base = comparison.differences.get(row), comparison.baseline
+    if found is not None and base is not None and column.key == DIFFERENCE:
+        is_partial = found.seeds < max(len(row.runs), len(base.runs))
+        remarks += [f"on {plural(found.seeds, 'seed')}"] if is_partial else []
+    remarks += [note] if note else []
+    name = column.heading.removesuffix(" vs baseline")
+    return f"{name} {column.value(row)}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def _joined(texts: Sequence[str]) -> str:
-    *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _notes(comparison: Comparison) -> list[str]:
+    """Return what readers of all differences need to know."""
+    if any(not found.of_settings for found in comparison.differences.values()):
+        return [
+            "Each combination has one seed, so the intervals compare the trained models and not the settings. "
+            "Add seed=1,2,3 to compare the settings."
+        ]
+    return []

@@ -1,20 +1,23 @@
-"""Compares runs: rows over seeds, each against a baseline, and the row to take.
+"""Compare runs: combinations of settings over seeds, each against a baseline, and the combination to take.
 
-That is the best on validation, or the cheapest of those that cannot be told from it.
+That is the best on validation, or the cheapest of those within seed noise of it.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
 from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
+from pipeline.comparison.words import metric_name
 from pipeline.run_folder.summary import Summary, is_lower_better
 from stages.errors import UserError
 from stages.evaluation.estimates import ERRORS
 from stages.evaluation.paired_tests import (
+    Interval,
     MetricDifference,
     mean_difference,
     metric_difference,
@@ -35,28 +38,77 @@ class SearchResult:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """The lead of the best row over another one, in the metric on which it is chosen."""
+
+    mean: float
+    """The mean of the best row over the seeds that are compared."""
+
+    by: float
+    """The difference of the means, positive if the best row is better."""
+
+    interval: Interval | None
+    """The lead with its 95% interval; None if there are no seeds to compute it from."""
+
+    seeds: tuple[int, int]
+    """Runs of the best row and of the other one that are compared."""
+
+    is_partial: bool
+    """Whether only the seeds that both rows have are compared, and one of them has more."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.interval is not None and self.interval.low > 0
+
+
+@dataclass(frozen=True)
 class Choice:
     """The row to take, or the rows."""
 
-    metric: str | None = None  # of validation, on which it is chosen; None: there is none
-    is_lower_better: bool = False  # of that metric
-    best: Row | None = None  # has the best mean of it
-    tied: Sequence[Row] = ()  # cannot be told from `best`
-    has_seeds: bool = False  # which tell rows apart; else nothing does
-    rows: Sequence[Row] = ()  # to take: the cheapest of `best` and `tied`; of a search all that no other beats
-    reason: str = ""  # why it is the cheapest
+    metric: str | None = None
+    """The validation metric on which it is chosen; None if there is none."""
+
+    is_lower_better: bool = False
+    """Whether less of that metric is better."""
+
+    best: Row | None = None
+    """The row with the best mean."""
+
+    leads: Mapping[Row, Lead] = field(default_factory=dict)
+    """The lead of `best` over each other row with a finite mean."""
+
+    tied: Sequence[Row] = ()
+    """The rows within seed noise of `best`."""
+
+    has_seeds: bool = False
+    """Whether any row has several runs, so that seed noise is known."""
+
+    rows: Sequence[Row] = ()
+    """The rows to take: the cheapest of `best` and `tied`; for a search, the rows of the best trials."""
+
+    reason: str = ""
+    """Why the row to take is the cheapest."""
+
+    @property
+    def runner_up(self) -> Row | None:
+        """The row with the smallest distance from the best one."""
+        return min(self.leads, key=lambda row: self.leads[row].by, default=None)
 
 
-MOST_TIMES = 10.0
-"""Ratio of the ends of an interval of speeds or errors from which it says nothing, unless it excludes no difference."""
+MOST_TIMES = 4.0
+"""Ratio of the ends of an interval of speeds or errors from which on it is too wide to show, unless it is significant.
 
-MOST_WIDTH = 0.5
-"""The same of a difference in a score between 0 and 1: the width of its interval."""
+An interval from half to twice as fast is not shown.
+"""
+
+MOST_WIDTH = 0.2
+"""The same for a difference in a score between 0 and 1: the width of its interval."""
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """A ratio of training speeds, with its interval (95%); None: nothing tells how speeds vary."""
+    """A ratio of training speeds with its 95% interval, which is None if no row has several runs."""
 
     ratio: float
     low: float | None = None
@@ -64,7 +116,7 @@ class SpeedUp:
 
     @property
     def is_telling(self) -> bool:
-        """Whether it has an interval that says anything."""
+        """Whether it has an interval that is narrow enough to show."""
         if self.low is None or self.high is None:
             return False
         return self.is_distinguishable or self.high < MOST_TIMES * self.low
@@ -92,7 +144,7 @@ class Comparison:
     search: SearchResult | None = None  # whose trials the runs are
 
     def __str__(self) -> str:
-        """The table of `python -m pipeline.compare`, and what it says below."""
+        """The table of `python -m pipeline.compare`, and the lines below it."""
         from rich.console import Console
 
         from pipeline.comparison.report import show  # which imports this
@@ -116,7 +168,7 @@ class Comparison:
         return primary_of(self.rows)
 
     def is_telling(self, difference: MetricDifference) -> bool:
-        """Return whether the interval of a difference from the baseline says anything."""
+        """Return whether the interval of a difference from the baseline is narrow enough to show."""
         if difference.excludes_zero:
             return True
         if difference.metric not in ERRORS:
@@ -127,8 +179,25 @@ class Comparison:
 
     @property
     def best(self) -> Row | None:
-        """The row to take, where there is but one."""
+        """The row to take, if there is exactly one."""
         return self.choice.rows[0] if len(self.choice.rows) == 1 else None
+
+    @cached_property
+    def ranked(self) -> Sequence[Row]:
+        """The rows in the order in which people read them, the best first; those without a finite mean are last."""
+        metric, sign = self.choice.metric, 1 if self.choice.is_lower_better else -1
+        if metric is None:
+            return self.rows
+        means = {row: sign * _mean(row, metric) for row in self.rows}
+        first = self.choice.rows if self.search is not None else [self.choice.best]
+        return sorted(self.rows, key=lambda row: (row not in first, not math.isfinite(means[row]), means[row]))
+
+    @cached_property
+    def ids(self) -> Mapping[Row, str]:
+        """A short name of each row: letters in the order of `ranked`, or the number of the trial in a search."""
+        if self.search is not None:
+            return {row: str(row.runs[0].number) for row in self.rows}
+        return {row: _letters(place) for place, row in enumerate(self.ranked)}
 
     @property
     def runs_to_take(self) -> Sequence[ComparedRun]:
@@ -147,17 +216,18 @@ def compare_runs(
     """Compare runs.
 
     Args:
-        baseline: settings of the row that the others are compared with; None: the first row, of a search none.
-        columns: metrics that the tables are to have, instead of those that they have by themselves.
-        search: whose trials the runs are; it has chosen the best already.
+        baseline: the settings of the row that the others are compared with. By default it is the first row; a search
+            has none.
+        columns: metrics for the tables instead of the standard ones.
+        search: the result of the search whose trials the runs are; it has chosen the best already.
 
     Raises:
-        UserError: where no row, or more than one, has the settings of the baseline, or no run has a metric.
+        UserError: if not exactly one row has the settings of the baseline, or no run has a metric.
     """
     known = {"seconds", *(name for run in runs for name in run.metrics)}
     for name in columns:
         if name not in known:
-            raise UserError(f"no run has a metric {name}", sorted(known))
+            raise UserError(f"no run has the metric {name}", sorted(known))
     names, rows = rows_of(runs)
     if baseline is not None:
         base: Row | None = _baseline(rows, baseline)
@@ -167,16 +237,18 @@ def compare_runs(
     speeds = speed_ups(rows, base) if base else {}
     if search is not None:
         best = [row for row in rows if any(run.folder.name in search.best for run in row.runs)]
-        choice = Choice(search.metrics[0], rows=best)
+        metric = search.metrics[0]
+        choice = Choice(metric, bool(rows) and is_lower_better(metric, rows[0].runs[0].summary.task), rows=best)
     else:
         choice = choose(rows, base)
-        metric = choice.metric
-        if metric is not None and (unfit := [row for row in rows if not math.isfinite(_mean(row, metric))]):
-            warnings.append(f"left out of the choice, as {metric} is not a finite number: {_unfit(unfit, metric)}")
+        chosen_on = choice.metric
+        if chosen_on is not None and (unfit := [row for row in rows if not math.isfinite(_mean(row, chosen_on))]):
+            reason = f"its {metric_name(chosen_on)} is not a finite number"
+            warnings += [f"{text} cannot win: {reason}" for text in _unfit(unfit, chosen_on)]
     for row in choice.rows if search is None else ():
         if lost := [run for run in runs if run.status == "FAILED" and _is_of(run, row, names)]:
             seeds = ", ".join(run.seed or run.folder.name for run in lost)
-            warnings.append(f"{row.label} has failed with seed {seeds}: its figures are of the other seeds")
+            warnings.append(f"{row.label} failed with seed {seeds}: its figures are means over the other seeds")
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
@@ -186,7 +258,7 @@ def primary_of(rows: Sequence[Row]) -> str:
 
 
 def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
-    """Return the row that has these settings, written in any form, or as tables show them."""
+    """Return the row that has these settings, in any spelling, or as tables show them."""
     wanted = {name: (value, canonical(value)) for name, value in settings.items()}
     found = [
         row
@@ -196,30 +268,33 @@ def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
     if len(found) != 1:
         text = ",".join(f"{name}={value}" for name, value in settings.items())
         labels = [row.label.replace(" ", ",") for row in rows]
-        raise UserError(f"--baseline {text}: {len(found)} combinations have these settings", labels)
+        count = f"{len(found)} combinations have" if found else "no combination has"
+        raise UserError(f"--baseline {text}: {count} these settings", labels)
     return found[0]
 
 
 def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, MetricDifference], list[str]]:
-    """Return each row's difference from the baseline, of the seeds that both have, and what forbids one."""
+    """Return each row's difference from the baseline on the seeds that both have, and warnings on those without one."""
     warnings = []
     tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
     if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
-            "the runs were tested on different test sets: their metrics are not of the same examples, and those of "
-            "other examples than the baseline's have no interval and no p"
+            "the runs were tested on different test sets, so their test metrics are not comparable; combinations with "
+            "another test set than the baseline have no interval and no p-value"
         )
     if base is None or len(rows) < 2:
         return {}, warnings
     values, metric = _by_example(rows, base), primary_of([base])
     alike = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
     if unfit := [row for row in alike if not math.isfinite(_mean(row, f"test/{metric}"))]:
-        warnings.append(f"not compared, as test/{metric} is not a finite number: {_unfit(unfit, f'test/{metric}')}")
+        reason = f"its {metric_name(f'test/{metric}')} is not a finite number"
+        warnings += [f"{text} is not compared with the baseline: {reason}" for text in _unfit(unfit, f"test/{metric}")]
         alike = [row for row in alike if row not in unfit]
     known = [row for row in alike if row.by_seed(values)]
     if missing := [row.label for row in alike if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
-        warnings.append(f"no interval and no p, as predictions are missing or a label is too rare: {labels}")
+        reason = "the predictions are missing, or a label has too few positives"
+        warnings.append(f"there is no interval and no p-value for {labels}: {reason}")
     if base not in known:
         return {}, warnings
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
@@ -237,19 +312,19 @@ def _is_of(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
     return run.seed not in seeds and all(run.setting(name) == row.runs[0].setting(name) for name in names)
 
 
-def _unfit(rows: Sequence[Row], metric: str) -> str:
-    """Return the rows with a run whose metric is not finite, and the seeds of these runs."""
+def _unfit(rows: Sequence[Row], metric: str) -> list[str]:
+    """Return the rows with a run whose metric is not finite, each with the seeds of these runs; three at most."""
     texts = []
     for row in rows[:3]:
         seeds = [run.seed for run in row.runs if not math.isfinite(run.metrics.get(metric, 0.0)) and run.seed]
         texts.append(row.label + (f" (seed {', '.join(seeds)})" if seeds else ""))
-    return "; ".join(texts) + "; …" * (len(rows) > 3)
+    return [*texts, *([f"each of {len(rows) - 3} more combinations"] if len(rows) > 3 else [])]
 
 
 def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
-    """Return what has a run's values of the test examples, [n].
+    """Return a function that returns a run's value of each test example, [n].
 
-    None of a run without predictions, or with those of other examples than the baseline's.
+    It returns None for a run without predictions, and for one that was tested on other examples than the baseline.
     """
     runs = [*base.runs, *(run for row in rows if row is not base for run in row.runs)]
     found = {run.number: run.by_example() for run in runs if run.is_tested_as(base.runs[0])}
@@ -259,10 +334,10 @@ def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.nd
 
 
 def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
-    """Return how many times as fast as `base` each row trains, of those that count the same.
+    """Return how many times as fast as `base` each row trains, for the rows that count the same unit.
 
-    The interval is one of the ratio's logarithm, as speeds vary in proportion. A row with a single run varies as those
-    with several do.
+    The interval is computed on the logarithm of the ratio, as speeds vary in proportion. A row with a single run is
+    assumed to vary as much as the rows with several.
     """
     proportions = {row: _proportions(row, base.rate) for row in rows}
     pooled = pooled_variance(proportions.values())
@@ -277,7 +352,7 @@ def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
 
 
 def _proportions(row: Row, rate: str) -> list[float]:
-    """Return the speeds of a row's runs, divided by their mean; none where that is no speed."""
+    """Return the speeds of a row's runs divided by their mean; nothing if the mean is not a positive number."""
     mean = row.mean(rate)
     return [value / mean for value in row.values(rate)] if mean is not None and 0 < mean < math.inf else []
 
@@ -296,9 +371,11 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
         both = pair(best, row, lambda run: run.metrics.get(metric))
         if both.is_paired and sign * float(np.mean(both.second) - np.mean(both.first)) > 0:
             best = row
-    tied = _tied(finite, best, metric)
-    row, reason = _cheapest([best, *(tied or ())], rows, baseline)
-    return Choice(metric, is_lower, best, tied or (), tied is not None, [row], reason)
+    leads = _leads(finite, best, metric, sign)
+    has_seeds = any(len(row.by_seed(lambda run: run.metrics.get(metric))) > 1 for row in finite)
+    tied = [row for row, lead in leads.items() if not lead.is_significant] if has_seeds else []
+    row, reason = _cheapest([best, *tied], rows, baseline)
+    return Choice(metric, is_lower, best, leads, tied, has_seeds, [row], reason)
 
 
 def _mean(row: Row, metric: str) -> float:
@@ -309,9 +386,9 @@ def _mean(row: Row, metric: str) -> float:
 def _chosen_metric(rows: Sequence[Row]) -> str | None:
     """Return the validation metric on which the best row is chosen.
 
-    That by which all runs chose their best epoch; where they differ in that, or in their loss, or may in the penalties
-    that their networks add to it, the task's first metric, as different losses are not on one scale; None where some
-    have none, or they are of different examples.
+    It is the metric by which all runs chose their best epoch. If they differ in that, in their loss, or may differ in
+    the penalties that their networks add to it, it is the task's first metric, as different losses are not on one
+    scale. It is None if some runs have none, or the runs were validated on different examples.
     """
     if not are_validated_alike([run.summary for row in rows for run in row.runs]):
         return None
@@ -324,7 +401,7 @@ def _chosen_metric(rows: Sequence[Row]) -> str | None:
 
 
 def _have_losses_alike(rows: Sequence[Row]) -> bool:
-    """Return whether losses are of one function, and no settings of a model may change the penalties on top of it."""
+    """Return whether all losses are one function, and no setting of a model changes the penalties added to it."""
     losses = [run.summary.facts.get(VALIDATED_LOSS) or {} for row in rows for run in row.runs]
     changed = {name for row in rows for name, value in row.settings.items() if value != rows[0].settings.get(name)}
     may_differ = any(PENALIZED in loss for loss in losses) and any(name.startswith("model") for name in changed)
@@ -340,22 +417,33 @@ def are_validated_alike(runs: Sequence[Summary]) -> bool:
     )
 
 
-def _tied(rows: Sequence[Row], best: Row, metric: str) -> list[Row] | None:
-    """Return the rows that their seeds cannot tell from the best; None where no row has several."""
+def _leads(rows: Sequence[Row], best: Row, metric: str, sign: int) -> dict[Row, Lead]:
+    """Return the lead of the best row over each other one.
+
+    Args:
+        sign: 1 if more of the metric is better, −1 if less is.
+    """
 
     def value(run: ComparedRun) -> float | None:
-        return run.metrics.get(metric)
+        found = run.metrics.get(metric)
+        return None if found is None else sign * found
 
     pooled = pooled_variance([[*row.by_seed(value).values()] for row in rows])
-    if pooled is None:
-        return None
-    pairs = {row: pair(best, row, value) for row in rows if row is not best}
-    found = {row: mean_difference(one.first, one.second, one.is_paired, pooled) for row, one in pairs.items()}
-    return [row for row, interval in found.items() if interval is None or not interval.excludes_zero]
+    leads = {}
+    for row in rows:
+        if row is best:
+            continue
+        first, second, is_paired = pair(row, best, value)
+        counts = len(second), len(first)
+        is_partial = is_paired and counts != (len(best.by_seed(value)), len(row.by_seed(value)))
+        mean = float(np.mean(second))
+        by = mean - float(np.mean(first))
+        leads[row] = Lead(sign * mean, by, mean_difference(first, second, is_paired, pooled), counts, is_partial)
+    return leads
 
 
 def _cheapest(candidates: Sequence[Row], rows: Sequence[Row], baseline: Row | None) -> tuple[Row, str]:
-    """Return the fastest row; of those that cannot be told from it the one that changes least of the baseline."""
+    """Return the fastest row; among those not significantly slower, the one with the fewest changes of the baseline."""
     fastest = max(candidates, key=lambda row: row.speed)
     speeds = speed_ups(rows, fastest)
     as_fast = [row for row in candidates if row not in speeds or not speeds[row].is_distinguishable]
@@ -363,4 +451,10 @@ def _cheapest(candidates: Sequence[Row], rows: Sequence[Row], baseline: Row | No
     simplest = min(as_fast, key=lambda row: sum(row.settings.get(n) != before.get(n) for n in {*row.settings, *before}))
     if simplest is baseline:
         return simplest, "the baseline"
-    return simplest, "the fastest" if len(as_fast) == 1 else "the nearest to the baseline"
+    return simplest, "the fastest" if len(as_fast) == 1 else "the closest to the baseline"
+
+
+def _letters(place: int) -> str:
+    """Return the name of a place as spreadsheets name columns: A for 0, Z for 25, AA for 26."""
+    more, letter = divmod(place, 26)
+    return (_letters(more - 1) if more else "") + chr(ord("A") + letter)

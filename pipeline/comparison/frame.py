@@ -1,12 +1,35 @@
-"""The frame of a comparison: its columns, with the figures that every table, page and file shows."""
+"""The columns of a comparison, with the figures that every table, page and file shows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
-from stages.evaluation.paired_tests import MINUS
+from pipeline.comparison.seeds import POWER, seeds_to_tell
+from pipeline.comparison.words import is_percentage, metric_name
+from pipeline.run_folder.summary import is_lower_better
+from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
+
+DIFFERENCE, SPEED_UP = "difference", "speed-up"
+"""Keys of the columns that compare a row with the baseline."""
+
+NOT_SIGNIFICANT = "no significant difference"
+
+MEANINGS = {
+    "seconds": "Wall time of the run in seconds.",
+    "memory/peak_mib": "Peak memory of the process in MiB.",
+    "memory/gpu_peak_mib": "Peak memory of the GPU in MiB.",
+    "export/max_abs_diff": "Largest difference between a prediction of the exported model and of the trained model.",
+    "train/weights_epoch": "Epoch whose weights are tested and exported.",
+    "mcnemar_p": "p-value of McNemar's test, about these trained models: the probability of a difference at least as "
+    "large if both were equally accurate.",
+    DIFFERENCE: f"Difference from the baseline on the same test examples, with its 95% confidence interval. "
+    f'"{NOT_SIGNIFICANT}": the interval includes 0. "needs about N seeds": the interval is too wide to show; with N '
+    f"seeds per combination a difference of this size would be significant with a probability of {POWER:.0%}.",
+    SPEED_UP: "Training speed divided by the speed of the baseline, with its 95% confidence interval.",
+}
+"""What the columns mean, by their keys."""
 
 
 class Figure(NamedTuple):
@@ -17,49 +40,97 @@ class Figure(NamedTuple):
     low: float | None = None
     high: float | None = None
     is_telling: bool = True
-    """Whether the interval says anything; else only the CSV has it."""
+    """Whether the interval is narrow enough to show; otherwise only the CSV has it."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of figures."""
 
-    key: str  # its full name, in CSV
-    heading: str  # its short one; empty: it is in CSV alone
-    figures: Mapping[Row, Figure]  # of the rows that have one
-    style: str = ".4g"  # in which values are written; with % they are fractions, and written times 100
+    key: str
+    """Its name in the CSV."""
+
+    heading: str
+    """Its name in tables; empty if only the CSV has the column."""
+
+    figures: Mapping[Row, Figure]
+    """The figures of the rows that have one."""
+
+    style: str = ".4g"
+    """The format of values; with % they are fractions, written times 100."""
+
+    suffix: str = ""
+    """The unit after a value."""
+
+    meaning: str = ""
+    """An explanation in one or two sentences."""
+
+    notes: Mapping[Row, str] = field(default_factory=dict)
+    """Remarks on the difference of a row, such as `needs about 9 seeds`."""
+
+    is_wide: bool = False
+    """Whether its cells have an interval instead of a standard deviation."""
 
     def text(self, row: Row, interval: bool = True) -> str:
-        """Return a row's value, with ± standard deviation where it has several runs, and with its interval."""
+        """Return a row's value with its standard deviation or its interval, and the remark on it."""
+        if row not in self.figures:
+            return ""
+        more = ", ".join(filter(None, (self.interval(row), self.notes.get(row, "")))) if interval else ""
+        return self.value(row) + (f" ({more})" if more else "")
+
+    def value(self, row: Row) -> str:
+        """Return a row's value, with ± standard deviation if it has several runs."""
         if (figure := self.figures.get(row)) is None:
             return ""
-        text = self._written(figure.value, self.style)
-        if figure.std is not None:
+        text = self._written(figure.value, self.style) + self.suffix
+        if figure.std is not None and not self.is_wide:
             text += f" ±{self._written(figure.std, self.style.replace('4g', '2g'))}"
-        if interval and figure.is_telling and figure.low is not None and figure.high is not None:
-            ends = (self._written(end, self.style.replace("+", "")) for end in (figure.low, figure.high))
-            text += f" ({' to '.join(ends)})"
         return text
 
+    def interval(self, row: Row) -> str:
+        """Return the interval of a row's value; empty if there is none, or it is too wide to show."""
+        figure = self.figures.get(row)
+        if figure is None or not figure.is_telling or figure.low is None or figure.high is None:
+            return ""
+        ends = (self._written(end, self.style.replace("+", "")) for end in (figure.low, figure.high))
+        return " to ".join(ends)
+
     def _written(self, value: float, style: str) -> str:
-        """Return a value in a style, `0.00` where that is what is left of `−0.00`."""
+        """Return a value in a style, with `0.00` for `−0.00`."""
         text = format(value, style).removesuffix("%")
         if "+" not in self.style:
             return text
-        return text.lstrip("+-") if float(text) == 0 else text.replace("-", MINUS)
+        return text.lstrip("+-") if float(text.replace(",", "")) == 0 else text.replace("-", MINUS)
 
 
 def metric_column(rows: Sequence[Row], name: str, heading: str = "", style: str = "") -> Column:
     """Return the column of a metric by its name."""
     figures = {row: Figure(mean, row.std(name)) for row in rows if (mean := row.mean(name)) is not None}
-    return Column(name, heading, figures, style or (".2%" if name.endswith("accuracy") else ".4g"))
+    is_fraction = is_percentage(name)
+    style = style or (".2%" if is_fraction else ".4g")
+    return Column(name, heading, figures, style, "%" if is_fraction else "", _meaning(rows, name))
+
+
+def _meaning(rows: Sequence[Row], name: str) -> str:
+    """Return an explanation of a metric."""
+    if name in MEANINGS or not rows:
+        return MEANINGS.get(name, "")
+    split, _, metric = name.partition("/")
+    if name in RATES:
+        return f"Training speed in {metric.partition('_')[0]} per second."
+    better = f"; {'lower' if is_lower_better(name, rows[0].runs[0].summary.task) else 'higher'} is better"
+    if name.startswith("val/best_"):
+        return f"The {metric_name(name)} in the run's best epoch{better}."
+    if split == "test":
+        return f"The {metric_name(name)}, with the weights of the best epoch{better}. It never decides the winner."
+    return f"The {metric_name(name)}{better}."
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
-    """Return the columns that any row has a figure for, the most important first; those of CSV alone last."""
+    """Return the columns that any row has a figure for, the most important first; those only in the CSV last."""
     rows = comparison.rows
     shown = [metric_column(rows, name, name) for name in comparison.own_columns] or _standard(comparison)
-    shown += _of_differences(comparison)
+    shown += _of_differences(comparison) if comparison.own_columns else []
     rest = {"seconds", *(name for row in rows for name in row.metrics)} - {column.key for column in shown}
     columns = [*shown, *(metric_column(rows, name) for name in sorted(rest))]
     return [column for column in columns if column.figures]
@@ -72,49 +143,89 @@ def shown_columns(comparison: Comparison) -> list[Column]:
 
 def _standard(comparison: Comparison) -> list[Column]:
     rows, primary = comparison.rows, comparison.primary
-    short = "%" if primary == "accuracy" else primary
-    headings = {"val/best_loss": "val loss", f"val/best_{primary}": f"val {short}"}
     names = dict.fromkeys(filter(None, (comparison.choice.metric, f"val/best_{primary}", "val/best_loss")))
-    first, *more = [metric_column(rows, name, headings.get(name, name)) for name in names]
+    first, *more = [metric_column(rows, name, metric_name(name)) for name in names]
     rate = next((rate for rate in RATES if any(rate in row.metrics for row in rows)), RATES[0])
+    difference, p_value = _of_differences(comparison)
     return [
         first,
-        metric_column(rows, f"test/{primary}", f"test {short}"),
-        Column("speed-up", "speed", _speed_ups(comparison) if len(rows) > 1 else {}, ".2f"),
-        metric_column(rows, "seconds", "s", ".0f"),
+        metric_column(rows, f"test/{primary}", metric_name(f"test/{primary}")),
+        difference,
+        speed_column(comparison),
+        p_value,
         metric_column(rows, rate, f"{_unit(comparison, rate)}/s", ",.0f"),
+        metric_column(rows, "seconds", "run time (s)", ".0f"),
         *more,
-        metric_column(rows, "memory/peak_mib", "MiB", ",.0f"),
-        metric_column(rows, "memory/gpu_peak_mib", "GPU MiB", ",.0f"),
         metric_column(rows, "test/loss", "test loss"),
-        metric_column(rows, "export/max_abs_diff", "export", ".1g"),
-        metric_column(rows, "train/weights_epoch", "epoch"),
+        metric_column(rows, "memory/peak_mib", "memory (MiB)", ",.0f"),
+        metric_column(rows, "memory/gpu_peak_mib", "GPU memory (MiB)", ",.0f"),
+        metric_column(rows, "export/max_abs_diff", "export error", ".1g"),
+        metric_column(rows, "train/weights_epoch", "best epoch"),
     ]
 
 
 def _unit(comparison: Comparison, rate: str) -> str:
-    """Return what a rate counts: `examples` are rows, texts or others, by what the runs say."""
+    """Return what a rate counts; runs record whether their `examples` are rows, texts or others."""
     counted = rate.partition("/")[2].partition("_")[0]
     units = {run.summary.facts.get("unit", counted) for row in comparison.rows for run in row.runs}
     return str(units.pop()) if len(units) == 1 and counted == "examples" else counted
 
 
-def _of_differences(comparison: Comparison) -> list[Column]:
-    is_fraction = comparison.primary == "accuracy"
-    heading = f"test {'%' if is_fraction else comparison.primary} − baseline's (95%)"
+def difference_column(comparison: Comparison) -> Column:
+    """Return the differences from the baseline in the primary metric of the test split."""
+    metric = f"test/{comparison.primary}"
+    is_fraction = is_percentage(metric)
     found = comparison.differences.items()
     figures = {row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one)) for row, one in found}
-    p_values = {row: Figure(one.p) for row, one in found if one.p is not None}
+    figures = {row: figure._replace(is_telling=False) if found_same(comparison, row) else figure
+               for row, figure in figures.items()}  # fmt: skip
+    notes = {row: _note(comparison, row, difference) for row, difference in found}
+    heading = f"{metric_name(metric)} vs baseline"
+    suffix = unit_of(comparison.primary)
+    return Column(
+        DIFFERENCE, heading, figures, "+.2%" if is_fraction else "+.4g", suffix, MEANINGS[DIFFERENCE], notes, True
+    )
+
+
+def found_same(comparison: Comparison, row: Row) -> bool:
+    """Return whether a row does equally well as the baseline on every single example."""
+    return row in comparison.differences and comparison.differences[row].is_same
+
+
+def _note(comparison: Comparison, row: Row, difference: MetricDifference) -> str:
+    """Return the remark on a difference; empty if it is significant."""
+    if difference.is_same:
+        return "the same examples are correct" if difference.metric == "accuracy" else "equal on every example"
+    if difference.excludes_zero:
+        return ""
+    if comparison.is_telling(difference):
+        return NOT_SIGNIFICANT
+    more = seeds_to_tell(comparison, row, f"test/{difference.metric}") if difference.of_settings else ""
+    return f"needs {more or 'more test examples'}"
+
+
+def _of_differences(comparison: Comparison) -> list[Column]:
+    p_values = {row: Figure(one.p) for row, one in comparison.differences.items() if one.p is not None}
     return [
-        Column("difference", heading, figures, "+.2%" if is_fraction else "+.4g"),
-        Column("mcnemar_p", "McNemar's p", p_values, ".2g"),
+        difference_column(comparison),
+        Column("mcnemar_p", "McNemar's p", p_values, ".2g", meaning=MEANINGS["mcnemar_p"]),
     ]
 
 
-def _speed_ups(comparison: Comparison) -> dict[Row, Figure]:
-    figures = {}
-    for row, found in comparison.speeds.items():
+def speed_column(comparison: Comparison) -> Column:
+    """Return the training speeds relative to the baseline's."""
+    figures, notes = {}, {}
+    for row, found in comparison.speeds.items() if len(comparison.rows) > 1 else ():
         std = row.std(row.rate)
         of_ratio = found.ratio * std / row.speed if std is not None else None
         figures[row] = Figure(found.ratio, of_ratio, found.low, found.high, found.is_telling)
-    return figures
+        if row is comparison.baseline or found.is_distinguishable:
+            continue
+        if found.is_telling:
+            notes[row] = NOT_SIGNIFICANT
+        elif found.low is None:
+            notes[row] = "one run each"
+        else:
+            assert comparison.baseline is not None
+            notes[row] = f"needs {seeds_to_tell(comparison, row, comparison.baseline.rate, is_ratio=True)}"
+    return Column(SPEED_UP, "speed vs baseline", figures, ".2f", "×", MEANINGS[SPEED_UP], notes, True)

@@ -1,4 +1,4 @@
-"""Runs as they are compared, read from their folders, and rows of those that differ by seed alone."""
+"""Runs read from their folders for a comparison, and rows of those that differ only by seed."""
 
 import json
 import math
@@ -25,13 +25,13 @@ Value = TypeVar("Value")
 PREDICTIONS = "predictions.parquet"
 
 TESTED_IN = "tested_in"
-"""In the facts of a job: the folder of the run that has tested it, where that is another one."""
+"""In the facts of a job: the folder of the run that tested it, if that is a different one."""
 
 FINISHING = "best_"
-"""Begins the name of the run that evaluates and exports a job of a sweep, whose number follows."""
+"""Prefix of the name of the run that evaluates and exports a job of a sweep; the job's number follows."""
 
 RATES = tuple(f"train/{unit}_per_second" for unit in UNITS)
-"""Of what training counts; a job with two of them has two phases."""
+"""Metrics of training speed; a job with two of them has two phases."""
 
 _DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -39,7 +39,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, or a job of a sweep that may have none, whose summary is empty then."""
+    """A run, or a job of a sweep. A job without a run has an empty summary."""
 
     number: int  # from 1
     status: str  # of the run; or REFUSED (its configuration), DIED (was killed), NOT RUN
@@ -58,12 +58,12 @@ class ComparedRun:
 
     @property
     def has_finished(self) -> bool:
-        """Whether it has the results of a whole training, and of a real one."""
+        """Whether it has the results of a complete training, which is not a debug run."""
         return self.status == "FINISHED" and self.pruned_after is None and not self.is_debug
 
     @property
     def pruned_after(self) -> int | None:
-        """The epoch after which a search has ended it."""
+        """The epoch after which a search pruned it."""
         return self.summary.facts.get(PRUNED)
 
     @property
@@ -73,7 +73,7 @@ class ComparedRun:
 
     @property
     def is_debug(self) -> bool:
-        """Whether it only checked an experiment, so that its results count nowhere."""
+        """Whether it only checked an experiment, so its results count nowhere."""
         return debug_kind({**self.summary.choices, **self.settings}) is not None
 
     @property
@@ -82,12 +82,12 @@ class ComparedRun:
         return best_metric(str((self.summary.weights or {}).get("monitor", "")))
 
     def is_tested_as(self, other: "ComparedRun") -> bool:
-        """Whether both were tested on the same examples, of the same pixels where their images are of one size."""
+        """Whether both were tested on the same examples, with the same pixels if their images have one size."""
         facts = [{PIXELS: "", **run.summary.facts} for run in (self, other)]
         return all(EXAMPLES in one for one in facts) and is_same_test_set(*facts)
 
     def setting(self, name: str) -> str | None:
-        """Return the value of a setting or option, also one that was not typed; None where it is not known."""
+        """Return the value of a setting or option, including defaults; None if it is unknown."""
         value = self.settings.get(name, self.summary.choices.get(name))
         return self._recorded.get(name) if value is None else value
 
@@ -102,7 +102,7 @@ class ComparedRun:
         return {name: canonical(text) for name, text in texts.items() if "${" not in text}
 
     def by_example(self) -> np.ndarray | None:
-        """Return a value of each test example whose mean is the task's first metric; None without predictions."""
+        """Return a value per test example, whose mean is the task's primary metric; None without predictions."""
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
@@ -128,7 +128,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
 
 
 def with_test(job: Summary) -> Summary:
-    """Return a run, of a job with the results of the one that has finished it."""
+    """Return a run; a job gets the results of the run that finished it."""
     folder = Path(job.folder)
     tested = read_run(folder.with_name(FINISHING + folder.name.partition("_")[0]))
     if tested is None:
@@ -138,7 +138,7 @@ def with_test(job: Summary) -> Summary:
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
-    """Return a run that stands by itself, with the options that it had."""
+    """Return a run that belongs to no sweep, with its options."""
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
     settings = {**choices, **_settings(summary), **code}
@@ -151,7 +151,7 @@ def _settings(summary: Summary) -> dict[str, str]:
 
 
 def canonical(text: str) -> str:
-    """Return one form of the values that are equal: `0.1` for `1e-1`, `[8,a]` for `[8.0, "a"]`, `true` for `True`."""
+    """Return one spelling for equal values: `0.1` for `1e-1`, `[8,a]` for `[8.0, "a"]`, `true` for `True`."""
     plain = text.strip().strip("'\"")
     if plain[:1] in ("[", "{") and len(plain) > 1:
         return "".join(map(canonical, re.split(r"([,:\[\]{}])", plain)))
@@ -173,17 +173,17 @@ def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Finished runs that differ by seed alone; settings: those that differ between rows, without the seed."""
+    """Finished runs that differ only by seed; `settings` are those that differ between rows, without the seed."""
 
     settings: Mapping[str, str]
     runs: tuple[ComparedRun, ...]
 
     @property
     def label(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "the only setting"
+        return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "the only combination"
 
     def by_seed(self, value: Callable[[ComparedRun], Value | None]) -> dict[str, Value]:
-        """Return what each run has, by its seed; a seed that is repeated counts once, as it shows nothing new."""
+        """Return the value of each run by its seed; a repeated seed counts once, as it adds no information."""
         values: dict[str, Value] = {}
         for run in self.runs:
             if (found := value(run)) is not None:
@@ -200,31 +200,31 @@ class Row:
         return [metrics[name] for metrics in every if name in metrics]
 
     def mean(self, name: str) -> float | None:
-        """Return the mean over the runs, NaN where it is that of one; None where none has the metric."""
+        """Return the mean over the runs, NaN if one of them is; None if no run has the metric."""
         values = self.values(name)
         return float(np.mean(values)) if values else None
 
     def std(self, name: str) -> float | None:
-        """Return the sample standard deviation over the runs; None of fewer than two."""
+        """Return the sample standard deviation over the runs; None for fewer than two."""
         values = self.values(name)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     @property
     def rate(self) -> str:
-        """The metric that is its speed."""
+        """The metric of its training speed."""
         return next((rate for rate in RATES if rate in self.metrics), RATES[0])
 
     @cached_property
     def speed(self) -> float:
-        """Examples per second that training takes; 0 where that is not known."""
+        """Examples per second of training; 0 if unknown."""
         speed = self.mean(self.rate) or 0.0
         return speed if math.isfinite(speed) else 0.0
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """Return the names of the settings that differ, without the seed, and the rows of the runs that have finished.
+    """Return the names of the settings that differ, without the seed, and the rows of the finished runs.
 
-    A name differs where two runs, finished or not, have different values. The order is that of the runs.
+    A setting differs if two runs, finished or not, have different values. The rows are in the order of the runs.
     """
     names = list(dict.fromkeys(name for run in runs for name in run.settings if name != "seed"))
     differing = tuple(name for name in names if len({run.setting(name) for run in runs}) > 1)
@@ -240,7 +240,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
 
 
 def _shortened(values: set[Any]) -> dict[str, str]:
-    """Return values as a table shows them: numbers with four digits, or as many as tell them apart."""
+    """Return values as a table shows them: numbers with four digits, or as many as make them distinct."""
     for digits in range(4, 17):
         texts = {value: f"{float(value):.{digits}g}" if _DECIMAL.fullmatch(value) else value for value in values}
         if len(set(texts.values())) == len(texts):
@@ -249,7 +249,7 @@ def _shortened(values: set[Any]) -> dict[str, str]:
 
 
 class Paired(NamedTuple):
-    """Values of two rows, in the order of the seeds that both have; all of them, unpaired, where they share none."""
+    """Values of two rows on the seeds that both have; all values, unpaired, if they share no seed."""
 
     first: list[Any]
     second: list[Any]
@@ -257,7 +257,7 @@ class Paired(NamedTuple):
 
 
 def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
-    """Pair what the runs of two rows have; None of a run: it has nothing."""
+    """Pair the values of two rows by seed; runs whose value is None are left out."""
     first, second = row.by_seed(value), other.by_seed(value)
     shared = [seed for seed in first if seed in second]
     one, two = shared or list(first), shared or list(second)

@@ -1,4 +1,4 @@
-"""The study of a search, in a file: draws trials, keeps their results, ends those that others beat, tells the best."""
+"""The study of a search in a file: draw trials, keep their results, prune losing trials, and report the best."""
 
 import functools
 import itertools
@@ -16,34 +16,37 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
+from pipeline.comparison.words import joined, metric_name, plural, value_text
 from pipeline.planning.job import PrunedError
 from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import Plan
 
 STUDY = "study.log"
-"""Optuna's journal in a search's folder: any tool for its studies reads it."""
+"""Optuna's journal in the search's folder, which any tool for Optuna studies reads."""
 
 NAME = "search"
 
 REASON = "reason"
-"""Of a trial that has failed, among its attributes."""
+"""Attribute of a failed trial with the reason."""
 
 REDUCTION = 3
-"""Of `halving`: one in so many trials goes on beyond each rung."""
+"""`halving` continues one in this many trials beyond each rung."""
 
 FEWEST = 4
-"""Complete trials that importances need."""
+"""Minimum number of complete trials for importances."""
 
 
 class Study:
     """The study of a search.
 
     Attributes:
-        optuna: Optuna's own object. file: where it is. plan: of the search.
+        optuna: Optuna's study object.
+        file: the file of the study.
+        plan: the plan of the search.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        """Open the study in `folder`, which no other process has open, or begin one."""
+        """Open the study in `folder`, or create it. No other process may have it open."""
         self.plan = plan
         self.file = folder / STUDY
         _mend(self.file)
@@ -55,11 +58,11 @@ class Study:
         )
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
-        """Return the trials that were begun, in their order: all of them, or those in `states`."""
+        """Return the trials in their order: all of them, or those in `states`."""
         return self.optuna.get_trials(deepcopy=False, states=states or None)
 
     def ask(self) -> FrozenTrial | None:
-        """Begin a trial and return it; None where as many as wanted were begun."""
+        """Begin a trial and return it; None if all trials of the plan have begun."""
         begun = len(self.trials())
         if begun >= self.plan.settings.trials:
             return None
@@ -73,7 +76,9 @@ class Study:
         """Record the result of a trial.
 
         Args:
-            values: one a goal; None for one that was pruned or has failed. reason: why it has failed.
+            values: one value per goal; None for a trial that was pruned or failed.
+            pruned: whether it was pruned.
+            reason: why it failed.
         """
         if reason is not None:
             self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, redact(reason))
@@ -81,7 +86,7 @@ class Study:
         self.optuna.tell(trial.number, values, state=state)
 
     def best(self) -> list[FrozenTrial]:
-        """Return the best trial, or with several goals those that no other is better than in all of them."""
+        """Return the best trial; for several goals, the Pareto-optimal trials."""
         if not self.trials(TrialState.COMPLETE):
             return []
         best = sorted(self.optuna.best_trials, key=lambda trial: trial.number)
@@ -90,7 +95,7 @@ class Study:
     def _sampler(self, number: int) -> BaseSampler:
         """Return the sampler for trial `number`.
 
-        What it draws depends on the seed and the trials before, not on whether the search was interrupted.
+        Its draws depend on the seed and the earlier trials, not on whether the search was interrupted.
         """
         settings = self.plan.settings
         seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
@@ -108,7 +113,7 @@ class Study:
         return RandomSampler(seed=seed)
 
     def _untried(self, seed: int) -> dict[str, Any]:
-        """Return a point at random of those that no trial has had."""
+        """Return a random point that no trial has had."""
         keys = [axis.key for axis in self.plan.axes]
         tried = {tuple(map(trial.params.get, keys)) for trial in self.trials()}
         points = itertools.product(*(axis.grid or () for axis in self.plan.axes))
@@ -117,14 +122,14 @@ class Study:
 
 
 def open_storage(file: Path) -> JournalStorage:
-    """Return the storage in `file`, to which several processes may write."""
+    """Return the storage in `file`. Several processes may write to it."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     return JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
 
 
 def _mend(file: Path) -> None:
-    """Remove what a killed process or a full disk left behind: its lock, and a line that was not written whole."""
+    """Remove what a killed process or a full disk left behind: its lock and an incomplete line."""
     file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
     if file.is_file() and not (text := file.read_bytes()).endswith(b"\n"):
         with file.open("r+b") as journal:
@@ -133,7 +138,7 @@ def _mend(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Pruner:
-    """Reports each epoch's metric from the process of a trial, and ends the trial where Optuna's pruner says so."""
+    """Report each epoch's metric from the process of a trial, and end the trial if Optuna's pruner decides so."""
 
     file: Path  # of the study
     trial: int  # its id there
@@ -148,7 +153,7 @@ class Pruner:
         """Report the metrics of `epoch`, counted from 1.
 
         Raises:
-            PrunedError: where the trial is to end; never after its last epoch, which would save nothing.
+            PrunedError: if the trial is to end; never after its last epoch, which would save nothing.
         """
         value = metrics.get(self.metric)
         if value is None or not math.isfinite(value):
@@ -162,7 +167,7 @@ class Pruner:
 
 @functools.cache
 def _open(pruner: Pruner) -> optuna.Trial:
-    """Return the trial of this process: a study takes a tenth of a second to open."""
+    """Return the trial of this process, cached because opening a study takes a tenth of a second."""
     ends: optuna.pruners.BasePruner = optuna.pruners.MedianPruner(pruner.startup_trials, pruner.min_epochs)
     if pruner.kind == "halving":
         ends = optuna.pruners.SuccessiveHalvingPruner(pruner.min_epochs, REDUCTION)
@@ -171,22 +176,27 @@ def _open(pruner: Pruner) -> optuna.Trial:
 
 
 def answer(study: Study) -> str:
-    """Return the best of the complete trials, by the goals of the search and nothing else."""
+    """Return which of the complete trials is the best by the goals of the search."""
     goals, best = study.plan.goals, study.best()
     if not best:
-        return "no trial is complete, so that none is best"
-    complete, failed = len(study.trials(TrialState.COMPLETE)), len(study.trials(TrialState.FAIL))
-    of = f"best of {complete} complete trial{'s' * (complete != 1)}{f' ({failed} failed)' if failed else ''}"
+        return "No trial is complete, so there is no best trial."
+    failed = len(study.trials(TrialState.FAIL))
+    lost = f" {plural(failed, 'trial')} failed." if failed else ""
+    complete = plural(len(study.trials(TrialState.COMPLETE)), "complete trial")
     if len(goals) == 1:
-        better = "lower" if goals[0].direction == "minimize" else "higher"
-        value = f"{goals[0].metric} ({best[0].values[0]:.4g}; {better} is better)"
-        return f"{of}: trial {best[0].number + 1}, {settings_text(study, best[0])}, chosen on {value}, never on test"
+        least = "lowest" if goals[0].direction == "minimize" else "highest"
+        value = value_text(goals[0].metric, best[0].values[0])
+        name = metric_name(goals[0].metric)
+        settings = settings_text(study, best[0])
+        return f"Trial {best[0].number + 1} has the {least} {name} of {complete}, {value}: {settings}.{lost}"
     found = "; ".join(f"trial {trial.number + 1} ({_values_text(study, trial)})" for trial in best)
-    return f"{of}, as none beats them in {' and in '.join(goal.metric for goal in goals)}: {found}"
+    names = joined([metric_name(goal.metric) for goal in goals])
+    verb = "is" if len(best) == 1 else "are"
+    return f"{len(best)} of {complete} {verb} Pareto-optimal for {names}: {found}.{lost}"
 
 
 def settings_text(study: Study, trial: FrozenTrial) -> str:
-    """Return the settings of a trial as a person reads them: numbers of at most four digits, no secrets."""
+    """Return the settings of a trial for people: numbers with at most four digits, no secrets."""
     lines = []
     for axis in study.plan.axes:
         value = trial.params[axis.key]
@@ -195,11 +205,12 @@ def settings_text(study: Study, trial: FrozenTrial) -> str:
 
 
 def _values_text(study: Study, trial: FrozenTrial) -> str:
-    return ", ".join(f"{goal.metric} {value:.4g}" for goal, value in zip(study.plan.goals, trial.values, strict=True))
+    pairs = zip(study.plan.goals, trial.values, strict=True)
+    return ", ".join(f"{metric_name(goal.metric)} {value_text(goal.metric, value)}" for goal, value in pairs)
 
 
 def draw(study: Study, folder: Path) -> list[Path]:
-    """Draw `history.png`, of several goals the Pareto front, and `importance.png` where there are trials enough.
+    """Draw `history.png` (with several goals, the Pareto front), and `importance.png` if there are enough trials.
 
     The importance of a setting is its share in the variance of a goal, by functional ANOVA (Hutter et al., "An
     Efficient Approach for Assessing Hyperparameter Importance", ICML 2014).

@@ -1,4 +1,4 @@
-"""Sweeps on disk: their jobs, how far each has come, the one that a command resumes, the comparison of its jobs."""
+"""Sweeps on disk: their jobs and progress, finding one by name, and the comparison of its jobs."""
 
 import copy
 import json
@@ -56,7 +56,7 @@ class SweepJob:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The job in the index of its sweep."""
+        """The job's entry in the index of its sweep."""
         facts = {
             "number": self.number,
             "folder": self.folder,
@@ -68,7 +68,7 @@ class SweepJob:
         return {name: fact for name, fact in facts.items() if fact is not None}
 
     def finishing(self, folder: Path) -> "SweepJob":
-        """Return the job that evaluates and exports what this one has trained, in the sweep `folder`."""
+        """Return the job that evaluates and exports the model that this one trained, in the sweep `folder`."""
         begins = {"from": after_training(self.experiment)[0], "run": str(folder / self.folder)}
         document = copy.deepcopy(self.experiment.document)
         document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
@@ -79,17 +79,17 @@ class SweepJob:
 
 
 def typed(overrides: Sequence[str]) -> list[str]:
-    """Return overrides as they were typed: without Hydra's escapes, and without secrets."""
+    """Return overrides as the user typed them, without Hydra's escapes and without secrets."""
     return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in overrides])
 
 
 def slug(label: str) -> str:
-    """Return `label` as a part of a file name, of 100 bytes at most."""
+    """Return `label` as part of a file name, at most 100 bytes long."""
     return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ",")).encode()[:100].decode(errors="ignore")
 
 
 def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each job the overrides that not all jobs share."""
+    """Return the overrides of each job that not all jobs share."""
     shared = set.intersection(*(set(job) for job in overrides)) if overrides else set()
     return [" ".join(text for text in job if text not in shared) or "the only job" for job in overrides]
 
@@ -115,13 +115,13 @@ class Index(NamedTuple):
     status: str
     jobs: list[dict[str, Any]]
     facts: Mapping[str, Any] = {}
-    """`identity` and `code`, equal where the same command would run the same.
+    """`identity` and `code`, which are equal if the same command would run the same jobs.
 
-    `total`: jobs at most. Of a search also `search`: a `SearchResult`.
+    `total` is the largest number of jobs. A search also has `search`, a `SearchResult`.
     """
 
     def has_all(self, total: int, finish: str) -> bool:
-        """Return whether it has finished with `total` jobs, all of them wholly where `finish` says so."""
+        """Return whether it has finished with `total` jobs, each with all its stages if `finish` is `all`."""
         is_whole = finish != "all" or self.facts.get("finish") != "best"
         return self.status == "FINISHED" and self.facts.get("total", total) >= total and is_whole
 
@@ -129,7 +129,7 @@ class Index(NamedTuple):
 def write_index(
     jobs: Sequence[Mapping[str, Any]], folder: Path, status: str = "RUNNING", facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Write what a sweep is, and its jobs with the exit codes so far, whole or not at all."""
+    """Write the index of a sweep atomically: its facts, and its jobs with the exit codes so far."""
     atomic_write(folder / INDEX, json.dumps({"status": status, **(facts or {}), "jobs": list(jobs)}, indent=2))
 
 
@@ -137,7 +137,7 @@ def read_index(folder: Path) -> Index:
     """Return the index of the sweep in `folder`.
 
     Raises:
-        UserError: where it cannot be read.
+        UserError: if it cannot be read.
     """
     try:
         facts = typed_parts(read_json(folder / INDEX), KINDS)
@@ -146,7 +146,7 @@ def read_index(folder: Path) -> Index:
         return Index(facts.pop("status"), facts.pop("jobs"), facts)
     except (OSError, ValueError, KeyError) as error:
         path = shorter(folder / INDEX)
-        raise UserError(f"{path} cannot be read ({error})", "the file as it was written", "resume=never") from error
+        raise UserError(f"{path} cannot be read ({error})", "an unchanged file", "resume=never") from error
 
 
 def is_sweep(folder: Path) -> bool:
@@ -155,13 +155,13 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_sweep(text: str, outputs: Path) -> Path | None:
-    """Return the sweep that a user means by its folder or its folder's name; None where there is none."""
+    """Return the sweep with this folder or folder name; None if there is none."""
     places = (resolved(text), resolved(str(outputs / "sweeps" / text)))
     return next((place for place in places if is_sweep(place)), None)
 
 
 def sweep_folders(outputs: Path) -> list[Path]:
-    """Return the folders of the sweeps under `outputs`, the oldest first."""
+    """Return the folders of the sweeps under `outputs`, oldest first."""
     return sorted(path.parent for path in (outputs / "sweeps").glob(f"*/{INDEX}"))
 
 
@@ -169,12 +169,12 @@ def latest(outputs: Path) -> Path:
     """Return the folder of the last sweep under `outputs`.
 
     Raises:
-        UserError: where there is none.
+        UserError: if there is none.
     """
     folders = sweep_folders(outputs)
     if not folders:
         fix = "python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed"
-        raise UserError(f"there is no sweep in {outputs / 'sweeps'}", "a sweep that has been run", fix)
+        raise UserError(f"no sweep was found in {outputs / 'sweeps'}", "", fix)
     return folders[-1]
 
 
@@ -182,7 +182,7 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     """Compare the jobs of the sweep in `folder`; the arguments are those of `compare_runs`.
 
     Raises:
-        UserError: where it holds no sweep, or an argument fits no job.
+        UserError: if it holds no sweep, or an argument matches no job.
     """
     index = read_index(folder)
     runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.comparison.report import notes, terminal_table, varied, winning, write
+from pipeline.comparison.report import COMMAND, notes, terminal_table, varied, winning, write
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
@@ -329,7 +329,7 @@ class Sweep:
         if comparison.rows:
             console.table(terminal_table(comparison))
         for line in notes(comparison):
-            console.wrapped(line) if not line.startswith("run it") else console.log(line)
+            console.log(line) if line.startswith(COMMAND) else console.wrapped(line)
         paths = write(comparison, self.folder)
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
         for title, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):

@@ -114,9 +114,9 @@ def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> 
 def test_no_debug_run_is_best(sweep: tuple[Path, str]) -> None:
     comparison = compare(latest(sweep[0]))
     assert comparison.best is None
-    assert choice(comparison).startswith("no best setting: debug runs")
+    assert choice(comparison).startswith("No winner: debug runs")
     assert sentences(comparison) == []
-    assert "no best setting" in sweep[1]
+    assert "No winner: debug runs" in sweep[1]
 
 
 def test_no_run_builds_upon_a_debug_run(sweep: tuple[Path, str]) -> None:

@@ -48,9 +48,9 @@ def test_a_sweep_of_numbers_is_compared_by_rmse(sweep: tuple[Path, str]) -> None
     with (folder / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {"test/rmse", "difference", "difference_low", "difference_high"} <= rows[0].keys()
-    for text in ("| test rmse |", "rows/s", "lower is better"):
+    for text in ("| test RMSE |", "rows/s", "lower is better"):
         assert text in (folder / "comparison.md").read_text()
-    assert "test rmse − baseline" in (folder / "comparison.html").read_text()
+    assert "test RMSE vs baseline" in (folder / "comparison.html").read_text()
 
 
 def _rmse(folder: Path) -> float:

@@ -40,7 +40,7 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: Printed) -> None:
     assert ran(outputs) == 0
     printed = capsys.readouterr().out
     assert "sweep 20260102-000000-bbbb" in printed
-    assert "chosen on val/best_loss" in printed.replace("\n", " ")
+    assert "Both combinations have the same validation loss, 0.500." in printed.replace("\n", " ")
     folder = outputs / "sweeps" / "20260102-000000-bbbb"
     assert {path.suffix for path in folder.glob("comparison.*")} == {".md", ".csv", ".html"}
     assert max(map(len, printed.splitlines()[:5])) <= 80
@@ -103,14 +103,14 @@ def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
     for words in ((names[0], names[1]), (names[0], names[2]), names[::3], (names[0], names[0])):
         assert ran(tmp_path, *words) == 0
         said.append(" ".join(capsys.readouterr().out.split()))
-    assert ["(2 runs)" in line or "(2 seeds)" in line for line in said] == [True, True, True, False]
-    assert ["(2 seeds)" in line for line in said] == [False, False, True, False]
-    assert all("one setting: nothing to choose between" in line for line in said)
-    assert "1 run" in said[-1]
+    assert ["Over 2 runs:" in line or "Over 2 seeds:" in line for line in said] == [True, True, True, False]
+    assert ["Over 2 seeds:" in line for line in said] == [False, False, True, False]
+    assert ["Nothing to compare: all runs have the same settings." in line for line in said] == [True] * 3 + [False]
+    assert "Nothing to compare: this is one run, with validation loss 0.5, test accuracy" in said[-1]
     run = Summary.read(folder)
     replace(run, overrides=[*run.overrides, "fork='04e12345'", "fork_weights=last"]).write(folder)
     assert ran(tmp_path, *names[::3]) == 0
-    assert "seeds)" not in (printed := " ".join(capsys.readouterr().out.split()))
+    assert "seeds:" not in (printed := " ".join(capsys.readouterr().out.split()))
     assert "fork_weights=last" in printed
     assert ran(tmp_path, folder.name) == 0
     assert re.search(r"fork=\S*04e12345\S* fork_weights=last$", capsys.readouterr().out, re.M)
@@ -127,9 +127,9 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--baseline", "strategy=tpu"], "strategy=tpu: 0 combinations have these settings. Expected one of: strategy"),
-        (["--baseline", "mirrored"], "mirrored=: 0 combinations have these settings"),
-        (["--columns", "my/scare"], "no run has a metric my/scare"),
+        (["--baseline", "strategy=tpu"], "strategy=tpu: no combination has these settings. Expected one of: strategy"),
+        (["--baseline", "mirrored"], "mirrored=: no combination has these settings"),
+        (["--columns", "my/scare"], "no run has the metric my/scare"),
         (["nowhere"], "nowhere is no run under"),
         (["status=FAILED"], "no run matches"),
         (["~a=b"], "no run has a setting or metric ~a"),
@@ -145,4 +145,4 @@ def test_what_does_not_compare_is_one_line(arguments: list[str], message: str, o
 
 def test_without_a_sweep_there_is_nothing_to_compare(tmp_path: Path, capsys: Printed) -> None:
     assert ran(tmp_path) == 2
-    assert "there is no sweep" in capsys.readouterr().err
+    assert "no sweep was found in" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Comparisons of runs that are made, not trained: rows over seeds, the choice, the baseline, what is said."""
+"""Comparisons of runs that are made, not trained: rows over seeds, the choice, the baseline, the answer."""
 
 import csv
 import io
@@ -49,14 +49,14 @@ def test_jobs_that_differ_by_seed_alone_are_one_row(tmp_path: Path) -> None:
     assert first.std("test/accuracy") == pytest.approx(np.std(accuracies, ddof=1))
     assert second.std("test/accuracy") is None
     assert "| float32 | 3 |" in markdown(comparison)
-    assert "92.00 ±2.65" in markdown(comparison)
+    assert "92.00% ±2.65" in markdown(comparison)
 
 
 def test_the_best_is_chosen_on_validation_and_not_on_test(tmp_path: Path) -> None:
     comparison = compared(tmp_path, made(ONE, 0.99, val_loss=0.5), made(BFLOAT16, 0.5, val_loss=0.4))
     assert comparison.best is comparison.rows[1]
-    expected = "best: precision=mixed_bfloat16, chosen on val/best_loss (0.4; lower is better), never on test"
-    doubt = "; of one run each, so that its lead may be chance: seed=1,2,3 would tell"
+    expected = "precision=mixed_bfloat16 has the lowest validation loss: 0.400, compared with 0.500 for the other"
+    doubt = " combination. Each combination has one seed, so this may be chance. To find out, add seed=1,2,3."
     assert choice(comparison) == expected + doubt
     assert expected in markdown(comparison)
 
@@ -66,7 +66,7 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
     comparison = compared(tmp_path, *runs)
     assert comparison.choice.metric == "val/best_accuracy"
     assert comparison.best is comparison.rows[1]
-    assert "92.00%; higher is better" in choice(comparison)
+    assert "has the highest validation accuracy: 92.00%, compared with 90.00% for" in choice(comparison)
 
 
 def test_of_equals_the_fastest_is_best(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_speed_up_is_that_of_the_named_baseline(tmp_path: Path) -> None:
     assert [comparison.speeds[row].ratio for row in comparison.rows] == [1.0, 1.5]
     other = compared(tmp_path, baseline={"strategy": "mirrored", "precision": "float32"})
     assert other.speeds[other.rows[0]].ratio == pytest.approx(2 / 3)
-    assert "is 1.5× as fast in one run each, with no interval" in sentences(comparison)[0]
+    assert "speed 1.50× (one run each)" in sentences(comparison)[0]
 
 
 @pytest.mark.parametrize("value", ["2.345678e-3", "0.002345678", "0.002346"])
@@ -108,9 +108,9 @@ def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
     found = comparison.differences[comparison.rows[1]]
     assert found.seeds == 3
     assert found.difference == pytest.approx((drawn < 0.87).mean() - (drawn < 0.9).mean())
-    assert sentence.startswith("precision=mixed_bfloat16 changes test accuracy by −")
-    assert sentence.endswith(", n = 3 seeds) and is 1.8× as fast (95%: 1.8 to 1.8)")
-    assert "95%: −" in sentence
+    assert sentence.startswith("precision=mixed_bfloat16: test accuracy −")
+    assert sentence.endswith("); speed 1.80× (95% CI 1.80 to 1.80)")
+    assert " points (95% CI −" in sentence
 
 
 @pytest.mark.parametrize("digests", [{"test_set": "other"}, {"test_pixels": "8x8x1 c"}])
@@ -135,8 +135,8 @@ def test_missing_and_damaged_predictions_are_said(tmp_path: Path) -> None:
     next(missing).unlink()
     comparison = compare(tmp_path / "s")
     assert not comparison.differences
-    assert "predictions are missing" in comparison.warnings[0]
-    assert "with no interval" in sentences(comparison)[0]
+    assert "the predictions are missing" in comparison.warnings[0]
+    assert sentences(comparison)[0] == "precision=mixed_bfloat16: speed 1.00× (one run each)"
 
 
 def test_nan_is_shown_and_never_best(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
     runs = [made(settings, monitor="loss", metrics={"val/best_accuracy": math.nan}) for settings in (ONE, BFLOAT16)]
     comparison = compared(tmp_path, *runs)
     assert comparison.best is None
-    assert choice(comparison) == "no best setting: val/best_accuracy is not a number in any"
+    assert choice(comparison).startswith("No winner: each combination has a run whose validation accuracy is not a")
 
 
 @pytest.mark.parametrize(
@@ -170,17 +170,17 @@ def test_runs_validated_on_other_examples_have_no_best(
     """Scores on other examples, or of other data, say nothing about which setting is better."""
     comparison = compared(tmp_path, made(ONE, val_loss=0.5), made(BFLOAT16, val_loss=0.4, **digests))
     assert comparison.best is (comparison.rows[1] if is_chosen else None)
-    said = "no best setting: the runs were validated on different examples, and none is chosen on test"
+    said = "No winner: the runs were validated on different examples, and the test split never decides."
     assert (choice(comparison) == said) != is_chosen
 
 
 def test_one_job_and_none(tmp_path: Path) -> None:
     alone = compared(tmp_path, made(ONE))
-    assert choice(alone) == "one setting: nothing to choose between (1 seed)"
+    assert choice(alone) == "Nothing to compare: this is one run, with validation loss 0.5, test accuracy 90.00%."
     assert not sentences(alone)
     none = compare(make_sweep(tmp_path / "none", [made(ONE, status="FAILED", error="it broke")]))
-    assert choice(none) == "no run has finished"
-    assert notes(none) == ["no run has finished", "job 1 FAILED: it broke"]
+    assert choice(none) == "No winner: the only run has not finished (1 FAILED)."
+    assert notes(none) == [choice(none), "job 1 FAILED: it broke"]
     assert "it broke" in markdown(none)
 
 
@@ -204,4 +204,4 @@ def test_the_table_fits(width: int, tmp_path: Path) -> None:
         console.print(terminal_table(comparison))
     table = captured.get()
     assert max(map(len, table.splitlines())) <= width
-    assert {text in table for text in ("test %", "val loss")} == {True}
+    assert {text in table for text in ("test accuracy", "validation loss")} == {True}

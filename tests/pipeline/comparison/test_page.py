@@ -1,4 +1,4 @@
-"""The page and the plots: self-contained, escaped, legible in both modes."""
+"""The page and the plots: self-contained, escaped, readable in both color schemes and at any width."""
 
 import re
 from html import unescape
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.made_runs import MadeRun, make_sweep
+from pipeline.comparison.answer import choice
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.report import draw_curves, page, write
+from pipeline.comparison.report import COLORS, DASHES, GAP, draw_curves, page, pieces, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
 
@@ -46,7 +47,9 @@ def test_what_users_have_named_is_text(html: str) -> None:
 
 @pytest.mark.engines
 @pytest.mark.parametrize(("scheme", "back"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(13, 17, 23)")])
-def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: str, tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_in_both_modes(
+    scheme: str, back: str, html: str, comparison: Comparison, tmp_path: Path
+) -> None:
     (tmp_path / "comparison.html").write_text(html)
     with browser() as opened:
         wanted = {"name": "prefers-color-scheme", "value": scheme}
@@ -56,7 +59,7 @@ def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: st
         color = body.value_of_css_property("background-color").replace("rgba", "rgb").replace(", 1)", ")")
         assert color == back
         assert "model=<script>alert(1)</script>" in body.text
-        assert "leads on val/best_loss" in body.text
+        assert choice(comparison) in body.text
         width, drawn = opened.execute_script(
             "return [document.documentElement.scrollWidth - window.innerWidth,"
             " [...document.querySelectorAll('img')].map(img => img.getBoundingClientRect().width)]"
@@ -67,14 +70,14 @@ def test_a_browser_shows_the_page_in_both_modes(scheme: str, back: str, html: st
         assert [entry for entry in opened.get_log("browser") if "favicon" not in entry["message"]] == []
 
 
-def test_labels_name_the_setting_and_epochs_are_whole(comparison: Comparison) -> None:
+def test_curves_have_labels_and_epochs_are_whole(comparison: Comparison) -> None:
     figure = draw_curves(comparison)
     assert figure is not None
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sum("(best" in label for label in labels) == sum("baseline" in label for label in labels) == 1
-    assert [axes.get_ylabel() for axes in figure.axes] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
+    titles = ["validation loss", "validation accuracy", "training loss", "training accuracy"]
+    assert [axes.get_title() for axes in figure.axes] == titles
     for axes in figure.axes:
-        assert len(axes.lines) == len(axes.collections) == len(labels) == 3  # a mean and a band of each row
+        assert len(axes.lines) == len(axes.collections) == 3  # a mean and a band of each row
+        assert {text.get_text() for text in axes.texts} == {"A", "B", "C"}
         assert all(float(tick).is_integer() for tick in axes.xaxis.get_major_locator().tick_values(1, 4))
 
 
@@ -82,3 +85,62 @@ def test_nothing_to_draw(tmp_path: Path) -> None:
     failed = compare(make_sweep(tmp_path / "s", [MadeRun({"model": "mlp"}, None, status="FAILED")]))
     assert draw_curves(failed) is None
     assert [path.name for path in write(failed, tmp_path)] == [f"comparison.{kind}" for kind in ("md", "csv", "html")]
+
+
+WIDE = """return [document.scrollingElement, ...document.querySelectorAll(".scroll, pre, p, ul")]
+    .filter(box => box.scrollWidth > box.clientWidth).map(box => box.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("settings", [2, 5])
+def test_nothing_scrolls_sideways_at_1280_pixels(settings: int, tmp_path: Path) -> None:
+    """With eight combinations, long names and values, and many metrics, of one's own as well."""
+    random = np.random.default_rng(0)
+    names = [f"model.network.a_setting_with_a_long_name_{number}" for number in range(settings)]
+    more = {f"my/own_metric_with_a_long_name_{number}": random.normal() * 1e5 for number in range(9)}
+    runs = [
+        MadeRun(
+            {**dict.fromkeys(names, f"/a/folder/with-a-long-name/and_{place}"), "seed": str(seed)},
+            random.random(200) < 0.9, speed=1e6 * random.random(), val_loss=random.random(), metrics=more, epochs=4,
+        )
+        for place in range(8) for seed in (1, 2)
+    ]  # fmt: skip
+    folder = make_sweep(tmp_path / "s", runs)
+    with browser() as opened:
+        opened.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+        )
+        for columns in ([], [*more, "test/accuracy"]):
+            (tmp_path / "comparison.html").write_text(page(compare(folder, columns=columns)))
+            opened.get(f"file://{tmp_path}/comparison.html")
+            assert opened.execute_script("return document.querySelectorAll('tbody tr').length") >= 8
+            assert opened.execute_script(WIDE) == []
+
+
+def test_eight_curves_are_distinct_without_colors(tmp_path: Path) -> None:
+    """By line styles, and by a letter at each end, which do not overlap; the winner is the thickest."""
+    runs = [MadeRun({"model": f"m{place}", "seed": seed}, None, val_loss=0.5 + place / 100)
+            for place in range(9) for seed in "12"]  # fmt: skip
+    comparison = compare(make_sweep(tmp_path / "s", runs))
+    figure = draw_curves(comparison)
+    assert figure is not None
+    assert len(set(DASHES)) == len(set(COLORS)) == 8
+    for axes in figure.axes:
+        assert len(axes.lines) == 8
+        widths = [line.get_linewidth() for line in axes.lines]
+        assert widths.count(max(widths)) == 1
+        heights = sorted(text.get_position()[1] for text in axes.texts)
+        assert [text.get_text() for text in sorted(axes.texts, key=lambda text: text.get_text())] == list("ABCDEFGH")
+        assert min(np.diff(heights)) >= GAP - 1e-9
+
+
+def test_the_answer_marks_its_settings(comparison: Comparison) -> None:
+    """Whole names only: `model=a` is no part of `model=ab`."""
+    text = "model=ab wins: 0.1 lower than model=a."
+    assert pieces(text, ["model=a", "model=ab"]) == [
+        (True, "model=ab"),
+        (False, " wins: 0.1 lower than "),
+        (True, "model=a"),
+        (False, "."),
+    ]

@@ -91,11 +91,13 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
     summary(tmp_path / "1").write(tmp_path / "1")
     comparison = compare(tmp_path)
     cells = {column.key: column.text(comparison.rows[0]) for column in columns_of(comparison)}
-    shown = {"train/weights_epoch": "22", "val/best_accuracy": "98.00", "train/features_per_second": "12,345"}
+    shown = {"train/weights_epoch": "22", "val/best_accuracy": "98.00%", "train/features_per_second": "12,345"}
     assert shown.items() <= cells.items()
     assert "train/images_per_second" not in cells
     write(comparison, tmp_path)
-    assert "- epoch: train/weights_epoch" in (tmp_path / "comparison.md").read_text()
+    assert (
+        "- best epoch (train/weights_epoch): Epoch whose weights are tested" in (tmp_path / "comparison.md").read_text()
+    )
 
 
 @pytest.mark.slow
