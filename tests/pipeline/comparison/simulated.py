@@ -1,7 +1,7 @@
-"""Fraction of comparisons that tell equal settings apart: `python -m tests.pipeline.comparison.simulated [NUMBER]`.
+"""Fraction of comparisons that call equal settings different: `python -m tests.pipeline.comparison.simulated [NUMBER]`.
 
 Three rows of the same setting are compared by the project's own functions. Runs of a row differ by their seed; all are
-tested on the same 400 examples, which are hard for all of them alike. Of what is said, at most 5% should be wrong.
+tested on the same 400 examples, whose difficulty they share. At most 5% of the statements should be wrong.
 """
 
 import sys
@@ -96,7 +96,7 @@ def main(comparisons: int = 1000) -> None:
     for name, rows in LAYOUTS.items():
         found = [wrong_answers(rows, between, comparisons) for between in BETWEEN]
         cells = [*(one["accuracy"] for one in found), found[0]["speed"], found[0]["best"]]
-        print(f"| {name} |", " | ".join(f"{100 * cell:.1f} %" for cell in cells), "|")
+        print(f"| {name} |", " | ".join(f"{100 * cell:.1f}%" for cell in cells), "|")
 
 
 if __name__ == "__main__":
