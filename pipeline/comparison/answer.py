@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.comparison.comparison import Choice, Comparison, Lead, are_validated_alike
+from pipeline.comparison.choice import Choice, Lead, are_validated_alike
+from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import DIFFERENCE, Column, difference_column, metric_column, speed_column
 from pipeline.comparison.rows import ComparedRun, Row
 from pipeline.comparison.seeds import MOST_SEEDS, seeds_text, seeds_to_settle
@@ -25,7 +26,7 @@ class Answer:
     """The sentences of a comparison."""
 
     choice: str
-    """Which combination wins, and by how much."""
+    """The sentence that names the winner and its lead."""
 
     commands: Sequence[str]
     """Commands that run the combination to take; for a search with several goals one per best trial."""
@@ -34,7 +35,7 @@ class Answer:
     """The difference of each combination from the baseline, the winner first."""
 
     notes: Sequence[str]
-    """What readers of all differences need to know."""
+    """Remarks that hold for all differences."""
 
     unfinished: Sequence[str]
     """The pruned trials, and what became of each other run without results, with the reason."""
@@ -240,3 +241,21 @@ def _notes(comparison: Comparison) -> list[str]:
             "Add seed=1,2,3 to compare the settings."
         ]
     return []
+
+
+def best_mark(comparison: Comparison) -> str:
+    """Return what a mark means: the winner, or the default choice if there is none."""
+    chosen = comparison.choice
+    if comparison.search is not None:
+        return "best trials" if len(chosen.rows) > 1 else "best trial"
+    return "winner" if chosen.has_seeds and not chosen.tied else "default choice" if chosen.tied else "leader"
+
+
+def marks_of(comparison: Comparison) -> dict[Row, list[str]]:
+    """Return what distinguishes a row: the winner, the baseline."""
+    if len(comparison.rows) < 2:
+        return {}
+    marks = {row: [best_mark(comparison).removesuffix("s")] for row in comparison.choice.rows}
+    if comparison.baseline is not None:
+        marks.setdefault(comparison.baseline, []).append("baseline")
+    return marks

@@ -29,7 +29,7 @@ MEANINGS = {
     f"seeds per combination a difference of this size would be significant with a probability of {POWER:.0%}.",
     SPEED_UP: "Training speed divided by the speed of the baseline, with its 95% confidence interval.",
 }
-"""What the columns mean, by their keys."""
+"""Explanations of the columns, by their keys."""
 
 
 class Figure(NamedTuple):

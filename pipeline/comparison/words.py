@@ -1,4 +1,4 @@
-"""How the answer, the tables and the page write metrics and numbers."""
+"""Names of metrics and formats of numbers for the answer, the tables and the page."""
 
 import math
 from collections.abc import Sequence

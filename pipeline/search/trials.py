@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.checks.registry import check_rules
-from pipeline.comparison.comparison import are_validated_alike
+from pipeline.comparison.choice import are_validated_alike
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console

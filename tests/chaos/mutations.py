@@ -105,7 +105,7 @@ MUTATIONS = (
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "pipeline/comparison/comparison.py", "sign = -1 if is_lower else 1", "sign = 1",
+        "pipeline/comparison/choice.py", "sign = -1 if is_lower else 1", "sign = 1",
         "tests/pipeline/comparison/test_comparison.py", "-k", "chosen_on_validation",
     ),
     mutation(
@@ -222,7 +222,7 @@ MUTATIONS = (
         "-k", "only_code_of_stages",
     ),
     mutation(
-        "pipeline/comparison/comparison.py", "_mean(row, metric), row.speed)", "_mean(row, metric), 0.0)",
+        "pipeline/comparison/choice.py", "mean_of(row, metric), row.speed)", "mean_of(row, metric), 0.0)",
         "tests/pipeline/comparison/test_comparison.py", "-k", "fastest",
     ),
     mutation(
@@ -256,7 +256,7 @@ MUTATIONS = (
         "tests/pipeline/comparison/test_choice.py", "-k", "single_run",
     ),
     mutation(
-        "pipeline/comparison/comparison.py", "not speeds[row].is_distinguishable", "speeds[row].is_distinguishable",
+        "pipeline/comparison/choice.py", "not speeds[row].is_distinguishable", "speeds[row].is_distinguishable",
         "tests/pipeline/comparison/test_choice.py", "-k", "cheapest",
     ),
     # Statistics in the EMA, weights of classes, draws with XLA

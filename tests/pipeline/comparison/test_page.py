@@ -10,7 +10,8 @@ import pytest
 from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.answer import choice
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.report import COLORS, DASHES, GAP, draw_curves, page, pieces, write
+from pipeline.comparison.curves import COLORS, DASHES, GAP, draw_curves
+from pipeline.comparison.report import page, pieces, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
 

@@ -1,0 +1,130 @@
+"""Learning curves of a comparison."""
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipeline.comparison.answer import marks_of
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.rows import Row
+from pipeline.comparison.words import metric_name
+from pipeline.run_folder.runs import epoch_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#777c83"
+"""Color of text and axes."""
+
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK),
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "grid.alpha": 0.3,
+    "font.size": 9.5,
+}
+"""Settings of matplotlib."""
+
+COLORS = ("#007fc7", "#cc5100", "#008a66", "#b9559b", "#8a7800", "#786ece", "#dd3f36", "#3f829c")
+"""Colors of the rows that are drawn: the ones to take, the baseline and the next best ones.
+
+Each has a contrast of 4 or more on white and on the page's dark background. Line styles and letters distinguish them
+for readers who see no colors.
+"""
+
+DASHES = ("", "7 3", "2 2", "9 3 2 3", "12 2", "5 2 1 2 1 2", "1 3", "10 3 5 3")
+"""Line styles of these rows, as lengths of dashes and gaps in pixels."""
+
+LOG_RATIO = 30
+"""Ratio of the largest to the smallest loss of a panel from which on its axis is logarithmic."""
+
+GAP = 0.065
+"""Smallest distance of two labels at the ends of curves, as a fraction of the panel's height."""
+
+
+def draw_curves(comparison: Comparison) -> "Figure | None":
+    """Draw the learning curves, a panel per metric; None if no run has epochs.
+
+    A curve is the mean of a row's runs. The rows to take and the baseline also have a band from the lowest to the
+    highest run; if there are few rows, all have one.
+    """
+    import pandas as pd
+    from matplotlib.figure import Figure  # half a second to import
+
+    styles, marks = styles_of(comparison), marks_of(comparison)
+    frames = {}
+    for row in styles:
+        histories = (epoch_metrics(run.folder) for run in row.runs)
+        frames[row] = pd.concat([pd.DataFrame.from_dict(history, orient="index") for history in histories])
+    curves = [f"{split}/{metric}" for split in ("val", "train") for metric in ("loss", comparison.primary)]
+    panels = [name for name in curves if any(name in frame for frame in frames.values())]
+    if not panels:
+        return None
+    lines = math.ceil(len(panels) / 2)
+    figure = Figure(figsize=(11, 0.3 + 3.1 * lines), layout="constrained")
+    banded = [row for row in styles if row in marks or len(styles) <= 4]
+    for place, name in enumerate(panels, 1):
+        panel: Any = figure.add_subplot(lines, 2, place)
+        drawn = {row: _mean_and_range(frame[name]) for row, frame in frames.items() if name in frame}
+        for row, found in drawn.items():
+            _draw_curve(panel, found, styles[row], row in comparison.choice.rows, row in banded)
+        panel.set(xlabel="epoch", title=metric_name(name).removesuffix(" in the last epoch"))
+        panel.title.set_color(INK)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        if name.endswith("loss") and _spans(drawn.values()):
+            panel.set_yscale("log")
+            panel.yaxis.set_major_formatter("{x:g}")
+        _label_ends(panel, {comparison.ids[row]: (found, COLORS[styles[row]]) for row, found in drawn.items()})
+    return figure
+
+
+def _mean_and_range(values: Any) -> Any:
+    """Return the mean, the lowest and the highest value of each epoch, of those that all runs have."""
+    import pandas as pd
+
+    finite = {name: partial(getattr(pd.Series, name), skipna=False) for name in ("mean", "min", "max")}
+    return values.groupby(level=0).agg(**finite).dropna()
+
+
+def _draw_curve(panel: Any, found: Any, place: int, is_best: bool, has_band: bool) -> None:
+    width, color = (2.8 if is_best else 1.5), COLORS[place]
+    dashes = tuple(float(length) / width for length in DASHES[place].split())
+    style = (0, dashes) if dashes else "-"
+    few = {"marker": "o", "markersize": 4} if len(found) < 2 else {}
+    panel.plot(found.index, found["mean"], color=color, linestyle=style, linewidth=width, zorder=2 + is_best, **few)
+    if has_band:
+        panel.fill_between(found.index, found["min"], found["max"], color=color, alpha=0.15, linewidth=0)
+
+
+def _spans(drawn: Iterable[Any]) -> bool:
+    """Return whether positive means are so far apart that a linear axis would hide the small ones."""
+    means = [value for found in drawn for value in found["mean"]]
+    return bool(means) and min(means) > 0 and max(means) > LOG_RATIO * min(means)
+
+
+def _label_ends(panel: Any, ends: dict[str, tuple[Any, str]]) -> None:
+    """Write the short name of each curve at its end, where labels do not overlap."""
+    low, high = panel.get_ylim()
+    scale = panel.yaxis.get_transform().transform
+    bottom, top = scale([low])[0], scale([high])[0]
+    heights = {
+        name: (scale([found["mean"].iloc[-1]])[0] - bottom) / (top - bottom)
+        for name, (found, _) in ends.items()
+        if len(found)
+    }
+    below = -1.0
+    for name in sorted(heights, key=lambda name: heights[name]):
+        below = heights[name] = max(heights[name], below + GAP)
+    above = 1.0 + GAP
+    for name in sorted(heights, key=lambda name: -heights[name]):
+        above = heights[name] = min(heights[name], above - GAP)
+        panel.text(1.015, above, name, color=ends[name][1], transform=panel.transAxes, va="center", weight="bold")
+
+
+def styles_of(comparison: Comparison) -> dict[Row, int]:
+    """Return the rows that are drawn, each with the place of its color and line style."""
+    first = [*comparison.choice.rows, *([comparison.baseline] if comparison.baseline else []), *comparison.ranked]
+    chosen = list(dict.fromkeys(first))[: len(COLORS)]
+    return {row: place for place, row in enumerate(sorted(chosen, key=comparison.ranked.index))}
