@@ -65,7 +65,7 @@ class Choice:
     """The rows to take: the cheapest of `best` and `tied`; for a search, the rows of the best trials."""
 
     reason: str = ""
-    """Why the row to take is the cheapest."""
+    """The reason why the row to take is the cheapest."""
 
     @property
     def runner_up(self) -> Row | None:
