@@ -79,7 +79,7 @@ def tables(found: Mapping[str, Rows], failed: Mapping[str, str]) -> str:
     parts = [
         markdown(["largest difference, same class", *names], differences),
         "\n".join(f"{run}: {error}" for run, error in failed.items()),
-        markdown(["MiB, ms an example", *names], sizes),
+        markdown(["MiB, ms/example", *names], sizes),
         machine(),
     ]
     return "\n\n".join(part for part in parts if part)

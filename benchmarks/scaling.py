@@ -180,7 +180,7 @@ def orders() -> str:
     for examples in (10**6, 10**7, 10**8):
         seconds, peak = in_fresh_process(_order, examples)
         rows.append([f"{examples:,}", f"{seconds:.1f}", f"{peak / MIB:,.0f}", f"{peak / examples:.0f}"])
-    return markdown(["examples", "seconds", "memory, MiB", "bytes an example"], rows)
+    return markdown(["examples", "seconds", "memory, MiB", "bytes per example"], rows)
 
 
 def _order(examples: int) -> tuple[float, float]:

@@ -111,7 +111,7 @@ def compose(overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         UserError: If a setting is wrong.
 
-    Example:
+    Examples:
         >>> compose(["train.epochs=3"]).settings["train"].epochs
         3
     """
@@ -191,7 +191,7 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
         RuntimeError: If the sweep is refused or stopped, or if a job fails. The message is the last line of the output.
         UserError: With `dry_run=true`, after the plan is printed.
 
-    Example:
+    Examples:
         >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
     """
     command = [sys.executable, "-m", "pipeline", "-m", *_listed(overrides)]
@@ -219,7 +219,7 @@ def search(overrides: Iterable[str]) -> "Comparison":
     Raises:
         RuntimeError: As for `sweep`.
 
-    Example:
+    Examples:
         >>> search(["optimizer.learning_rate=interval(1e-4,1e-1)", "sweep.trials=20"])  # doctest: +SKIP
     """
     words = _listed(overrides)
@@ -243,7 +243,7 @@ def compare(
     Raises:
         UserError: If an argument is not a sweep, a run or a filter.
 
-    Example:
+    Examples:
         >>> compare("status=FINISHED", "model=mlp", columns=["test/loss"])  # doctest: +SKIP
     """
     from pipeline.sweep.select import compared

@@ -173,18 +173,18 @@ class Dataset:
         return {"train": self.train, "val": self.val, "test": self.test}
 
     def with_each_split(self, of: Callable[[Split], Split], **others: Any) -> Dataset:
-        """Returns the data set with what `of` makes of each split; `others` are further fields."""
+        """Return the data set with each split replaced by `of(split)`. `others` are further fields to replace."""
         return dataclasses.replace(self, train=of(self.train), val=of(self.val), test=of(self.test), **others)
 
     @property
     def images(self) -> Feature | None:
-        """The feature of `Split.of_images`, where it is the only one."""
+        """The feature of `Split.of_images` if it is the only feature, else None."""
         only = len(self.features) == 1 and self.features.get(IMAGES)
         return only or None
 
     @property
     def unit(self) -> str:
-        """Name of its examples: `images`, `texts`, `rows` of a table, or `examples`."""
+        """The name of the examples: `images`, `texts`, `rows` or `examples`."""
         kinds = {feature.kind for feature in self.features.values()}
         units = {"images": {"image"}, "texts": {"text"}, "rows": {"number", "category", "text"}}
         return next((unit for unit, known in units.items() if kinds <= known), "examples")
@@ -228,7 +228,7 @@ class Model:
         return Record(summary={"precision": self.policy, "task": self.task.described})
 
     def on_one_device(self) -> Model:
-        """Returns this model with its current weights on one device, where it can be evaluated and exported."""
+        """Return this model with its current weights on one device, where it can be evaluated and exported."""
         if self.rebuild is None:
             return self
         copy = self.rebuild()
@@ -237,7 +237,7 @@ class Model:
 
     @cached_property
     def in_float32(self) -> Model:
-        """This model on one device, its network in float32, with the weights that it has now, at the first use."""
+        """This model in float32 on one device, with the weights that it has when this property is first used."""
         if self.policy == "float32":
             return self.on_one_device()
         assert self.rebuild_in_float32 is not None, "a Model in another precision needs `rebuild_in_float32`"

@@ -69,7 +69,7 @@ def restore_trained(
             raise UserError(
                 f"the trained weights in {saved} do not fit this network: the file has {theirs or 'nothing'} where the "
                 f"network has {here or 'nothing'}",
-                "the code that the network was trained with, or to train it again",
+                "the code that the network was trained with, or a new run",
                 "from=null run=null resume=never",
             )
     model.network.set_weights(weights)

@@ -112,7 +112,7 @@ def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]
         try:
             target.load_weights(path, **({"skip_mismatch": True} if path.name.endswith(".weights.h5") else {}))
         except (ValueError, KeyError) as error:
-            reason = one_line(error)
+            reason = f"({one_line(error)})"
     values = zip(target.weights, target.get_weights(), strict=True)
     return [weight for weight, value in values if np.isnan(np.sum(value, dtype=np.float64))], reason
 
