@@ -170,28 +170,28 @@ def _grouped_numbers(random: np.random.Generator) -> tuple[dict[str, np.ndarray]
 
 
 POPULATIONS = {
-    "2 classes, 79 : 21": Population(classes(2, 1.5, 1.0, 0.6)),
-    "2 classes, 95 : 5": Population(classes(2, 3.0, 1.0, 0.95)),
+    "2 classes, 79% and 21%": Population(classes(2, 1.5, 1.0, 0.6)),
+    "2 classes, 95% and 5%": Population(classes(2, 3.0, 1.0, 0.95)),
     "3 classes": Population(classes(3, 1.5, 1.0, 0.0)),
-    "10, too sure": Population(classes(10, 2.0, 2.0, 0.0)),
-    "10, calibrated": Population(classes(10, 3.0, 1.0, 0.0)),
-    "10, few mistakes": Population(classes(10, 5.0, 1.0, 0.0)),
-    "3, few mistakes, too sure": Population(classes(3, 5.0, 3.0, 0.0)),
+    "10 classes, overconfident": Population(classes(10, 2.0, 2.0, 0.0)),
+    "10 classes, calibrated": Population(classes(10, 3.0, 1.0, 0.0)),
+    "10 classes, few errors": Population(classes(10, 5.0, 1.0, 0.0)),
+    "3 classes, few errors, overconfident": Population(classes(3, 5.0, 3.0, 0.0)),
     "3 classes, weights": Population(classes(3, 1.5, 1.0, 0.0), weighted=True),
     "2 classes, groups": Population(_grouped_classes, group=10),
-    "labels": Population(_labels),
-    "labels, weights": Population(_labels, weighted=True),
-    "normal errors": Population(numbers(lambda random: random.normal(size=SIZE))),
-    "normal errors, weights": Population(numbers(lambda random: random.normal(size=SIZE)), weighted=True),
-    "skewed errors": Population(numbers(lambda random: random.lognormal(size=SIZE))),
-    "heavy tails": Population(numbers(lambda random: random.standard_t(3, size=SIZE))),
-    "1% outliers": Population(numbers(_outliers)),
-    "prices": Population(_prices),
-    "worse than the mean": Population(_constant),
-    "numbers, groups": Population(_grouped_numbers, group=10),
-    "two models, alike": Population(_alike, "accuracy"),
+    "several labels": Population(_labels),
+    "several labels, weights": Population(_labels, weighted=True),
+    "regression, normal errors": Population(numbers(lambda random: random.normal(size=SIZE))),
+    "regression, normal errors, weights": Population(numbers(lambda random: random.normal(size=SIZE)), weighted=True),
+    "regression, skewed errors": Population(numbers(lambda random: random.lognormal(size=SIZE))),
+    "regression, heavy-tailed errors": Population(numbers(lambda random: random.standard_t(3, size=SIZE))),
+    "regression, 1% outliers": Population(numbers(_outliers)),
+    "regression, prices": Population(_prices),
+    "regression, worse than the mean": Population(_constant),
+    "regression, groups": Population(_grouped_numbers, group=10),
+    "two similar models": Population(_alike, "accuracy"),
     "two models, prices": Population(_prices, "rmse"),
-    "two models, numbers, groups": Population(_grouped_numbers, "rmse", group=10),
+    "two models, groups": Population(_grouped_numbers, "rmse", group=10),
 }
 
 
@@ -213,10 +213,10 @@ def table(repeats: int) -> str:
         cells = []
         for examples in SIZES:
             found = coverage(name, examples, repeats)
-            held = [100 * part for part, printed in found.values() if printed >= 0.1]  # of fewer nothing can be told
+            held = [100 * part for part, printed in found.values() if printed >= 0.1]  # else too few
             cells.append("none" if not held else f"{min(held):.0f} to {max(held):.0f}")
         metrics = [*POPULATIONS[name].truth]
-        rows.append((name, ", ".join(metrics) if len(metrics) < 4 else "all of classes", *cells))
+        rows.append((name, ", ".join(metrics) if len(metrics) < 4 else "all of classification", *cells))
     return markdown(["population", "metrics", *(f"{size:,} examples" for size in SIZES)], rows)
 
 

@@ -14,7 +14,7 @@ from stages.evaluation.intervals import exact_interval
 from tests.stages.evaluation import made
 
 
-@pytest.mark.parametrize("name", ["2 classes, 79 : 21", "10, few mistakes"])
+@pytest.mark.parametrize("name", ["2 classes, 79% and 21%", "10 classes, few errors"])
 def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     """In 95 of 100 samples, but for the noise of 100; `python -m benchmarks.coverage` has more."""
     found = coverage(name, 100, 100)
