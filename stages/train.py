@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
 
     if not math.isfinite(best.best_value):
         what = f"train.monitor={settings.monitor} is {best.best_value} in every epoch"
-        reporter.warn(f"{what}: no epoch is the best, and the weights are those of the last one")
+        reporter.warn(f"{what}, so there is no best epoch, and the weights of the last epoch are used")
     reporter.doing("writing the best weights")
     if phase.step.ema.values and not settings.optimizer.ema_use and place is not None:
         with phase.step.ema.as_weights():
@@ -118,38 +118,43 @@ def _refuse_or_warn(
         by_target = task.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
         if replicas > 1 and (dataset.train.weights is not None or by_target is not None):
             raise UserError(
-                "train=fit averages the replicas' means, which is wrong for weights of examples or classes, whose sums "
-                f"differ: {replicas} replicas",
+                f"train=fit supports weights of examples or classes on 1 replica only, but {replicas} are used: Keras "
+                "averages the replicas' means, although their sums of weights differ",
                 "one device, or train=loop",
                 "train=loop",
             )
         if size % replicas or last % replicas:
             raise UserError(
-                f"train=fit averages the replicas' means, which is wrong where per-replica batches differ: {replicas} "
-                f"replicas, train.batch_size={size}, a last batch of {last} (github.com/keras-team/keras/issues/19891)",
-                f"batches that {replicas} divides, or train=loop, which is correct for all",
+                f"train=fit requires batches that {replicas} replicas share equally, but train.batch_size={size} and "
+                f"the last batch has {last} examples: Keras averages the replicas' means "
+                "(github.com/keras-team/keras/issues/19891)",
+                f"batch sizes divisible by {replicas}, or train=loop, which is exact for all sizes",
                 "train=loop",
             )
     elif network.train_step is not keras.Model.train_step:
         raise UserError(
-            f"{network.__name__} has a train_step of its own, which the training loop would not call",
-            "train=fit, which does; or compute_loss, add_loss and metrics instead of it",
+            f"{network.__name__} defines its own train_step, which train=loop does not call",
+            "train=fit, which calls it, or a network that uses compute_loss, add_loss and metrics instead",
             "train=fit",
         )
     if network.test_step is not keras.Model.test_step:
-        reporter.warn(f"{network.__name__}.test_step is not called: validation takes the task's loss and metrics")
+        reporter.warn(f"{network.__name__}.test_step is not called: validation uses the task's loss and metrics")
     if strategy.coordinator is not None and not dataset.train.is_in_memory:
-        problem = "strategy=parameter_server sends its workers the training examples, and they do not fit in memory"
+        problem = "strategy=parameter_server requires training examples that fit in memory, but these do not"
         raise UserError(problem, "data.memory_gib=<more>, or strategy=multi_worker", "strategy=multi_worker")
     settings.check_share(replicas)
     check_inputs(dataset.val, dataset.name, model.policy)
     if size > examples:
-        reporter.warn(f"train.batch_size={size} is more than the {examples:,} training examples: an epoch is one step")
+        reporter.warn(
+            f"train.batch_size={size} is larger than the training split ({examples:,} {dataset.unit}), so each epoch "
+            "is one step"
+        )
     normalizing = normalizing_by_batch(model.network)
     if replicas > 1 and (plain := [layer.name for layer in normalizing if not layer.synchronized]):
         reporter.warn(
-            f"{', '.join(plain[:3])}: each of {replicas} replicas normalizes its part of a batch by itself, which one "
-            "device does not; stages.networks.batch_norm.BatchNormalization normalizes the whole batch"
+            f"{', '.join(plain[:3])}: each of the {replicas} replicas computes BatchNorm statistics over its own part "
+            "of the batch, so results differ from one device. stages.networks.batch_norm.BatchNormalization uses the "
+            "whole batch"
         )
     if settings.optimizer.accumulation > 1 and normalizing:
-        reporter.warn("optimizer.accumulation: BatchNorm takes the statistics of each part of a batch by itself")
+        reporter.warn("optimizer.accumulation: BatchNorm computes its statistics over each part of a batch separately")

@@ -47,7 +47,7 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
         return work()
     except Interrupted as interrupted:
         if interrupted.exit_code == FAILED:
-            console.error(f"this process is ended by {interrupted}")
+            console.error(f"this process was stopped by {interrupted}")
         return interrupted.exit_code
     except UserError as error:
         console.error(str(error))

@@ -30,7 +30,9 @@ from stages.targets import class_at
 LOOK_SECONDS = 2.0
 """Seconds between two looks at a job that runs elsewhere: at its journal, or at the queue that it is in."""
 
-OPEN_PORTS = "the cluster's gRPC servers listen on all network interfaces without a password: docs/how-to/clusters.md"
+OPEN_PORTS = (
+    "the cluster's gRPC servers listen on all network interfaces without a password, see docs/how-to/clusters.md"
+)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def work(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task | 
             run.summary.status = "FINISHED"  # it is over, and the stages after training have not run
             run.summary.facts[PRUNED] = pruned.epoch
             run.tracker.tags({PRUNED: str(pruned.epoch)})
-            console.log(f"pruned after epoch {pruned.epoch}: other trials do better")
+            console.log(f"pruned after epoch {pruned.epoch}: other trials had better results by then")
         except BaseException as error:
             with signals.ending():
                 code = fail(error, run, console)
@@ -128,7 +128,7 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         return DONE
 
     with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
-        signals.on_forced_exit(lambda request: console.error(f"this process is ended by {request.reason}"))
+        signals.on_forced_exit(lambda request: console.error(f"this process was stopped by {request.reason}"))
         return code_of(lambda: run(Path(scratch)), console)
 
 
@@ -237,12 +237,13 @@ def register(run: Run, console: Console) -> None:
     if settings is None or settings.register is None:
         return
     if experiment.debug is not None:
-        console.log(f"{settings.register} gets no version: this is a debug run")
+        console.log(f"the model is not registered as {settings.register}, because this is a debug run")
         return
     evaluated = experiment.of("evaluate", EvaluateSettings) or EvaluateSettings
     alias = settings.alias
     if alias is not None and (known := run.summary.facts.get(KNOWN_IMAGES)):
-        console.warn(f"{alias} of {settings.register} stays: the model was trained on {known} of its test examples")
+        problem = f"the model was trained on {known} of its test examples"
+        console.warn(f"the alias {alias} of {settings.register} does not move to this model: {problem}")
         alias = None
     run.tracker.register(settings.register, alias, settings.promote_if, evaluated.confidence)
 

@@ -34,7 +34,7 @@ class RunReporter(Reporter):
         for name, number in numbers.items():
             if number is None and name not in self._warned:
                 self._warned.add(name)
-                what = f"the metric {name} is a {kind(values[name])}, not a number: it is not recorded"
+                what = f"the metric {name} is a {kind(values[name])}, not a number, so it is not recorded"
                 self.warn(f"{self.stage}: {what}")
         with signals.uninterrupted():
             self.summary.metrics.update(by_name)

@@ -104,8 +104,8 @@ def own_record(stage: str, result: Any) -> Record | None:
     if not isinstance(result, Mapping) or None in numbers.values():
         named = next((f"{name!r}, a {kind(result[name])}" for name, one in numbers.items() if one is None), "")
         raise UserError(
-            f"it returned a {kind(result)}{f' with {named}' if named else ''}",
-            "a dataclass with a Record as `record`, a Record, or a mapping from names to numbers",
+            f"the stage returned a {kind(result)}{f' with {named}' if named else ''}",
+            "a Record, a dataclass whose field `record` is a Record, or a mapping from names to numbers",
             "return stages.results.Record(metrics={…}, params={…}, files={…})",
         )
     return Record(metrics={name if "/" in name else f"{stage}/{name}": number for name, number in numbers.items()})
@@ -134,7 +134,7 @@ class StageRunner:
         on_safe_place(signals.check)
         with keras_defaults() as others:
             for name, value in others.items():
-                self.console.log(f"keras.config.{name} is {value} in this process; the run takes {DEFAULTS[name]}")
+                self.console.log(f"keras.config.{name} is {value} in this process; the run uses {DEFAULTS[name]}")
             self._run(stages)
 
     def _run(self, stages: Sequence[BoundStage]) -> None:
@@ -190,7 +190,7 @@ class StageRunner:
         before = self.summary.facts.setdefault(FINGERPRINT, dataset.fingerprint)
         if before != dataset.fingerprint:
             problem = f"{dataset.name} has changed since the run began: its fingerprint was {before}"
-            raise UserError(problem, "the data as they were, or a new run", "resume=never")
+            raise UserError(problem, "the unchanged data, or a new run", "resume=never")
         self.summary.write(self.folder)  # a killed run has no later time for it
 
     def _record(self, stage: BoundStage, result: Any) -> None:
@@ -222,13 +222,14 @@ class StageRunner:
         devices = record.summary.get("devices")
         if devices and machine.gpus() and not any("GPU" in device for device in devices):
             self.console.warn(
-                f"this machine has {len(machine.gpus())} GPU(s), and none is used; TensorFlow may need the extra gpu"
+                f"this machine has {len(machine.gpus())} GPU(s), but the run does not use any. TensorFlow may lack GPU "
+                "support: pip install '.[gpu]'"
             )
 
     def _add_file(self, place: str, path: Path) -> None:
         """Record a file or folder; one that does not exist is listed at the end, as the store refuses it."""
         if not path.parts:  # the working directory is not the run's to record, nor to redact
-            raise UserError(f"Record.files['{place}'] holds an empty path", "the path of a file or a folder")
+            raise UserError(f"Record.files['{place}'] contains an empty path", "the path of a file or a folder")
         if not path.is_absolute():
             path = path.absolute() if path.exists() else self.folder / path
         redact_file(path)

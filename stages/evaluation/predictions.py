@@ -90,12 +90,12 @@ def check_finite(values: np.ndarray, split: Split, task: Task, where: str, polic
     row, place = map(int, wrong[0])
     count = len(np.unique(wrong[:, 0]))
     others = f" (and {count - 1:,} more)" if count > 1 else ""
-    what = f"{SINGULAR.get(task.named, 'answer')} {[*task.names, place][min(place, len(task.names))]}"
+    what = f"{SINGULAR.get(task.named, 'output')} {[*task.names, place][min(place, len(task.names))]}"
     largest, size = _largest(split, row)
-    cause = f"; its largest number is {size:.4g}, in the column {largest}" if largest else ""
-    problem = f"{where}: {_name_of(split, row)}{others}: the network answers {values[row, place]} for {what}{cause}"
+    cause = f"; the largest input of this example is {size:.4g}, in the column {largest}" if largest else ""
+    problem = f"{where}: {_name_of(split, row)}{others}: the network predicts {values[row, place]} for {what}{cause}"
     helps = policy in HALF and size < np.finfo(np.float32).max
-    raise UserError(problem, "finite answers", "precision=float32" if helps else "")
+    raise UserError(problem, "finite predictions", "precision=float32" if helps else "")
 
 
 def check_inputs(split: Split, where: str, policy: str) -> None:
@@ -118,7 +118,7 @@ def check_inputs(split: Split, where: str, policy: str) -> None:
                 number = f"{size:.4g} in the column {largest}" if largest else "a value"
                 problem = f"{where}: {_name_of(split, row)}: {number} is too large for {policy}"
                 helps = policy in HALF and size < np.finfo(np.float32).max
-                expected = "numbers as large as those of the training split"
+                expected = "numbers in the range of the training split"
                 raise UserError(problem, expected, "precision=float32" if helps else "")
 
 
@@ -180,9 +180,9 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
     """
     (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
     if of_other != metric:
-        raise KeyError(f"{metric} of one, {of_other} of the other")
+        raise KeyError(f"different metrics: {metric} and {of_other}")
     if len(ours) != len(theirs):
-        raise KeyError("groups of one alone")
+        raise KeyError("only one of them has groups")
     return metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence, metric=metric)
 
 
@@ -195,7 +195,7 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
     try:
         metadata, columns = metadata_of(folder), read_columns(folder / NAME)
     except (OSError, KeyError, pa.ArrowException) as error:
-        why = f"has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
+        why = f"this run has no {NAME}" if isinstance(error, FileNotFoundError) else f"its {NAME} is damaged"
         fix = f"{SETTING}=<run>"
         raise UserError(f"{SETTING}={text}: {why}", "a run with evaluate.predictions=true", fix) from error
     for name, column in columns.items():

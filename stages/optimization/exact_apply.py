@@ -107,8 +107,8 @@ def prepare(
     (scale or optimizer).build(list(variables))
     if untracked := keras_internals.untracked_variables(optimizer, optimizer.variables):
         raise UserError(
-            f"{type(optimizer).__name__} has variables that no checkpoint would have: {', '.join(untracked)}",
-            "variables made by add_variable or add_variable_from_reference, in build",
+            f"{type(optimizer).__name__} has variables that checkpoints cannot include: {', '.join(untracked)}",
+            "variables that build creates by add_variable or add_variable_from_reference",
         )
     keras_internals.expect_summed_gradients(optimizer)
     optimizer.update_step = update_step_of(optimizer)

@@ -96,9 +96,9 @@ class Gradients:
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
                 raise UserError(
-                    "a network with a synchronized BatchNorm and a custom compute_loss, on several replicas: Keras "
-                    "divides its part of the loss by the number of replicas, but not the custom part",
-                    "the one or the other, or one replica",
+                    "a network with a synchronized BatchNorm and a custom compute_loss requires 1 replica: on several, "
+                    "Keras divides its own part of the loss by the number of replicas, but not the custom part",
+                    "only one of the two, or one replica",
                     "strategy=one_device",
                 )
             self._function = self._compute
@@ -127,16 +127,16 @@ class Gradients:
         return total
 
     def warn_of_draws(self, reporter: Reporter) -> None:
-        """Warns of random numbers that are other ones after resuming, or with XLA than without."""
+        """Warn about random numbers that change when a run resumes, or with XLA."""
         if self._others_with_xla:
             reporter.warn(
-                f"{self._others_with_xla[0]} draws different random numbers with train.jit=on and off; "
-                "use the functions of keras.random"
+                f"{self._others_with_xla[0]} draws different random numbers with train.jit=on and with train.jit=off. "
+                "Functions of keras.random do not"
             )
         if self._draws:
             reporter.warn(
-                f"{self._draws[0]} draws different random numbers in each replica and after resuming; "
-                "use the functions of keras.random"
+                f"{self._draws[0]} draws different random numbers in each replica and after resuming. "
+                "Functions of keras.random do not"
             )
 
     def mean_weight(self, split: Split) -> float:
@@ -185,8 +185,8 @@ class Gradients:
         for weight, value in zip(self._variables.trained, values.trained, strict=True):
             if scope.get_current_value(weight) is not value:
                 raise UserError(
-                    f"a layer assigns the trained weight {weight.path} in call, which the training loop would drop",
-                    "layers that assign no trained weight",
+                    f"a layer assigns the trainable weight {weight.path} in its call, which train=loop would ignore",
+                    "layers that do not assign trainable weights",
                     "train=fit",
                 )
         state = [scope.get_current_value(variable) for variable in self._variables.state]
@@ -222,11 +222,11 @@ def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> boo
     """
     obstacle = ""
     if strategy.layers is not None:
-        obstacle = "XLA compiles for one device, and the layers are on several"
+        obstacle = "XLA compiles for one device, but the layers are on several"
     elif strategy.fixed_shapes:
         obstacle = "a TPU compiles the whole step itself"
     elif strategy.in_sync > 1 and has_synchronized_layers(model.network):
-        obstacle = "a synchronized BatchNorm communicates with other replicas, which compiled code cannot"
+        obstacle = "a synchronized BatchNorm communicates with other replicas, which compiled code cannot do"
     if settings.jit == "on" and obstacle:
         raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
     if settings.jit != "auto":

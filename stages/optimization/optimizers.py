@@ -28,8 +28,8 @@ def build_optimizer(settings: kinds.OptimizerSettings, rate: Rate) -> keras.opti
         optimizer.weight_decay = _exact(optimizer.weight_decay)  # TensorFlow casts Python's numbers by way of float32
     if settings.clip_norm:
         if name := clipping_of(optimizer):
-            problem = f"optimizer.clip_norm={settings.clip_norm:g} with {name} of the optimizer: one would do nothing"
-            raise UserError(problem, "one of them", "optimizer.clip_norm=0")
+            problem = f"optimizer.clip_norm={settings.clip_norm:g} cannot be combined with the optimizer's own {name}"
+            raise UserError(problem, "only one of them", "optimizer.clip_norm=0")
         optimizer.global_clipnorm = settings.clip_norm
     if settings.ema_momentum:
         optimizer.use_ema, optimizer.ema_momentum = True, settings.ema_momentum
@@ -61,15 +61,15 @@ def _custom(settings: kinds.CustomOptimizerSettings, rate: Rate) -> keras.optimi
     if settings.weight_decay is not None:
         arguments["weight_decay"] = settings.weight_decay
     place = f"optimizer._target_={settings._target_}"
-    needed = "a subclass of keras.optimizers.Optimizer that takes learning_rate and optimizer.arguments"
+    needed = "a subclass of keras.optimizers.Optimizer that accepts learning_rate and optimizer.arguments"
     fix = "optimizer._target_=keras.optimizers.Lion"
     found = made(keras.optimizers.Optimizer, settings._target_, place, needed, fix, learning_rate=rate, **arguments)
     optimizer: keras.optimizers.Optimizer = found
     if settings.weight_decay is not None and "adam_weight_decay" in vars(optimizer).keys() - arguments.keys():
         optimizer.adam_weight_decay = arguments["weight_decay"]  # Muon's, of the weights that it leaves to Adam
     if refused := [name for name in _OF_TRAINING if getattr(optimizer, name, None)]:
-        settings_instead = "optimizer.clip_norm, ema_momentum, accumulation, or precision instead of it"
-        raise UserError(f"{place} sets {refused[0]}, which training does by itself", settings_instead)
+        problem = f"{place} sets {refused[0]}, which has a setting of its own here"
+        raise UserError(problem, "optimizer.clip_norm, optimizer.ema_momentum, optimizer.accumulation or precision")
     return optimizer
 
 
@@ -97,7 +97,7 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
     for entry in entries:
         if entry not in known and not any(fnmatchcase(variable.path, entry) for variable in network.variables):
             raise UserError(
-                f"optimizer.decay_exclude: {entry} is the path of no weight",
+                f"optimizer.decay_exclude={entry} does not match any weight of the network",
                 [*known, *(variable.path for variable in network.trainable_variables)],
                 "'optimizer.decay_exclude=[bias,vectors]'",
             )

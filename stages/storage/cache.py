@@ -82,14 +82,14 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
                 return _read(place), False
             except Exception as error:  # a damaged file can hold anything
                 if os.path.lexists(place):
-                    reporter.warn(f"{place} is not what was written ({error}), and is made again")
+                    reporter.warn(f"the cache entry {place} is damaged and will be created again ({error})")
                     remove(place)
             atomic_write(place, lambda folder: _write(folder, place.name, make))
             return _read(place), True
     except OSError as error:
         raise UserError(
-            f"{place.parent} cannot take what runs share ({error.strerror or error})",
-            "a folder of yours with room for it",
+            f"the cache {place.parent} cannot be written ({error.strerror or error})",
+            "a writable folder on a disk with free space",
             "outputs=<another folder>",
         ) from error
 
@@ -97,13 +97,13 @@ def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) ->
 def _read(place: Path) -> Contents:
     content = json.loads((place / FACTS).read_bytes())
     if content.pop("checksum") != _checksum(content):
-        raise ValueError(f"the checksum of {FACTS} does not fit")
+        raise ValueError(f"the checksum of {FACTS} does not match")
     key = content.get("key", "an entry of an earlier version")
     if key != place.name:  # two entries of the same shape may have changed places
-        raise ValueError(f"it was written as {key}")
+        raise ValueError(f"it belongs to {key}")
     for name, digest in content["digests"].items():
         if _digest(place / f"{name}.npy") != digest:
-            raise ValueError(f"the size or the digest of {name}.npy does not fit")
+            raise ValueError(f"the size or the digest of {name}.npy does not match")
     arrays = {name: load_mapped(place / f"{name}.npy") for name in content["digests"]}
     with suppress(OSError):  # of another user
         os.utime(place)  # `pipeline.clean` goes by the last use
@@ -144,7 +144,7 @@ def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                reporter.doing(f"waits for another run that prepares {place.name}")
+                reporter.doing(f"waiting for another run to prepare {place.name}")
                 time.sleep(POLL_SECONDS)
                 safe_place()
         yield

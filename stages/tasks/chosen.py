@@ -37,14 +37,15 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
     """
     if settings.kind not in ("auto", found.kind):
         raise UserError(
-            f"task={settings.kind}, and the target is one of task={found.kind}: {', '.join(found.names[:5])}",
-            f"task={found.kind}, or another target",
+            f"task={settings.kind} does not match the target ({', '.join(found.names[:5])}), which needs "
+            f"task={found.kind}",
+            f"task={found.kind}, or a different target",
             f"task={found.kind}",
         )
     if getattr(settings, "single_logit", False):
         if not isinstance(found, Classification) or len(found.names) != 2:
-            problem = f"task.single_logit=true with {len(found.names)} classes or targets"
-            raise UserError(problem, "two classes", "task.single_logit=false")
+            problem = f"task.single_logit=true requires 2 classes, but the data has {len(found.names)} {found.named}"
+            raise UserError(problem, "", "task.single_logit=false")
         found = found.with_single_logit()
     if settings._target_ is not None:
         found = _own_task(found, settings._target_)
@@ -87,10 +88,10 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     """
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
-    expected = "a loss of Keras' or your own, by its import path"
+    expected = "the import path of a Keras loss or of your own"
     found = imported(target, f"task.loss._target_={target}", expected, "task.loss._target_=keras.losses.Huber")
     if inspect.isclass(found):
-        expected = "a loss and its arguments"
+        expected = "a loss with arguments that it accepts"
         instance = made(object, target, f"task.loss._target_={target}", expected, "task.loss={}", **arguments)
         function = instance.call if isinstance(instance, keras.losses.Loss) else instance
     else:
@@ -102,14 +103,15 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
             tape.watch(outputs)
             losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
         shape = tuple(losses.shape)
-        problem = f"returns {shape}" if tape.gradient(losses, outputs) is not None else "has no gradient"
+        problem = f"returns shape {shape}" if tape.gradient(losses, outputs) is not None else "has no gradient"
     except Exception as error:  # a function may be anything
         shape, problem = (), " ".join(f"raises {type(error).__name__}: {error}".split())[:200]
     if shape != (len(targets),) or problem == "has no gradient":
         raise UserError(
-            f"task.loss._target_={target} {problem} for {len(targets)} examples of shape ({task.outputs},)",
-            f"the loss of each example, of shape ({len(targets)},) and differentiable, which training weighs and adds; "
-            "targets have a column for each class, and Keras' Sparse losses take none",
+            f"task.loss._target_={target} {problem} when called with {len(targets)} examples of shape "
+            f"({task.outputs},)",
+            f"one loss per example, of shape ({len(targets)},) and differentiable. Targets have one column per class, "
+            "so Keras' Sparse losses are not supported",
             "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
         )
     return loss
@@ -127,17 +129,20 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     where = f"task.metrics[{place}]"
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
-    expected, fix = "a keras.metrics.Metric and its arguments", "'task.metrics=[{_target_: keras.metrics.AUC}]'"
+    expected, fix = (
+        "a keras.metrics.Metric with arguments that it accepts",
+        "'task.metrics=[{_target_: keras.metrics.AUC}]'",
+    )
     metric = made(keras.metrics.Metric, target, f"{where} {target}", expected, fix, **arguments)
     plain = re.sub(r"_\d+$", "", metric.name)
     if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
         metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
     if task.answer == Classification.answer and _takes_logits(type(metric), vars(metric), arguments):
-        raise UserError(
-            f"{where}: {target} takes logits, and gets probabilities", "from_logits=false", "from_logits: false"
-        )
+        problem = f"{where}: {target} has from_logits=true, but metrics receive probabilities"
+        raise UserError(problem, "", "from_logits: false")
     if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
-        raise UserError(f"{where}: the name {metric.name} is taken, or no name", "another", "name: mine")
+        problem = f"{where}: the name {metric.name} is used by a different metric, or cannot be used as a name"
+        raise UserError(problem, "a different name of letters, digits and _", "name: mine")
     return tried(OwnMetric(metric), f"{where}: {target}", task, targets)
 
 
@@ -166,17 +171,17 @@ def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMet
     except Exception as error:  # a metric may be anything
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{where} cannot be computed of targets and answers of shapes {tuple(true.shape)}, {tuple(answers.shape)} "
-            f"({reason})",
-            "a metric of these that is one number; Keras' Sparse ones take other targets",
+            f"{where} cannot be computed from targets of shape {tuple(true.shape)} and predictions of shape "
+            f"{tuple(answers.shape)} ({reason})",
+            "a metric that returns one number for these. Keras' Sparse metrics need other targets",
             "task.metrics=[]",
         ) from error
     adds_up = is_zero and all(np.allclose(halves[0][name] + halves[1][name], whole[name], 1e-4, 1e-5) for name in whole)
     if not adds_up:
         raise UserError(
-            f"{where} is no function of sums: its states of two halves do not add up to that of the whole, so that its "
-            "value would depend on batches and replicas",
-            "a metric whose update_state adds to variables that are 0 at first, or your own from predictions.parquet",
+            f"{where} cannot be computed from sums: its states for two halves of the examples do not add up to its "
+            "state for all of them, so its value would depend on batches and replicas",
+            "a metric whose update_state adds to variables that start at 0. Compute any other from predictions.parquet",
             "task.metrics=[]",
         )
     return own

@@ -44,8 +44,8 @@ class Probabilities(Task):
         """
         if outputs == "probabilities" and self.own_loss is not None and self.own_loss.takes_logits:
             raise UserError(
-                "task.loss.from_logits=true with model.outputs=probabilities",
-                "the same of both",
+                "task.loss.from_logits=true does not match model.outputs=probabilities",
+                "logits or probabilities in both settings",
                 "task.loss.from_logits=false",
             )
         return replace(self, given=outputs)
@@ -62,8 +62,8 @@ class Probabilities(Task):
             weights = self.balanced(targets)
         elif weights is not None and len(weights) != len(self.names):
             raise UserError(
-                f"train.class_weights has {len(weights)} numbers",
-                f"{len(self.names)}, one for each of {', '.join(self.names)}",
+                f"train.class_weights has {len(weights)} numbers, but there are {len(self.names)} {self.named}",
+                f"one number each for {', '.join(self.names)}",
                 "train.class_weights=balanced",
             )
         weights = None if weights is None else tuple(map(float, weights))
@@ -95,8 +95,8 @@ class Probabilities(Task):
         """See `Task`: for outputs that cannot be the probabilities that they are said to be."""
         if self.given == "probabilities" and not np.all((outputs >= 0) & (outputs <= 1)):
             raise UserError(
-                "model.outputs=probabilities, but the network's output is not all between 0 and 1",
-                "what the last layer of the network returns",
+                "model.outputs=probabilities, but some outputs of the network are not between 0 and 1",
+                "the kind of output that the last layer returns",
                 "model.outputs=logits",
             )
 
@@ -134,12 +134,14 @@ class Classification(Probabilities):
     def check(self, where: str, targets: np.ndarray) -> None:
         """See `Task`; class names are two different texts or more."""
         if len(set(self.names)) < max(len(self.names), 2) or not all(isinstance(name, str) for name in self.names):
-            problem = f"{where.partition(':')[0]}: its {len(self.names)} class name(s) are {self.names[:9]}"
-            raise UserError(problem, "two different texts or more")
+            problem = f"{where.partition(':')[0]}: the {len(self.names)} class name(s) are {self.names[:9]}"
+            raise UserError(problem, "at least two names, all of them different texts")
         is_whole = targets.ndim == 1 and targets.dtype.kind in "iu"
         if not is_whole or (targets.size and (targets.min() < 0 or targets.max() >= len(self.names))):
-            kind = f"lie in {targets.min()}..{targets.max()}" if is_whole else f"are {targets.dtype} {targets.shape}"
-            raise UserError(f"{where} labels {kind}", f"whole numbers, 0..{len(self.names) - 1}, one an image")
+            kind = f"are {targets.dtype} of shape {targets.shape}"
+            if is_whole:
+                kind = f"range from {targets.min()} to {targets.max()}"
+            raise UserError(f"{where} labels {kind}", f"integers from 0 to {len(self.names) - 1}, one per example")
 
     def strata(self, targets: np.ndarray) -> np.ndarray:
         """See `Task`."""
@@ -173,8 +175,8 @@ class Classification(Probabilities):
         if sums_to_one != (self.given == "probabilities"):
             add_up = "add up to 1" if sums_to_one else "do not add up to 1"
             raise UserError(
-                f"model.outputs={self.given}, but the rows of the network's output {add_up}",
-                "what the last layer of the network returns",
+                f"model.outputs={self.given}, but the network's outputs for an example {add_up}",
+                "the kind of output that the last layer returns",
                 f"model.outputs={'probabilities' if sums_to_one else 'logits'}",
             )
 

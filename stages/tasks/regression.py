@@ -87,9 +87,8 @@ class Regression(Task):
         super().for_training(settings, targets)
         for name, default in {"label_smoothing": "0", "class_weights": "null"}.items():
             if getattr(settings, name):
-                raise UserError(
-                    f"train.{name} with a target that is a number", "classes, or without it", f"train.{name}={default}"
-                )
+                problem = f"train.{name} requires classes or labels, but the target is a number"
+                raise UserError(problem, "", f"train.{name}={default}")
         return self
 
     def standardized(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

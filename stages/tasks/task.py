@@ -178,9 +178,9 @@ class Task(ABC):
 
     def check_matrix(self, where: str, targets: np.ndarray, expected: str, dtype: type) -> None:
         """Raises UserError for targets that are not `expected`, finite, and [N, outputs] of `dtype`."""
-        expected = f"{expected}, {dtype.__name__} [N, {len(self.names)}]"
+        expected = f"{expected}, as {dtype.__name__} of shape [N, {len(self.names)}]"
         if targets.ndim != 2 or targets.shape[1] != len(self.names) or targets.dtype != dtype:
-            raise UserError(f"{where} targets are {targets.dtype} {targets.shape}", expected)
+            raise UserError(f"{where} targets are {targets.dtype} of shape {targets.shape}", expected)
         is_wrong = ~np.isin(targets, (0, 1)) if dtype is np.int32 else ~np.isfinite(targets)
         if is_wrong.any():
             row, place = np.argwhere(is_wrong)[0]
@@ -206,8 +206,8 @@ class Task(ABC):
         """Returns the task as `settings` have its loss. targets: of the training split."""
         if self.own_loss is not None and settings.label_smoothing:
             raise UserError(
-                f"train.label_smoothing={settings.label_smoothing} with a loss of your own, task.loss",
-                "one of the two",
+                f"train.label_smoothing={settings.label_smoothing} has no effect with a custom loss (task.loss)",
+                "only one of the two settings",
                 "train.label_smoothing=0",
             )
         return self

@@ -49,8 +49,8 @@ class TaskLoss(keras.losses.Loss):
         }
         for fix in (fix for fix, is_used in used.items() if not is_used):
             raise UserError(
-                f"{type(network).__name__} has a loss of its own, which {fix.partition('=')[0]} does not change",
-                "the one or the other; or a compute_loss that takes sample_weight and calls super().compute_loss",
+                f"{fix.partition('=')[0]} has no effect, as {type(network).__name__} computes its own loss",
+                "only one of the two, or a compute_loss that accepts sample_weight and calls super().compute_loss",
                 fix,
             )
 
@@ -73,8 +73,9 @@ class KerasStep:
         self.network = network = model.network.core
         self.steps_per_call = settings.steps_per_call or 1
         if strategy.in_sync > 1 and (name := clipping_of(optimizer)):
-            problem = f"train=fit with {name} of the optimizer with several replicas: Keras clips before the sum"
-            raise UserError(problem, "", "train=loop")
+            problem = f"train=fit does not support the optimizer's {name} on several replicas"
+            why = "Keras clips the gradients of each replica before it sums them"
+            raise UserError(f"{problem}: {why}", "", "train=loop")
         with strategy.distribution.scope(), keras_floats(model.policy):
             exclude_from_decay(optimizer, network, settings.optimizer.decay_exclude)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None

@@ -77,7 +77,7 @@ class Phase:
         if self.plan.index:
             unfreeze(model.network, settings.fine_tune_layers)
             trained = sum(math.prod(weight.shape) for weight in model.network.trainable_weights)
-            reporter.log(f"phase {self.plan.index + 1}: {trained:,} weights are trained")
+            reporter.log(f"phase {self.plan.index + 1} (fine-tuning): {trained:,} weights are trained")
         task = model.task.for_training(settings, dataset.train.targets)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
@@ -243,7 +243,7 @@ class Phase:
         if not math.isfinite(logs["loss"]):
             raise diverged(self.progress, self.settings, f"the validation loss is {logs['loss']}{self._not_finite()}")
         if (invalid := first_invalid(self._scored.network.trainable_weights)) is not None:
-            raise diverged(self.progress, self.settings, f"{invalid} has values that are not finite")
+            raise diverged(self.progress, self.settings, f"the weight {invalid} is not finite")
         callbacks.on_test_batch_end(0, logs)
         callbacks.on_test_end(logs)
         return {f"val_{name}": value for name, value in logs.items()}
@@ -271,7 +271,7 @@ class Phase:
     def _check_finite(self, loss: float) -> None:
         scale = self.step.loss_scale
         if scale is not None and float(scale.dynamic_scale.numpy()) < LEAST_SCALE:
-            raise diverged(self.progress, self.settings, "float16 overflows however small the loss is scaled")
+            raise diverged(self.progress, self.settings, "float16 overflows even at the smallest loss scale")
         if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
             raise diverged(self.progress, self.settings, f"the loss is {loss}")
 

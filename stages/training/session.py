@@ -60,7 +60,7 @@ def plan_phases(network: keras.Model, settings: TrainSettings) -> tuple[Plan, ..
         return (first,)
     if not is_frozen(network):
         raise UserError(
-            f"train.fine_tune_epochs={settings.fine_tune_epochs} trains a frozen backbone's top, and none is frozen",
+            f"train.fine_tune_epochs={settings.fine_tune_epochs} requires a frozen backbone, but the network has none",
             "0, or a network with a frozen backbone",
             "model.frozen=true",
         )
@@ -104,7 +104,8 @@ def starting_phase(checkpoint: Checkpoint, plans: Sequence[Plan]) -> tuple[Check
     index, epoch = progress["phase"], progress["epoch"]
     if not checkpoint.is_fork:
         if index >= len(plans):
-            raise UserError("the checkpoint fine-tunes, and train.fine_tune_epochs=0", "its settings", "resume=never")
+            problem = "train.fine_tune_epochs=0, but the checkpoint is from the fine-tuning phase"
+            raise UserError(problem, "the settings of the run that wrote the checkpoint", "resume=never")
         return checkpoint, index
     planned = max(epoch, progress.get("planned", 0))  # checkpoints of earlier code have none
     if index >= len(plans) or (index and planned < plans[0].settings.epochs):

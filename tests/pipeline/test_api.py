@@ -279,4 +279,4 @@ def test_settings_of_keras_in_a_notebook_change_no_run_and_are_those_of_the_note
         if "second" not in name and "wait" not in name and "latency" not in name:
             assert value == run.metrics[name], name
     said = (again.folder / "pipeline.log").read_text()
-    assert "keras.config.floatx is float16 in this process; the run takes float32" in said
+    assert "keras.config.floatx is float16 in this process; the run uses float32" in said

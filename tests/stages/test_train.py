@@ -93,7 +93,9 @@ def test_a_batch_larger_than_the_data_is_told() -> None:
         told = Telling()
         trained = train(small_cnn(dataset, strategy), dataset, strategy, settings(batch_size=batch_size), told)
         losses.add(trained.history[-1]["train/loss"])
-        assert ("batch_size=4096 is more than the 200 training examples" in " ".join(told.lines)) == (batch_size > 200)
+        assert ("batch_size=4096 is larger than the training split (200 images)" in " ".join(told.lines)) == (
+            batch_size > 200
+        )
     assert len(losses) == 1
 
 

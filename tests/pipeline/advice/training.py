@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.debug import OverfitSettings, overfit
 from stages.errors import UserError
 from stages.evaluation.against import check_comparable
-from stages.evaluation.by_column import check_settings
+from stages.evaluation.by_column import check_settings, check_slices
 from stages.evaluation.predictions import check_finite, check_inputs, check_other
 from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, _compared
@@ -371,6 +371,10 @@ def _importance_of_images(folder: Path) -> tuple[UserError, str]:
     return _refusal(check_settings, data.task, data, EvaluateSettings(importance=True)), "evaluate.importance=true"
 
 
+def _slices_of_images(folder: Path) -> tuple[UserError, str]:
+    return _refusal(check_slices, real_digits(64), ["label"]), "'evaluate.slices=[label]'"
+
+
 def _infinite(folder: Path) -> tuple[UserError, str]:
     split = real_digits(64).test
     values = np.full((len(split), 3), np.nan, np.float32)
@@ -436,6 +440,7 @@ CASES: dict[str, Case] = {
     "stages/debug.py:overfit": _not_memorized,
     "stages/evaluation/against.py:check_comparable": _other_metric,
     "stages/evaluation/by_column.py:check_settings": _importance_of_images,
+    "stages/evaluation/by_column.py:check_slices": _slices_of_images,
     "stages/evaluation/predictions.py:check_finite": _infinite,
     "stages/evaluation/predictions.py:check_inputs": _beyond_float16,
     "stages/evaluation/predictions.py:check_other": _no_predictions,

@@ -127,7 +127,7 @@ def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, run: Run) -> 
 
 @pytest.mark.parametrize("result", [0.25, (0.9, Path("x")), {"score": "good"}, WithRecord({"score": 0.25})], ids=repr)
 def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run: Run) -> None:
-    with pytest.raises(UserError, match="Expected a dataclass with a Record as `record`, a Record, or"):
+    with pytest.raises(UserError, match="Expected a Record, a dataclass whose field `record` is a Record, or"):
         run(mine=lambda: result)
 
 
@@ -190,7 +190,7 @@ def test_the_working_directory_is_neither_recorded_nor_redacted(
     monkeypatch.setenv("MY_TOKEN", "a-token-of-mine")
     monkeypatch.chdir(tmp_path)
     Path("mine.txt").write_text("a-token-of-mine")
-    with pytest.raises(UserError, match="holds an empty path"):
+    with pytest.raises(UserError, match="contains an empty path"):
         run(mine=lambda: Record(files={"plots": path}))
     assert Path("mine.txt").read_text() == "a-token-of-mine"
 

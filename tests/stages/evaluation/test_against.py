@@ -79,7 +79,7 @@ def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"evaluate.against=abc: has no predictions.parquet"):
+    with pytest.raises(UserError, match=r"evaluate.against=abc: this run has no predictions.parquet"):
         check_other(tmp_path, "abc")
     (tmp_path / NAME).write_text("nonsense")
     with pytest.raises(UserError, match=r"abc: its predictions.parquet is damaged"):

@@ -66,7 +66,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def test_a_number_that_no_network_holds_ends_the_evaluation_with_its_row(data: Dataset, tmp_path: Path) -> None:
     model = built_of(MlpSettings(hidden=[4]), data, one_device())
-    told = rf"row {HUGE + 1}: the network answers nan for target price; its largest number is 1e\+300, in the column si"
+    told = rf"row {HUGE + 1}: the network predicts nan for target price; the largest input of this example is 1e\+300"
     with pytest.raises(UserError, match=told):
         evaluate(Trained(model, (), 1, 0), data, one_device(), EvaluateSettings(), tmp_path)
     assert not (tmp_path / NAME).exists()
@@ -77,13 +77,13 @@ def test_a_number_that_no_network_holds_is_named_in_validation_and_in_training(t
     validated = with_huge_number(tmp_path, 210)
     model = built_of(MlpSettings(hidden=[4]), validated, where)
     with pytest.raises(
-        UserError, match=r"row 211: 1e\+300 in the column size is too large for float32. Expected numbers as"
+        UserError, match=r"row 211: 1e\+300 in the column size is too large for float32. Expected numbers in"
     ):
         train(model, validated, where, settings(epochs=1))
     held = with_huge_number(tmp_path, 210, 3e38)  # float32 holds it, and not ten times as much
     model = built_of(MlpSettings(hidden=[4]), held, where)
     model.network.set_weights([10 * np.abs(weight) for weight in model.network.get_weights()])
-    told = r"validation loss is (nan|inf) \(\S+ row 211: the network answers (nan|-?inf) for target price; its largest"
+    told = r"validation loss is (nan|inf) \(\S+ row 211: the network predicts (nan|-?inf) for target price; the largest"
     with pytest.raises(UserError, match=told):
         train(model, held, where, settings(epochs=1, optimizer=SgdSettings(learning_rate=1e-6)))
     with pytest.raises(UserError, match=r"the column size has numbers whose squares overflow.*size: leave_out"):
@@ -99,7 +99,7 @@ def test_a_number_that_a_network_swallows_ends_the_evaluation_too(data: Dataset,
     kernel.assign(-np.abs(kernel.numpy()))
     scores = Scorer(where, model).score(data.test, 64, predicts=True)
     assert np.isfinite(np.asarray(scores.predictions)).all()
-    told = rf"row {HUGE + 1}: 1e\+300 in the column size is too large for float32\. Expected numbers as large as"
+    told = rf"row {HUGE + 1}: 1e\+300 in the column size is too large for float32\. Expected numbers in the range"
     with pytest.raises(UserError, match=told):
         evaluate(Trained(model, (), 1, 0), data, where, EvaluateSettings(), tmp_path)
     check_inputs(data.train, "t.csv", "float32")
@@ -139,14 +139,14 @@ def test_every_task_names_the_example_and_what_is_predicted(name: str, value: fl
     split = Split({"a": np.arange(5.0), "b": np.array(list("vwxyz"), object)}, targets, numbers=np.arange(10, 15))
     check_finite(values, split, task, "t.csv", "float32")
     values[3, place] = value
-    told = rf"^t.csv: row 14: the network answers {value} for {what}; its largest number is 3, in the column a\. "
-    with pytest.raises(UserError, match=told + "Expected finite answers$"):
+    told = rf"^t.csv: row 14: the network predicts {value} for {what}; the largest input .* is 3, in the column a\. "
+    with pytest.raises(UserError, match=told + "Expected finite predictions$"):
         check_finite(values, split, task, "t.csv", "mixed_bfloat16")
     values[4] = value
     with pytest.raises(UserError, match=r"row 14 \(and 1 more\).* Try: precision=float32$"):
         check_finite(values, split, task, "t.csv", "mixed_float16")
     images = Split.of_images(np.zeros((5, 1, 1, 1), np.uint8), targets)
-    with pytest.raises(UserError, match=r"digits: example 3 .and 1 more.: the network answers"):
+    with pytest.raises(UserError, match=r"digits: example 3 .and 1 more.: the network predicts"):
         check_finite(values, images, task, "digits", "float32")
     with pytest.raises(UserError, match=rf"photos: d\.png .* for {what}\. Expected"):
         check_finite(values, replace(images, files=[f"{name}.png" for name in "abcde"]), task, "photos", "float32")
@@ -230,7 +230,7 @@ def test_a_monitor_that_is_undefined_in_every_epoch_is_said(tmp_path: Path) -> N
     model = built_of(MlpSettings(hidden=[4]), data, where, task=ClassificationSettings(single_logit=True))
     trained = train(model, data, where, settings(epochs=2, monitor="val_auc"), telling)
     assert trained.best_epoch == 2
-    assert "train.monitor=val_auc is nan in every epoch: no epoch is the best" in telling.warnings[-1]
+    assert "train.monitor=val_auc is nan in every epoch, so there is no best epoch" in telling.warnings[-1]
     assert any("  auc 0." in line and "  val_auc undefined" in line for line in telling.lines)
 
 

@@ -84,7 +84,7 @@ def test_decay_leaves_out_biases_and_vectors_unless_it_is_told_otherwise() -> No
     assert decay_excluded(network, []) == []
     assert {short(v.path) for v in decay_excluded(network, ["*embeddings"])} == {"embedding/embeddings"}
     assert {short(v.path) for v in decay_excluded(network, ["bias"])} == {p for p in every if p.endswith("/bias")}
-    with pytest.raises(UserError, match=r"decay_exclude: \*embedings is the path of no weight"):
+    with pytest.raises(UserError, match=r"decay_exclude=\*embedings does not match any weight"):
         decay_excluded(network, [*default, "*embedings"])
 
 

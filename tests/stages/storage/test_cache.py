@@ -59,8 +59,8 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     entry, is_new = cached(place, make, reporter)
     assert is_new
     [line] = reporter.lines
-    assert f"{place} is not what was written (" in line
-    assert line.endswith("), and is made again")
+    assert f"the cache entry {place} is damaged and will be created again (" in line
+    assert line.endswith(")")
     assert entry.facts["class_names"] == ["a", "b"]
     np.testing.assert_array_equal(entry.arrays["images"], IMAGES)
     np.testing.assert_array_equal(entry.arrays["labels"], LABELS)
@@ -83,7 +83,7 @@ def test_an_entry_is_not_taken_for_another_of_the_same_shape(tmp_path: Path) -> 
         make = lambda _, images=images: Contents({}, {"images": images})  # noqa: E731
         entry, is_new = cached(place, make, reporter)
         assert is_new
-        assert "it was written as entry-" in reporter.lines[0]
+        assert "it belongs to entry-" in reporter.lines[0]
         np.testing.assert_array_equal(entry.arrays["images"], images)
 
 

@@ -217,16 +217,16 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
 
 
 @pytest.mark.parametrize(("name", "settings", "problem", "fix"), [
-    ("classes", RegressionSettings(), "the target is one of task=classification", "task=classification"),
-    ("classes", AutoTaskSettings(single_logit=True), "task.single_logit=true with 3 classes", "single_logit=false"),
-    ("numbers", AutoTaskSettings(loss=REDUCED), "returns () for 16 examples", "keras.ops.mean"),
-    ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient for 16 examples", "keras.ops.mean"),
+    ("classes", RegressionSettings(), "which needs task=classification", "task=classification"),
+    ("classes", AutoTaskSettings(single_logit=True), "requires 2 classes, but the data has 3 classes", "single_logit=false"),
+    ("numbers", AutoTaskSettings(loss=REDUCED), "returns shape () when called with 16 examples", "keras.ops.mean"),
+    ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient when called with 16 examples", "keras.ops.mean"),
     ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
-    ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true with model.outputs=prob", "from_logits=false"),
-    ("classes", AutoTaskSettings(loss=SPARSE), "have a column for each class", "keras.ops.mean"),
-    ("numbers", AutoTaskSettings(metrics=[LARGEST]), "is no function of sums", "task.metrics=[]"),
-    ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is taken", "mine"),
-    ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "takes logits, and gets prob", "from_logits: false"),
+    ("labels", AutoTaskSettings(loss=LOGITS), "from_logits=true does not match model.outputs", "from_logits=false"),
+    ("classes", AutoTaskSettings(loss=SPARSE), "have one column per class", "keras.ops.mean"),
+    ("numbers", AutoTaskSettings(metrics=[LARGEST]), "cannot be computed from sums", "task.metrics=[]"),
+    ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is used by", "mine"),
+    ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "but metrics receive probabilities", "from_logits: false"),
     ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
     ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "is no Task", "task._target_=null"),
 ])  # fmt: skip

@@ -66,7 +66,7 @@ def test_splits_are_cut_by_the_rarest_label_that_has_enough_examples() -> None:
 
 
 @pytest.mark.parametrize(("targets", "message"), [
-    (TARGETS[:, :2], r"targets are int32 \(97, 2\)"),
+    (TARGETS[:, :2], r"targets are int32 of shape \(97, 2\)"),
     (np.where(np.arange(388).reshape(97, 4) == 9, 2, TARGETS).astype(np.int32), "target sunset is 2 in row 2"),
 ])  # fmt: skip
 def test_targets_that_do_not_fit(targets: np.ndarray, message: str) -> None:
@@ -77,6 +77,6 @@ def test_targets_that_do_not_fit(targets: np.ndarray, message: str) -> None:
 def test_settings_and_outputs_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="class_weights has 2 numbers"):
         TASK.for_training(settings(class_weights=[1.0, 2.0]), TARGETS)
-    with pytest.raises(UserError, match="not all between 0 and 1"):
+    with pytest.raises(UserError, match="some outputs of the network are not between 0 and 1"):
         TASK.of_network("probabilities").check_outputs(OUTPUTS)
     TASK.of_network("probabilities").check_outputs(PROBABILITIES)

@@ -66,7 +66,7 @@ def test_strata_are_quantiles_of_enough_rows() -> None:
 
 
 @pytest.mark.parametrize(("targets", "message"), [
-    (TARGETS[:, :2], r"targets are float32 \(97, 2\)"),
+    (TARGETS[:, :2], r"targets are float32 of shape \(97, 2\)"),
     (np.where(np.arange(291).reshape(97, 3) == 7, np.nan, TARGETS).astype(np.float32), "size is nan in row 2"),
 ])  # fmt: skip
 def test_targets_that_do_not_fit(targets: np.ndarray, message: str) -> None:

@@ -94,7 +94,7 @@ CLIPPED = CustomOptimizerSettings(_target_="keras.optimizers.SGD", arguments={"c
 
 
 def test_clipping_before_the_sum_is_refused() -> None:
-    with pytest.raises(UserError, match=r"with clipvalue .*Keras clips before the sum.*Try: train=loop"):
+    with pytest.raises(UserError, match=r"optimizer's clipvalue .*Keras clips the gradients.*Try: train=loop"):
         run(replicas=2, optimizer=CLIPPED)
 
 
@@ -114,7 +114,7 @@ def test_a_step_of_the_network_s_own_is_taken_in_every_replica() -> None:
     assert all("train/doubled" in row and "val/accuracy" in row for row in told.rows.values())
     where = one_device()
     built = built_of({"_target_": f"{__name__}.network"}, DATASET, where)
-    with pytest.raises(UserError, match=r"Doubled has a train_step of its own.*Try: train=fit"):
+    with pytest.raises(UserError, match=r"Doubled defines its own train_step.*Try: train=fit"):
         train(built, DATASET, where, settings())
 
 
@@ -141,7 +141,7 @@ def test_what_a_loss_of_the_network_s_own_passes_over_is_refused(by: str) -> Non
     assert (run(kind="Asking", by=by, label_smoothing=0.1)[0] != run(kind="Asking", by=by)[0]).any()
     passing, plain = (run(kind=kind, by=by, class_weights="balanced")[0] for kind in ("Passing", "plain"))
     np.testing.assert_allclose(passing, plain, atol=1e-6)
-    with pytest.raises(UserError, match=r"Deaf has a loss of its own, which train.label_smoothing does not change"):
+    with pytest.raises(UserError, match=r"train.label_smoothing has no effect, as Deaf computes its own loss"):
         run(kind="Deaf", by=by, label_smoothing=0.1)
     with pytest.raises(UserError, match=r"train\.class_weights does not change\. .*Try: train\.class_weights=null"):
         run(kind="Asking", by=by, class_weights="balanced")

@@ -129,7 +129,7 @@ def test_hopeless_float16_stops_the_run() -> None:
     digits, where = real_digits(64), one_device()
     images = np.full_like(digits.train.images, 1e30, dtype=np.float32)  # made for others, the network seems to fit
     dataset = with_bright_images(digits, images)
-    with pytest.raises(UserError, match="float16 overflows however small the loss is scaled"):
+    with pytest.raises(UserError, match="float16 overflows even at the smallest loss scale"):
         train(small_cnn(digits, where, policy="mixed_float16"), dataset, where, settings(epochs=60, batch_size=32))
 
 

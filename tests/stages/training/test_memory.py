@@ -97,7 +97,7 @@ def test_a_batch_that_may_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert not told.lines
     monkeypatch.setattr("stages.training.outcome.available_memory", lambda: 2**20)
     warn_of_memory(model, where, settings(batch_size=1024), told)
-    assert "train.batch_size=1024 may take" in told.lines[0]
+    assert "train.batch_size=1024 may need" in told.lines[0]
 
 
 def test_the_batch_of_an_evaluation_is_chosen_by_memory_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,9 @@ def test_phases_are_one_history_with_rates_and_weights_of_their_own(tmp_path: Pa
     assert list(reporter.rows) == [1, 2, 3, 4]
     rates = [row["train/learning_rate"] for row in trained.history]
     assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 5e-4])
-    assert [line for line in reporter.lines if line.startswith("phase")] == ["phase 2: 674 weights are trained"]
+    assert [line for line in reporter.lines if line.startswith("phase")] == [
+        "phase 2 (fine-tuning): 674 weights are trained"
+    ]
     assert [line.split()[1] for line in reporter.lines if line.startswith("epoch")] == ["1/4", "2/4", "3/4", "4/4"]
     pairs = zip(backbone.weights, before, strict=True)
     changed = [weight.path for weight, old in pairs if not np.array_equal(weight, old)]
@@ -156,7 +158,7 @@ def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path
 @pytest.mark.smoke
 def test_what_cannot_be_fine_tuned_is_refused_before_the_first_phase() -> None:
     where = one_device()
-    with pytest.raises(UserError, match=r"none is frozen.*Try: model.frozen=true"):
+    with pytest.raises(UserError, match=r"requires a frozen backbone.*Try: model.frozen=true"):
         train(build(where, frozen=False), DATASET, where, given())
     with pytest.raises(UserError, match=r"cnn has no layer named backbone"):
         built_of(CnnSettings(filters=[8]), DATASET, where, frozen=True)
