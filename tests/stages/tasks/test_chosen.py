@@ -218,7 +218,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
 
 @pytest.mark.parametrize(("name", "settings", "problem", "fix"), [
     ("classes", RegressionSettings(), "which needs task=classification", "task=classification"),
-    ("classes", AutoTaskSettings(single_logit=True), "requires 2 classes, but the data has 3 classes", "single_logit=false"),
+    ("classes", AutoTaskSettings(single_logit=True), "requires 2 classes, but the data has 3", "single_logit=false"),
     ("numbers", AutoTaskSettings(loss=REDUCED), "returns shape () when called with 16 examples", "keras.ops.mean"),
     ("numbers", AutoTaskSettings(loss=MISSES), "misses has no gradient when called with 16 examples", "keras.ops.mean"),
     ("numbers", AutoTaskSettings(loss=MISSES | {"off": 1}), "misses raises TypeError: ", "keras.ops.mean"),
