@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.measuring import Spread
 from benchmarks.page import markdown, put
@@ -13,8 +14,12 @@ from benchmarks.processes import ROOT
 from benchmarks.recorded import Records
 from benchmarks.table import ROWS, Row
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PAGE = ROOT / "docs" / "how-it-works" / "performance.md"
 FIGURE = ROOT / "docs" / "images" / "performance.png"
+MET, MISSED = "#2a7f62", "#c1502e"
 PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
 
 
@@ -57,9 +62,10 @@ def table(records: Records, why_not: Mapping[str, str]) -> str:
         cells.append([row.name, row.against or "", _target(row), value, quartiles, rounds, verdict_text])
         if not row.is_met(spread.median):
             notes.setdefault(row.note, []).append(f"{row.name}{f', against {row.against}' if row.against else ''}")
-    lines = [markdown(["what", "against", "target", "measured", "quartiles", "rounds", ""], cells)]
+    lines = [markdown(["what", "against", "target", "measured", "quartiles", "rounds", "result"], cells)]
     if notes:
-        lines += ["", "Why some rows miss their target:", ""]
+        count = _count([(row, records[row.key].spread) for row in ROWS if row.key in records])
+        lines += ["", f"{count} Why the other rows miss theirs:", ""]
         lines += [f"- {'; '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
     if missing:
         lines += ["", "Not measured here:", ""]
@@ -87,29 +93,50 @@ def verdict(row: Row, value: float) -> str:
     return f"missed by {missed:.0f}%" if missed >= 1 else f"missed by {missed:.1g}%"
 
 
-def draw(rows: Sequence[tuple[Row, Spread]]) -> None:
-    """Draws every row's value over its target, so that better is further to the right, with its quartiles."""
+def draw(rows: Sequence[tuple[Row, Spread]]) -> "Figure":
+    """Draw each value relative to its target with its quartiles; further to the right is better. Return the figure."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 0.26 * len(rows) + 1.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10.5, 0.26 * len(rows) + 1.8), layout="constrained")
     for place, (row, spread) in enumerate(reversed(rows)):
-        assert row.target is not None
         low, middle, high = sorted(_reached(row, value) for value in (spread.low, spread.median, spread.high))
-        color = "#2a7f62" if middle >= 1 else "#c1502e"
+        color = MET if middle >= 1 else MISSED
         axes.plot([low, high], [place, place], color=color, linewidth=3, solid_capstyle="round", alpha=0.45)
         axes.plot(middle, place, "o", color=color)
     axes.axvline(1, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.xaxis.set_major_formatter(lambda value, _: "target" if value == 1 else f"{value:g}×")
     axes.margins(y=0.01)
-    axes.set_yticks(range(len(rows)), [row.key for row, _ in reversed(rows)], fontsize=7)
-    figure.supxlabel("measured over target: met right of 1×; median and quartiles", fontsize=8)
+    axes.set_yticks(range(len(rows)), [_label(row) for row, _ in reversed(rows)], fontsize=7)
     axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("measured value relative to its target (right of the line: better than the target)", fontsize=8)
+    figure.suptitle(
+        f"Speed and cost of this project, relative to the targets it sets itself\n{_count(rows)}", fontsize=10
+    )
+    for label, style in (
+        ("median meets the target", {"color": MET, "marker": "o", "linestyle": ""}),
+        ("median misses the target", {"color": MISSED, "marker": "o", "linestyle": ""}),
+        ("quartiles over the rounds", {"color": "gray", "linewidth": 3, "alpha": 0.45}),
+    ):
+        axes.plot([], [], label=label, **style)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(FIGURE, dpi=130, metadata={"Software": None})
     plt.close(figure)
+    return figure
+
+
+def _count(rows: Sequence[tuple[Row, Spread]]) -> str:
+    """Return a sentence with the number of targets, and of those that are met."""
+    targets = [row.is_met(spread.median) for row, spread in rows if row.target is not None]
+    return f"{sum(targets)} of {len(targets)} targets are met."
+
+
+def _label(row: Row) -> str:
+    """Return a row's label in the figure, in which Markdown is not rendered."""
+    return (row.name if row.against is None else f"{row.name}, compared with {row.against}").replace("`", "")
 
 
 def _reached(row: Row, value: float) -> float:

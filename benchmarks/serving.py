@@ -81,12 +81,12 @@ def main() -> None:
     p50, p99 = np.percentile(load.seconds, [50, 99]) * 1000
     rows = {
         "clients, seconds": f"{options.clients}, {options.seconds:.0f}",
-        "requests a second": f"{len(load.seconds) / options.seconds:,.0f}",
+        "requests per second": f"{len(load.seconds) / options.seconds:,.0f}",
         "latency, p50 and p99": f"{p50:.1f} ms, {p99:.1f} ms",
         "errors": f"{load.errors} of {len(load.seconds):,}",
         "memory of the server before and after": f"{before / 2**20:,.0f} MiB, {after / 2**20:,.0f} MiB",
     }
-    table = markdown(["load", ""], rows.items())
+    table = markdown(["load", "measured"], rows.items())
     print(table)
     if options.page is not None:
         put(options.page, "serving", table)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import recorded
+from benchmarks import recorded, report
 from benchmarks.__main__ import regressions
 from benchmarks.measuring import Samples, Spread, exponent, interleave, ratios
 from benchmarks.recorded import Record, Records, records_of
@@ -102,3 +102,20 @@ def test_every_row_has_its_measurement_and_a_key_of_its_own() -> None:
     for name in MEASUREMENTS:
         module, _, function = name.partition(":")
         assert callable(getattr(import_module(f"benchmarks.{module}"), function))
+
+
+def test_the_figure_explains_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "FIGURE", tmp_path / "performance.png")
+    met, missed = Spread(1.0, 1.0, 1.0, 3), Spread(4.0, 4.0, 4.0, 3)
+    figure = report.draw([(SPEED, met), (COST, missed)])
+    [axes], [legend] = figure.axes, figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "median meets the target", "median misses the target", "quartiles over the rounds"
+    ]  # fmt: skip
+    assert figure.get_suptitle().endswith("1 of 2 targets are met.")
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [
+        f"{COST.name.strip('`')}, compared with {COST.against}",
+        f"{SPEED.name}, compared with bare compute",
+    ]
+    assert (tmp_path / "performance.png").is_file()
