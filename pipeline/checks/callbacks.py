@@ -38,10 +38,10 @@ def check_callback(place: str, target: str) -> None:
         _check_package(place, target, name, target == f"{KERAS}{name}")
     found = load(place, target)
     if isinstance(found, type) and not extends(found, f"{KERAS}Callback"):  # a function may make one
-        raise UserError(f"{place}: {target} is no Keras callback", "a class that extends keras.callbacks.Callback")
+        raise UserError(f"{place}: {target} is not a Keras callback", "a subclass of keras.callbacks.Callback")
     if extends(found, f"{KERAS}BackupAndRestore"):
-        problem = f"{place}: {target} would bring back weights, and train all epochs again"
-        raise UserError(problem, "no such callback: a run that was interrupted resumes by itself", "train.callbacks=[]")
+        problem = f"{place}: {target} would restore old weights and train all epochs again"
+        raise UserError(problem, "no such callback, because an interrupted run resumes by itself", "train.callbacks=[]")
     for name in PACKAGES:
         _check_package(place, target, name, extends(found, f"{KERAS}{name}"))
 
@@ -49,8 +49,8 @@ def check_callback(place: str, target: str) -> None:
 def _check_package(place: str, target: str, name: str, needs: bool) -> None:
     module, package = PACKAGES[name]
     if needs and find_spec(module) is None:
-        problem = f"{place}: {target} needs the package {package}, which is not installed"
-        raise UserError(problem, "the package, or another callback", f"pip install {package}")
+        problem = f"{place}: {target} requires the package {package}, which is not installed"
+        raise UserError(problem, "the package, or a different callback", f"pip install {package}")
 
 
 def check_arguments(place: str, target: str, arguments: Mapping[str, Any]) -> None:
@@ -64,18 +64,18 @@ def check_arguments(place: str, target: str, arguments: Mapping[str, Any]) -> No
         return
     for key, value in arguments.items() if name in FUNCTIONS else ():
         if (key == "schedule" or key.startswith("on_")) and not callable(value):
-            expected = f"the path of a function of yours that returns keras.callbacks.{name}({key}=…)"
+            expected = f"the import path of your own function that returns keras.callbacks.{name}({key}=…)"
             fix = "'train.callbacks=[{_target_: <my_package.my_function>}]'"
-            raise UserError(f"{place}: {key} of {target} is a function, and {value!r} is none", expected, fix)
+            raise UserError(f"{place}: {key} of {target} must be a function, not {value!r}", expected, fix)
     if name == "CSVLogger":
         folder = Path(str(arguments["filename"])).expanduser().parent
         if not folder.is_dir():
             problem = f"{place}: the folder {folder} of {target} does not exist"
-            raise UserError(problem, "a folder", f"mkdir -p {shlex.quote(str(folder))}")
+            raise UserError(problem, "an existing folder", f"mkdir -p {shlex.quote(str(folder))}")
     try:
         import_target(target)(**arguments)
     except Exception as error:  # Keras checks values here, by errors of all kinds
-        raise UserError(f"{place}: {target}: {error}", "arguments that it takes") from error
+        raise UserError(f"{place}: {target}: {error}", "arguments that it accepts") from error
 
 
 def extends(found: Any, base: str) -> bool:

@@ -43,14 +43,14 @@ def check_data(experiment: Experiment) -> None:
     is_ours = target_of(network) == getattr(type(network), "_target_", None)
     takes: tuple[str, ...] = getattr(network, "takes", ()) if is_ours else ()
     if takes and all(lacking[kind] for kind in takes):
-        problem = f"model={experiment.choices.get('model')} takes {' or '.join(takes)}, and {name} has none"
-        raise UserError(problem, "a network for this data", "model=auto")
+        problem = f"model={experiment.choices.get('model')} requires {' or '.join(takes)}, but {name} has none"
+        raise UserError(problem, "a network that fits the data", "model=auto")
     normalize = experiment.of("normalize", NormalizeSettings)
     if normalize is not None and normalize.tokenizer is not None and all(lacking.values()):
-        raise UserError(f"normalize.tokenizer takes texts, and {name} has none", "", "normalize.tokenizer=null")
+        raise UserError(f"normalize.tokenizer requires texts, but {name} has none", "", "normalize.tokenizer=null")
     augment = experiment.of("augment", AugmentSettings)
     if augment is not None and lacking["images"] and (augment.changes or augment.mixes):
-        raise UserError(f"augment changes images, and {name} has none", "augment=none", _without_changes(augment))
+        raise UserError(f"augment requires images, but {name} has none", "augment=none", _without_changes(augment))
     task = model.task if model and isinstance(model.task, TaskSettings) else None
     classes = _classes_of(data)
     if classes is not None and task is not None:
@@ -99,7 +99,9 @@ def _without_changes(settings: AugmentSettings) -> str:
 
 def _check_classes(name: str, classes: int, task: TaskSettings) -> None:
     if task.kind not in ("auto", "classification"):
-        problem = f"task={task.kind}, and the target of {name} is one of {classes} classes"
+        problem = f"task={task.kind} does not fit {name}, whose target is one of {classes} classes"
         raise UserError(problem, "task=classification", "task=classification")
     if getattr(task, "single_logit", False) and classes != 2:
-        raise UserError(f"task.single_logit=true, and {name} has {classes} classes", "two", "task.single_logit=false")
+        raise UserError(
+            f"task.single_logit=true requires 2 classes, but {name} has {classes}", "", "task.single_logit=false"
+        )

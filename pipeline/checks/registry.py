@@ -36,13 +36,13 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
         surroundings: whether to check the folder and the server of its results, too.
     """
     if not experiment.pipeline:
-        raise UserError("`pipeline` names no stage", "at least one", "pipeline.<stage>=<what it makes>")
+        raise UserError("`pipeline` has no stages", "at least one stage", "pipeline.<stage>=<name of its result>")
     train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment)
     if train and replicas:
         train.check_share(replicas)
     for combination, reason, fix in COMBINATIONS:
         if shown := found(combination, experiment):
-            raise UserError(f"{shown.removeprefix('with ')}: {reason}", "", fix)
+            raise UserError(f"{shown.removeprefix('with ')} is not supported: {reason}", "", fix)
     for look in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
         look(experiment)
     if surroundings:
@@ -53,14 +53,14 @@ def check_surroundings(experiment: Experiment) -> None:
     """Raise UserError where results cannot be kept, in a folder or a server that all jobs of a sweep share."""
     folder = experiment.outputs
     if any(character in PATTERNS or not character.isprintable() for character in str(folder)):
-        expected = f"a path without {' '.join(PATTERNS)} and control characters, which TensorFlow or SQLite misreads"
-        raise UserError(f"outputs={str(folder)!r} takes no files", expected, "outputs=./outputs")
+        expected = f"a path without control characters and {' '.join(PATTERNS)}, which TensorFlow or SQLite misreads"
+        raise UserError(f"outputs={str(folder)!r} is not a usable path", expected, "outputs=./outputs")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         problem = f"outputs={folder} cannot be written ({error.strerror})"
-        raise UserError(problem, "a directory of yours", "outputs=./outputs") from error
+        raise UserError(problem, "a directory that you can write to", "outputs=./outputs") from error
     store_is_usable(experiment)
 
 
@@ -73,7 +73,7 @@ def _monitor_is_known(experiment: Experiment) -> None:
     if train.monitor.removeprefix("val_") not in METRICS:
         known = [f"val_{name}" for name in METRICS]
         near = nearest(train.monitor, known) or "val_loss"
-        raise UserError(f"train.monitor={train.monitor} is not known", known, f"train.monitor={near}")
+        raise UserError(f"train.monitor={train.monitor} is not a known metric", known, f"train.monitor={near}")
 
 
 def _packages_are_installed(experiment: Experiment) -> None:
@@ -173,10 +173,13 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
             bind(*[None] * passed, **arguments)
     except TypeError as error:
         names = list(named_parameters(found))[passed:]
-        raise UserError(f"{path}: {target}: {error}", f"of {path}: {', '.join(names) or 'no settings'}") from error
+        raise UserError(
+            f"{path}: {target}: {error}",
+            f"settings of {path}: {', '.join(names)}" if names else f"no settings of {path}",
+        ) from error
 
 
 def _check_exporter(place: str, target: str) -> None:
     base = "stages.exporters.exporter.Exporter"
     if not extends(load(place, target), base):
-        raise UserError(f"{place}._target_={target} is no exporter", f"a class that extends {base}")
+        raise UserError(f"{place}._target_={target} is not an exporter", f"a subclass of {base}")

@@ -26,33 +26,49 @@ COMMAND_LINE: ContextVar[Sequence[str]] = ContextVar("command_line")
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--multirun", "--config-dir", "--shell-completion")
 
 _HEAD = """\
-Runs machine-learning experiments in TensorFlow and Keras as a pipeline of stages, tracked in MLflow.
+usage: python -m pipeline [flags] [group=option] [setting=value] ...
 
-  python -m pipeline                                     real digits, one device, half a minute
+Train, evaluate and export a TensorFlow/Keras model as a pipeline of stages, and track the run in MLflow.
+
+Examples:
+  python -m pipeline                                     train on real digits, on one device: half a minute
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
-  python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   a sweep of four jobs
-  python -m pipeline.compare                             what the last sweep showed; also .runs, .diff, .ui
-  python -m pipeline.predict RUN files                   classes and scores of image files; .serve RUN: over HTTP
-  python -m pipeline.sync                                sends what a store has not got; .clean: frees disk space
+  python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   run a sweep of four jobs
 
-The same command resumes a run, or a sweep, that was interrupted; resume=never begins a new one. A run is named by its
-folder or the beginning of its id: resume=<run> resumes it, fork=<run> starts a new run from its best weights, and
-from=evaluate run=<run> evaluates and exports it again, without training.
+Other commands (each has its own --help):
+  python -m pipeline.runs            list runs and sweeps
+  python -m pipeline.compare         compare the jobs of the last sweep, or any runs
+  python -m pipeline.diff RUN RUN    show the differences between two runs
+  python -m pipeline.ui              open MLflow's UI
+  python -m pipeline.predict RUN     predict with an exported model; serve RUN: over HTTP
+  python -m pipeline.sync            send pending records to MLflow
+  python -m pipeline.clean           delete files that are no longer needed
 
-Choose an option of a group by group=option (the first one is the default):
+The same command resumes an interrupted run or sweep. <run> is the folder of a run or the beginning of its id:
+  resume=never              start a new run
+  resume=<run>              resume this run
+  fork=<run>                start a new run from the best weights of this run
+  from=evaluate run=<run>   evaluate and export this run again, without training
+
+Groups and their options, chosen by group=option (the first option is the default):
 
 """
 
 _TAIL = """
-Set a value by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
-  --cfg job          shows every value; --resolve: with references resolved
-  dry_run=true       shows the plan; debug=fast takes two steps of everything
-  --config-dir DIR   adds the options of a folder of your own
-  -m                 sweeps over every value given as a,b,c, range(1,4) or glob(c*)
-  sweep=<option>     sweeps over what a file says; with any sweep sweep.n_jobs=2 runs two jobs at a time
+Settings are set by their dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
 
-HYDRA_FULL_ERROR=1 in the environment shows the traceback of an error. tf-pipeline is the same command by another name;
-eval "$(tf-pipeline --shell-completion install=bash)" lets bash complete its groups, options and settings.
+Flags and settings of the command:
+  -m, --multirun          run a sweep over all values given as a,b,c, range(1,4) or glob(c*)
+  sweep=<option>          run a sweep defined in a file; sweep.n_jobs=2 runs two jobs of any sweep at a time
+  dry_run=true            print the plan and stop
+  debug=fast              run two steps of everything
+  -c job, --cfg job       print the configuration and stop; --resolve: with all references resolved
+  -cd, --config-dir DIR   add a folder with your own options
+  -h, --help              print this help and stop
+  --version               print the version and stop
+
+Set HYDRA_FULL_ERROR=1 in the environment to see the traceback of an error. tf-pipeline is a shorter name of this
+command; eval "$(tf-pipeline --shell-completion install=bash)" makes bash complete groups, options and settings.
 """
 _WIDTH = 118
 

@@ -33,7 +33,7 @@ class Command(argparse.ArgumentParser):
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(f"python -m pipeline.{name}", description=description, epilog=examples, formatter_class=layout)
         self._work = work
-        told = "where runs are; also outputs=FOLDER"
+        told = "folder of all results, also outputs=FOLDER (default: ./outputs)"
         self.add_argument("--outputs", type=outputs_folder, default="", metavar="FOLDER", help=told)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]

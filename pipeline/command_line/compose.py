@@ -141,8 +141,8 @@ class Composer:
         if typed:
             line = typed[0].input_line
             raise UserError(
-                f"{line} is for a sweep, and this is one run",
-                "-m with values that vary, or sweep=<option>",
+                f"{line} only applies to a sweep, but this command starts a single run",
+                "-m and a setting with several values, or sweep=<option>",
                 f"python -m pipeline -m {line} seed=1,2",
             )
         return False
@@ -246,10 +246,10 @@ def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
     """Refuse a `_target_` in `document` that is not in `own`, which has no values of another run."""
     known = _targets(own)
     if others := {target: name for target, name in sorted(_targets(document).items()) if target not in known}:
-        problem = f"another run's settings name {', '.join(others)}"
+        problem = f"the settings taken from another run would import {', '.join(others)}"
         target, name = next(iter(others.items()))
         fix = "" if re.search(r"\.\d+\.", name) else f"{name}={shlex.quote(target)}"  # no override names a list's part
-        raise UserError(problem, "a _target_ that this command or an option's file names", fix)
+        raise UserError(problem, "a _target_ from this command or from an option's file", fix)
 
 
 def _targets(document: DictConfig) -> dict[str, str]:
@@ -278,7 +278,8 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
             group = str(named._value())[2:-1]
             value = str(override.input_line).partition("=")[2]
             fix = shlex.quote(f"{group}.{rest}={value}") if rest else f"{group}=<option>"
-            raise UserError(f"{override.input_line}: it refers to {group}", f"the settings of {group}", fix)
+            problem = f"{override.input_line}: this setting is defined in the group {group}"
+            raise UserError(problem, f"a setting of {group}", fix)
         node = named
         part, _, rest = rest.partition(".")
 
@@ -294,16 +295,25 @@ def _apply(document: DictConfig, override: Override) -> None:
                 raise unknown_key(inner, list(dotted(document))) from error
             parent = OmegaConf.select(document, name.rpartition(".")[0] or "<none>", throw_on_missing=False)
             if isinstance(parent, DictConfig) and not dataclasses.is_dataclass(OmegaConf.get_type(parent)):
-                raise UserError(f"{name} is new", "a plus sign, which adds a name", f"+{typed}") from error
+                raise _absent(override, [str(key) for key in parent]) from error
             raise unknown_key(name, list(dotted(document)), typed.partition("=")[2]) from error
         raise explain(error, typed=typed) from error
+
+
+def _absent(override: Override, names: Sequence[str]) -> UserError:
+    """Return the error for a name that a mapping of the user's own `names` does not have."""
+    typed, name = str(override.input_line), override.key_or_group
+    if override.is_delete():
+        existing = [f"~{name.rpartition('.')[0]}.{one}" for one in names]
+        return UserError(f"{typed} cannot delete {name}, which does not exist", existing or "an existing name")
+    return UserError(f"{name} does not exist yet", "a plus sign, which adds a new name", f"+{typed}")
 
 
 def complete(words: Sequence[str]) -> None:
     """Print a script for bash to evaluate (`install=bash`), or completions of $COMP_LINE (`query=bash`)."""
     if Path(sys.argv[0]).name != PROGRAM or list(words) not in (["install=bash"], ["query=bash"]):
         form = f'eval "$({PROGRAM} --shell-completion install=bash)"'
-        raise UserError("--shell-completion needs install=bash and the console script", PROGRAM, form)
+        raise UserError(f"--shell-completion requires install=bash and the command {PROGRAM}", "", form)
     if words[0] == "install=bash":
         BashCompletion(Composer(Arguments()).loader).install()
     else:

@@ -18,7 +18,7 @@ from pipeline.config.schemas import SweepSettings
 from stages.errors import UserError
 from stages.settings.ranges import assignment, quoted
 
-_VALUES = "a,b,c, range(<from>,<below>,<step>), glob(<pattern>) of options; a search (sweep=tpe) draws from intervals"
+_VALUES = "a,b,c, range(<start>,<stop>,<step>) or glob(<pattern>); an interval requires a search (sweep=tpe)"
 
 
 def parsed(words: Sequence[str]) -> tuple[Override, ...]:
@@ -32,9 +32,9 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
         try:
             overrides += _parse(word)
         except _UNREADABLE as error:
-            expected = "key=value without spaces; a value with brackets, commas, colons or = in quotes inside quotes"
+            expected = "key=value without spaces, and nested quotes around a value with brackets, commas, colons or ="
             if re.search(r"[^\x00-\x7f][^=]*[:=]", word):
-                expected += "; names with letters such as ö in a YAML file"
+                expected += "; names with letters such as ö are only supported in YAML files"
             raise UserError(f"'{word}' is not an override", expected, _meant(words, place)) from error
     last = {(override.key_or_group, override.package): override for override in overrides}
     return tuple(
@@ -109,7 +109,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         if re.match(r"hydra($|[./])", key):
             problem = f"{typed}: Hydra's own settings have no effect here"
             fix = named_elsewhere(key, "") or ("outputs=<folder>" if key.endswith("dir") else "--help")
-            raise UserError(problem, "outputs=, --config-dir, sweep= or another setting of this project", fix)
+            raise UserError(problem, "a setting of this project, such as outputs=, sweep= or --config-dir", fix)
         if override.is_sweep_override():
             _check_values(override, options, sweep)
         value = override.value()
@@ -194,7 +194,7 @@ class Grid:
         self._overrides = overrides
         for override in overrides:
             if override.is_interval_sweep():
-                problem = f"{override.input_line}: a sweep runs every value, and these have no steps"
+                problem = f"{override.input_line}: a sweep runs every value, but an interval is not a list of values"
                 raise UserError(problem, _VALUES, f"{override.key_or_group}=<a>,<b>")
         values = {one.key_or_group: list(sweep_lines(one)) for one in overrides if one.is_sweep_override()}
         zips = {name: tuple(names) for names in settings.zipped() for name in names}
@@ -205,14 +205,14 @@ class Grid:
         for name in (*zips, *itertools.chain(*self._exclude)):
             if name not in values:
                 expected = [*values] or "a setting with several values"
-                raise UserError(f"sweep.zip or sweep.exclude names {name}, which does not vary", expected)
+                raise UserError(f"sweep.zip or sweep.exclude names {name}, which has only one value", expected)
         self._axes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for key in values:
             names = zips.get(key, (key,))
             if len({len(values[name]) for name in names}) > 1:
-                counts = ", ".join(f"{name} {len(values[name])}" for name in names)
-                problem = f"sweep.zip: the numbers of values differ ({counts})"
-                raise UserError(problem, "as many values of each", "sweep.zip=[]")
+                counts = ", ".join(f"{name} has {len(values[name])}" for name in names)
+                problem = f"sweep.zip: the settings have different numbers of values ({counts})"
+                raise UserError(problem, "the same number of values for each setting", "sweep.zip=[]")
             self._axes[names] = list(zip(*(values[name] for name in names), strict=True))
 
     def __len__(self) -> int:
@@ -233,7 +233,7 @@ class Grid:
                 count += 1
                 yield job
         if not count:
-            raise UserError("sweep.exclude leaves no job", "fewer exclusions", "sweep.exclude=[]")
+            raise UserError("sweep.exclude excludes every job", "at least one remaining job", "sweep.exclude=[]")
 
     def _is_excluded(self, job: Sequence[str]) -> bool:
         if not self._exclude:
@@ -259,15 +259,16 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
     """Raise UserError for several values in a single run, and for values that a sweep cannot enumerate."""
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
     if not sweep or is_of_sweep(override):
-        expected = "one value, a list in brackets, or settings of jobs in a sweep with -m"
+        what = "a single run" if not sweep else "a setting of the sweep itself"
+        expected = "one value, a list in brackets, or a setting of the jobs together with -m"
         fix = f"python -m pipeline -m {shlex.quote(typed) if not is_of_sweep(override) else f'{key}=<value> …'}"
-        raise UserError(f"{typed} gives several values to one run", expected, fix)
+        raise UserError(f"{typed} has several values, but {what} takes only one", expected, fix)
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
         override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
     bounds = (value.start, value.stop, value.step) if isinstance(value, RangeSweep) else ()
     if 0 in bounds[2:] or not all(math.isfinite(bound or 0) for bound in bounds):
-        raise UserError(f"{typed} has no end", _VALUES, f"{key}=range(1,4)")
+        raise UserError(f"{typed} never ends", _VALUES, f"{key}=range(1,4)")
     is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
     if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
-        raise UserError(f"{typed} has no values in a fixed order", _VALUES, f"{key}=<a>,<b>")
+        raise UserError(f"{typed} is empty or shuffled", _VALUES, f"{key}=<a>,<b>")

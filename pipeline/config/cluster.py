@@ -38,7 +38,7 @@ class LocalCluster(ClusterSettings):
     """Processes on this machine."""
 
     _target_: str = "pipeline.engines.local.Local"
-    restarts: int = number(0, at_least=0, unit="restarts of a cluster whose member has died")
+    restarts: int = number(0, at_least=0, unit="times to restart the cluster after a member dies")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return max(gpus, workers)
@@ -53,11 +53,11 @@ class RayCluster(ClusterSettings):
 
     _target_: str = "pipeline.engines.ray.Ray"
     address: str | None = None
-    """`host:port` of a Ray cluster; null: that of RAY_ADDRESS, else one on this machine that ends with the command."""
-    cpus: int = number(1, at_least=1, unit="cores of each worker")
-    gpus: int = number(0, at_least=0, unit="GPUs of each worker")
-    restarts: int = number(0, at_least=0, unit="restarts of a run whose process has died")
-    timeout_seconds: float = _timeout("Ray, for free resources, and for members")
+    """`host:port` of a Ray cluster; null: the cluster in RAY_ADDRESS, or a local one that ends with the command."""
+    cpus: int = number(1, at_least=1, unit="CPU cores per worker")
+    gpus: int = number(0, at_least=0, unit="GPUs per worker")
+    restarts: int = number(0, at_least=0, unit="times to restart a run after one of its processes dies")
+    timeout_seconds: float = _timeout("Ray, free resources and the other members")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return workers * max(self.gpus, 1)
@@ -73,7 +73,7 @@ class JoinedCluster(ClusterSettings):
 @option("cluster", "tf_config")
 @dataclass(kw_only=True)
 class TfConfigCluster(JoinedCluster):
-    """The place is in `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI set it."""
+    """Members that something else starts, each with its own `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI do."""
 
     _target_: str = "pipeline.engines.joined.TfConfig"
 
@@ -81,21 +81,23 @@ class TfConfigCluster(JoinedCluster):
 @option("cluster", "custom")
 @dataclass(kw_only=True)
 class CustomCluster(JoinedCluster):
-    """The place is what a custom class says: see `pipeline.engines.joined.Joined`."""
+    """Members whose addresses a custom class determines: see `pipeline.engines.joined.Joined`."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """For a custom class, such as `+cluster.options.port=2222`."""
+    """Options of a custom class, such as `+cluster.options.port=2222`."""
 
 
 @option("cluster", "hosts")
 @dataclass(kw_only=True)
 class HostsCluster(JoinedCluster):
-    """The place is that of this host in a list of addresses, which all members have."""
+    """Members on a list of addresses, each started on its own host with the same list."""
 
     _target_: str = "pipeline.engines.joined.Hosts"
     hosts: list[str] = MISSING
-    """`host:port` of every member: workers; with `parameter_server` the chief, the servers, then the workers."""
-    index: int | None = number(None, at_least=0, unit="of this process in hosts; null: the one with this host's name")
+    """`host:port` of every member: the workers, or for `parameter_server` the chief, the servers, then the workers."""
+    index: int | None = number(
+        None, at_least=0, unit="position of this process in hosts, from 0; null: found by this host's addresses"
+    )
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         return None if gpus else len(self.hosts)
@@ -104,25 +106,30 @@ class HostsCluster(JoinedCluster):
 @option("cluster", "slurm")
 @dataclass(kw_only=True)
 class SlurmCluster(ClusterSettings):
-    """Tasks of a Slurm job: this process is one of them, or submits the job that they are in."""
+    """Tasks of a Slurm job: this process is one of them, or submits the job."""
 
     submits_jobs: ClassVar[bool] = True
 
     _target_: str = "pipeline.engines.slurm.Slurm"
     timeout_seconds: float = _timeout("the other members")
-    nodes: int = number(1, at_least=1, unit="nodes that the members are spread over")
-    cpus_per_task: int | None = number(None, at_least=1, unit="CPUs of each member; null: Slurm's default, one")
-    gpus_per_task: int | None = number(None, at_least=1, unit="GPUs of each member; null: none")
-    memory_gib: float | None = number(None, above=0, unit="GiB of memory on each node; null: Slurm's default")
+    nodes: int = number(1, at_least=1, unit="nodes to spread the members over")
+    cpus_per_task: int | None = number(None, at_least=1, unit="CPUs per member; null: Slurm's default, one")
+    gpus_per_task: int | None = number(None, at_least=1, unit="GPUs per member; null: none")
+    memory_gib: float | None = number(None, above=0, unit="GiB of memory per node; null: Slurm's default")
     partition: str | None = None
     account: str | None = None
-    minutes: int = number(60, at_least=1, unit="minutes, the job's time limit; a requeued job resumes")
-    signal_seconds: int = number(90, at_least=5, at_most=3600, unit="seconds before that, when it saves and ends")
-    requeues: int = number(10, at_least=0, unit="times that a job which has reached its minutes is queued again")
+    minutes: int = number(60, at_least=1, unit="minutes of the job's time limit; a requeued job resumes")
+    signal_seconds: int = number(
+        90, at_least=5, at_most=3600, unit="seconds before the time limit at which the job saves and ends"
+    )
+    requeues: int = number(10, at_least=0, unit="times to requeue a job that reached its time limit")
     wait: bool = True
-    """Whether the command waits for the job and shows its output; else it ends when the job is in the queue."""
+    """Whether the command waits for the job and shows its output; otherwise it ends once the job is in the queue."""
     port: int | None = number(
-        None, at_least=1024, at_most=65000, unit="of the first member, the others' follow; null: made from the job's id"
+        None,
+        at_least=1024,
+        at_most=65000,
+        unit="port of the first member, the others use the next ones; null: derived from the job's id",
     )
     options: dict[str, Any] = field(default_factory=dict)
     """Other options of sbatch, such as `+cluster.options.constraint=a100`."""
@@ -130,8 +137,8 @@ class SlurmCluster(ClusterSettings):
     def check(self, path: str) -> None:
         if self.signal_seconds >= 60 * self.minutes:
             raise UserError(
-                f"{path}.signal_seconds={self.signal_seconds}: the job would end as it starts",
-                f"less than {path}.minutes={self.minutes}",
+                f"{path}.signal_seconds={self.signal_seconds} is not shorter than the job's time limit",
+                f"fewer seconds than {path}.minutes={self.minutes}",
                 f"{path}.signal_seconds={20 * self.minutes}",
             )
 

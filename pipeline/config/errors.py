@@ -33,7 +33,7 @@ def explained(keys: Iterable[str] = ()) -> Iterator[None]:
     try:
         yield
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"the configuration is unreadable ({_first_line(error)})", "YAML in UTF-8") from error
+        raise UserError(f"the configuration cannot be read ({_first_line(error)})", "a YAML file in UTF-8") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, keys) from error
 
@@ -99,7 +99,8 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
         value: as it was typed.
     """
     if name in keys:
-        return UserError(f"+{name} is there already", "no plus sign, which adds a name", f"{name}={value or '…'}")
+        problem = f"+{name} adds a setting that already exists"
+        return UserError(problem, "the name without a plus sign", f"{name}={value or '…'}")
     group, _, field = name.partition(".")
     schemas = SCHEMAS.get(group, {}).items()
     if having := [option for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
@@ -107,7 +108,9 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
         files = [path for path in (CONF / group).glob("*.yaml") if starts.search(path.read_text())]
         chosen = sorted(f"{group}={path.stem}" for path in files)
         option = chosen[0] if len(chosen) == 1 else f"{group}=<option>"
-        return UserError(f"{name} is a setting of another option of {group}", chosen, f"{option} {name}={value or '…'}")
+        return UserError(
+            f"{name} is not a setting of the chosen option of {group}", chosen, f"{option} {name}={value or '…'}"
+        )
     near, parent = _nearest(name, keys), name.rpartition(".")[0]
     place = parent if parent in keys else near.rpartition(".")[0]
     allowed = [key for key in keys if key.rpartition(".")[0] == place and not key.rpartition(".")[2].startswith("_")]

@@ -183,7 +183,7 @@ def _settings(document: DictConfig, stage: str) -> Any:
     if OmegaConf.select(document, stage) is None:
         raise UserError(
             f"the stage {stage} of `pipeline` has no settings",
-            f"a group {stage} with a `_target_` (+{stage}=<option>), or no such stage",
+            f"an option with a `_target_` (+{stage}=<option>), or `pipeline` without this stage",
             f"++pipeline.{stage}=null",
         )
     node = document[stage]
@@ -211,7 +211,7 @@ def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> No
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
         first = next(iter(SCHEMAS[group]))  # of several, each has an option of its name; a single one may have none
         raise UserError(
-            f"{group} is no {schema.__name__}",
-            f"an option whose file starts from a schema: /schema/{group}@_here_: {', '.join(SCHEMAS[group])}",
+            f"the chosen option of {group} does not start from a schema of this project",
+            f"a file whose defaults list has /schema/{group}@_here_: {' or '.join(SCHEMAS[group])}",
             f"{group}={'<option>' if first == group else first}",
         )

@@ -61,7 +61,8 @@ def read_options(folders: Sequence[Path]) -> Options:
             name = path.relative_to(folder)
             first = taken.setdefault(name, path)
             if first is not path and path.exists() and not filecmp.cmp(first, path, shallow=False):
-                raise UserError(f"{path} has the name of {first}, which is read", "another name", f"mv {path} <file>")
+                problem = f"{path} has the same name as {first}, so it would be ignored"
+                raise UserError(problem, "a different file name", f"mv {path} <file>")
             group, *path_in_group = name.with_suffix("").parts
             if path_in_group and group not in ("hydra", "schema") and not group.startswith((".", "_")):
                 options.setdefault(group, set()).add("/".join(path_in_group))

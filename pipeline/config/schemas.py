@@ -31,21 +31,21 @@ MLFLOW_RUN = "pipeline.tracking.mlflow_run.MlflowRun"
 @option("tracking", "tracking")
 @dataclass
 class TrackingSettings:
-    """Settings of the store in which runs are recorded."""
+    """Settings for recording runs in MLflow."""
 
     kind: str = choice("local", "local", "server", "off")
-    """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`."""
+    """`local`: SQLite in `outputs`; `server`: an MLflow server or database at `uri`; `off`: not recorded in MLflow."""
     uri: str | None = None
     _target_: str = MLFLOW_RUN
-    """The class of a run in its store: `MlflowRun`, or a custom `pipeline.tracking.stored_run.StoredRun`."""
+    """The class that records a run: `MlflowRun`, or your subclass of `pipeline.tracking.stored_run.StoredRun`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For a custom class, such as `+tracking.options.project=digits`."""
+    """Options of a custom class, such as `+tracking.options.project=digits`."""
     note: str | None = None
-    """A remark in Markdown, which the run's description begins with."""
+    """A note in Markdown, shown at the top of the run's description."""
     tags: dict[str, str] = field(default_factory=dict)
-    """Tags of the run, such as `tracking.tags.team=vision`; of a sweep, of all its runs."""
+    """Tags of the run, or of every run of a sweep, such as `tracking.tags.team=vision`."""
     system_metrics: bool = True
-    """Whether MLflow measures the use of processors, memory, disk, network and GPUs every ten seconds."""
+    """Whether MLflow records the usage of CPUs, memory, disk, network and GPUs every ten seconds."""
 
     def __post_init__(self) -> None:
         """Complete a relative path of SQLite, as other commands on the run may be typed in another folder."""
@@ -58,7 +58,7 @@ class TrackingSettings:
             is_host = re.fullmatch(r"[\w.-]+:\d{1,4}", self.uri or "")
             address = f"http://{self.uri}" if is_host else "http://127.0.0.1:5000"
             raise UserError(
-                f"{path}.uri={self.uri} is no address of an MLflow store",
+                f"{path}.uri={self.uri} is not the address of an MLflow server or database",
                 "http(s)://host:port or a database URI",
                 f"{path}.uri={address}",
             )
@@ -86,27 +86,29 @@ class FastSettings(DebugSettings):
     """A few steps of everything, in one epoch."""
 
     kind: str = choice("fast", "fast")
-    steps: int = number(2, at_least=1, at_most=1_000_000, unit="steps of training, validation and evaluation, at most")
+    steps: int = number(
+        2, at_least=1, at_most=1_000_000, unit="maximum number of steps of training, validation and evaluation"
+    )
 
 
 @option("debug", "overfit")
 @dataclass
 class OverfitSettings(DebugSettings):
-    """Training on one batch, which is the same at every step, without augmentation and dropout."""
+    """Training on the same batch at every step, without augmentation and dropout."""
 
     kind: str = choice("overfit", "overfit")
-    steps: int = number(1000, at_least=10, at_most=1_000_000, unit="steps on the batch, at most")
-    loss: float = number(0.01, above=0, unit="of the batch, below which it has been learned")
+    steps: int = number(1000, at_least=10, at_most=1_000_000, unit="maximum number of steps on the batch")
+    loss: float = number(0.01, above=0, unit="loss below which the batch counts as learned")
 
 
 @option("debug", "profile")
 @dataclass
 class ProfileSettings(DebugSettings):
-    """Two short epochs, the profiler around steps of the second."""
+    """Two short epochs; the profiler traces steps of the second."""
 
     kind: str = choice("profile", "profile")
-    steps: int = number(50, at_least=1, at_most=1_000_000, unit="steps of an epoch, at most")
-    traced: int = number(20, at_least=1, at_most=10_000, unit="steps of the second epoch in the trace")
+    steps: int = number(50, at_least=1, at_most=1_000_000, unit="maximum number of steps per epoch")
+    traced: int = number(20, at_least=1, at_most=10_000, unit="steps of the second epoch to trace")
 
 
 @dataclass
@@ -114,58 +116,59 @@ class TopSettings:
     """Top-level keys of the configuration that belong to no group."""
 
     name: str | None = None
-    """Name of the experiment, in MLflow and under `outputs/runs`; null: the data set, or its file or folder,
-    and the model."""
+    """Name of the experiment, in MLflow and under `outputs/runs`; null: the names of the data set (or its file or
+    folder) and of the model."""
     seed: int = number(42, at_least=0, at_most=2**31 - 1)
-    """Fixes initial weights, the order of examples, augmentation and dropout; not the splits (`data.split_seed`)."""
+    """Seed of the initial weights, the order of examples, augmentation and dropout; not of the splits
+    (`data.split_seed`)."""
     deterministic: bool = False
-    """Whether TensorFlow may use only operations that give the same bits each time (slower on GPUs)."""
+    """Whether TensorFlow uses only operations that return the same bits each time (slower on GPUs)."""
     dry_run: bool = False
     """Whether to print the plan and stop."""
     outputs: str | None = None
     """Folder of all results; null: `outputs` in the working directory."""
     job_timeout_seconds: float | None = number(
-        None, at_least=10, unit="seconds after which a job saves and ends, to be resumed by the same command"
+        None, at_least=10, unit="seconds after which a job saves and ends; the same command resumes it"
     )
     hang_seconds: float | None = number(
-        300.0, at_least=10, unit="seconds without a safe place after which a job or member that idles is ended"
+        300.0, at_least=10, unit="seconds without progress after which an idle job or cluster member is ended"
     )
     resume: str = "auto"
-    """`auto`: resume the last run of this experiment, if it has not finished; `never`: start a new one; else the
-    run to resume, by its folder or the beginning of its id."""
+    """`auto`: resume the last run of this experiment if it has not finished; `never`: start a new run; any other value:
+    the run to resume, by its folder or the beginning of its id."""
     fork: str | None = None
-    """A run, by its folder or the beginning of its id, from whose weights a new run starts, with other settings."""
+    """Start a new run, with other settings, from the weights of this run (its folder or the beginning of its id)."""
     fork_weights: str = choice("best", "best", "last")
-    """`best`: the weights that the forked run reported and exported; `last`: those of its last step, with its
-    optimizer."""
+    """`best`: the weights that the forked run reported and exported; `last`: the weights of its last step, with
+    the optimizer's state."""
     from_: str | None = None
-    """`from`: the stage that a new run begins with, on the results of `run`."""
+    """The first stage of a new run that reuses the results of `run`."""
     run: str | None = None
     """With `from`: the run whose results are reused, by its folder, the beginning of its id, or its model in MLflow's
     registry (`models:/<name>@<alias>`)."""
     pipeline: dict[str, str | None] = field(default_factory=dict)
-    """From each stage, in order, to the name of its result; null leaves a stage out."""
+    """Maps each stage, in order, to the name of its result; null leaves the stage out."""
 
     def check(self, path: str) -> None:
         if self.fork is not None and self.run is not None:
-            problem = f"fork={self.fork} with run={self.run}"
-            raise UserError(problem, "one of them: fork starts a new run, and trains on", "fork=null")
+            problem = f"fork={self.fork} cannot be combined with run={self.run}"
+            raise UserError(problem, "either fork, to continue training, or run, to reuse results", "fork=null")
         if (self.from_ is None) != (self.run is None):
             raise UserError(
-                f"from={self.from_} without run" if self.run is None else f"run={self.run} without from",
-                "both: the stage to begin with, and the run whose results it takes",
+                f"from={self.from_} requires run" if self.run is None else f"run={self.run} requires from",
+                "both the first stage to run and the run whose results it uses",
                 f"from={self.from_ or 'evaluate'} run={self.run or '<run id>'}",
             )
         if self.name in ("runs", "sweeps", "Default"):
-            problem = f"name={self.name} is that of a folder in `outputs`, or of MLflow's own experiment"
-            raise UserError(problem, "another name", f"name=my_{self.name.lower()}")
+            problem = f"name={self.name} is reserved: `outputs` has a folder, or MLflow an experiment, of that name"
+            raise UserError(problem, "a different name", f"name=my_{self.name.lower()}")
         if self.name is not None and (
             not re.fullmatch(r"\w[\w .=+-]*", self.name) or len(self.name.encode()) > LONGEST_NAME
         ):
             short = re.sub(r"\W+", "_", self.name).strip("_")[: LONGEST_NAME // 4]
             raise UserError(
-                f"name={self.name} cannot name a folder",
-                f"letters, digits and _ . = + -, a letter, digit or _ first, {LONGEST_NAME} bytes at most",
+                f"name={self.name} cannot be the name of a folder",
+                f"at most {LONGEST_NAME} bytes: a letter, digit or _, then also spaces and . = + -",
                 f"name={short or 'mine'}",
             )
 
@@ -219,20 +222,20 @@ class SweepSettings:
     """Settings of a sweep, none of which is part of a job."""
 
     over: dict[str, Any] = field(default_factory=dict)
-    """From settings and groups to their values: a list, or what the command line takes, such as `range(0,5)`. Values on
-    the command line replace those of the same name, others multiply the jobs."""
+    """Maps settings and groups to their values: a list, or the syntax of the command line, such as `range(0,5)`. Values
+    on the command line replace the values of the same name; other names multiply the jobs."""
     zip: list[Any] = field(default_factory=list)
-    """Names whose values advance together, or several lists of such names."""
+    """Settings whose values advance together, or several lists of such settings."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Combinations that are left out, such as `{strategy: mirrored, precision: float16}`; a list of values means any of
+    """Combinations to leave out, such as `{strategy: mirrored, precision: float16}`; a list of values means any of
     them."""
-    n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs that run at the same time")
+    n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs to run at the same time")
     devices_per_job: int | None = number(
-        None, at_least=0, unit="GPUs that each job sees and no other uses; null: its share of all; 0: none"
+        None, at_least=0, unit="GPUs per job, which no other job uses; null: an equal share of all; 0: none"
     )
-    retries: int = number(0, at_least=0, at_most=100, unit="times that a job which failed or died is run again")
+    retries: int = number(0, at_least=0, at_most=100, unit="times to run a job again after it failed or died")
     finish: str = choice("all", "all", "best")
-    """Jobs that run the stages after `train`: `all`, or the `best` alone, once, when the others have ended."""
+    """Jobs that run the stages after `train`: `all`, or only the `best`, once, after the others have ended."""
 
     def zipped(self) -> list[list[str]]:
         """Returns the lists of names that advance together."""
@@ -245,39 +248,39 @@ class SweepSettings:
 class SeedsSettings(SweepSettings):
     """The same experiment with several seeds."""
 
-    n: int = number(5, at_least=1, at_most=MOST_JOBS, unit="seeds, from 0")
+    n: int = number(5, at_least=1, at_most=MOST_JOBS, unit="number of seeds, from 0")
 
 
 @option("sweep", "search")
 @dataclass
 class SearchSettings(SweepSettings):
-    """A search by Optuna. Its space is every setting with several values: an interval, a range or a list."""
+    """A search with Optuna over every setting that has several values: an interval, a range or a list."""
 
     finish: str = choice("best", "all", "best")
     sampler: str = choice("tpe", "random", "tpe", "grid", "cmaes", "nsga2")
     trials: int = number(
-        20, at_least=1, at_most=MOST_JOBS, unit="trials in all, those of an interrupted search included"
+        20, at_least=1, at_most=MOST_JOBS, unit="trials in total, including those of an interrupted search"
     )
     metric: Any = None
-    """The metric to optimize, by its full name, or a list for several goals; null: that of the best epoch,
-    which `train.monitor` names."""
+    """The full name of the metric to optimize, or a list for several goals; null: the metric of the best epoch,
+    `train.monitor`."""
     direction: Any = None
-    """`maximize` or `minimize`, one a metric; null: by the metric's name."""
+    """`maximize` or `minimize`, one per metric; null: derived from the metric's name."""
     pruner: str = choice("median", "median", "halving", "none")
-    """Ends trials early: by the `median` of the others at the same epoch, successive `halving`, or `none`."""
-    startup_trials: int | None = number(None, at_least=1, unit="trials at random before any is chosen or pruned")
-    """null: a quarter of `trials`, 10 at most."""
-    min_epochs: int = number(1, at_least=1, unit="epochs that every trial trains before it may be pruned")
-    population: int = number(10, at_least=2, unit="trials in a generation of nsga2")
+    """Ends losing trials early: by the `median` of the others at the same epoch, by successive `halving`, or `none`."""
+    startup_trials: int | None = number(None, at_least=1, unit="random trials before any is chosen or pruned")
+    """null: a quarter of `trials`, at most 10."""
+    min_epochs: int = number(1, at_least=1, unit="epochs of a trial before it may be pruned")
+    population: int = number(10, at_least=2, unit="trials per generation of nsga2")
     seed: int = number(0, at_least=0, at_most=2**31 - 1)
-    """Of what is drawn. The runs have `seed`."""
+    """Seed of the sampler. The runs use the top-level `seed`."""
 
     def check(self, path: str) -> None:
         """Refuses what only a grid can do."""
         for name in ("zip", "exclude"):
             if getattr(self, name):
                 raise UserError(
-                    f"{path}.{name} with {path}.sampler={self.sampler}: a search draws each setting by itself",
-                    f"no {path}.{name}, or a sweep over a grid",
+                    f"{path}.{name} is not supported in a search, which draws each setting separately",
+                    f"an empty {path}.{name}, or a sweep over a grid",
                     f"{path}.{name}=[]",
                 )

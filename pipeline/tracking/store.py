@@ -165,11 +165,11 @@ def server_answers(experiment: Experiment) -> None:
         if getattr(error, "code", 404) != 404:  # it answers; whether it lets us in is for the first request to tell
             return
         problem = f"{shown} does not answer ({getattr(error, 'reason', error)})"
-        raise UserError(problem, "a running MLflow server, or tracking=off", "tracking=local") from error
+        raise UserError(problem, "the address of a running MLflow server", "tracking.uri=<address>") from error
     own = metadata.version("mlflow")
     if version.split(".")[:2] != own.split(".")[:2]:
-        expected = f"one of the version that is installed here, {own}"
-        raise UserError(f"{shown} is a server of MLflow {version}", expected, "tracking=local")
+        problem = f"{shown} runs MLflow {version}, but this environment has {own}"
+        raise UserError(problem, "the address of a server with the same version", "tracking.uri=<address>")
 
 
 def _limit_answers() -> None:

@@ -106,7 +106,8 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     assert re.search(message, said), said
     if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
         return error
-    is_replaced |= re.search("unknown setting|is new|names no exporter|there already", error.problem) is not None
+    of_last_word = "unknown setting|does not exist yet|names no exporter|already exists"
+    is_replaced |= re.search(of_last_word, error.problem) is not None
     is_unread = re.search("unknown flag|not an override|argument --", error.problem)
     kept = _readable(words, error) if is_unread else [*words]
     after = command_error([*(kept[:-1] if is_replaced and kept == [*words] else kept), *shlex.split(error.fix)])

@@ -64,10 +64,10 @@ def test_one_batch_is_neither_augmented_nor_smoothed_nor_left_early() -> None:
 
 
 REFUSED = {
-    "debug=fast fork=4d9eb298": "debug=fast with resume, fork or from: a debug run starts from scratch",
-    "debug=fast resume=4d9eb298": "debug=fast with resume",
-    "debug=profile from=evaluate run=4d9eb298": "debug=profile with resume",
-    "debug=overfit pipeline.train=null": "debug=overfit needs a stage train of this project",
+    "debug=fast fork=4d9eb298": "with resume, fork or from: a debug run starts from scratch",
+    "debug=fast resume=4d9eb298": "debug=fast cannot be combined with resume",
+    "debug=profile from=evaluate run=4d9eb298": "debug=profile cannot be combined with resume",
+    "debug=overfit pipeline.train=null": "debug=overfit requires the project's own stage train",
 }
 
 

@@ -321,7 +321,7 @@ CASES: dict[str, Case] = {
     "pipeline/clean.py:_clean": _cache,
     "pipeline/command_line/arguments.py:_unknown_flag": "--epochs 5",
     "pipeline/command_line/arguments.py:error": "--cfg",
-    "pipeline/command_line/compose.py:_apply": "tracking.options.x=3",
+    "pipeline/command_line/compose.py:_absent": "tracking.options.x=3",
     "pipeline/command_line/compose.py:_refuse_alias": "train.optimizer.beta_1=0.8",
     "pipeline/command_line/compose.py:_refuse_other_targets": _target_by_a_run,
     "pipeline/command_line/compose.py:is_sweep": "sweep.n_jobs=2",

@@ -19,12 +19,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 """What callbacks of Keras cannot do without."""
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "BackupAndRestore": ({"backup_dir": "x"}, "would bring back weights"),
-    "LearningRateScheduler": ({"schedule": "builtins.abs"}, "schedule of .* is a function, and 'builtins.abs' is none"),
-    "LambdaCallback": ({"on_epoch_end": "print"}, "on_epoch_end of .* is a function, and 'print' is none"),
-    "OrbaxCheckpoint": ({"directory": "x"}, "needs the package orbax-checkpoint, .*Try: pip install orbax-checkpoint"),
-    "TensorBoard": ({}, "needs the package tensorboard, which is not installed.*Try: pip install tensorboard"),
-    "RemoteMonitor": ({}, "needs the package requests"),
+    "BackupAndRestore": ({"backup_dir": "x"}, "would restore old weights"),
+    "LearningRateScheduler": ({"schedule": "builtins.abs"}, "schedule of .* must be a function, not 'builtins.abs'"),
+    "LambdaCallback": ({"on_epoch_end": "print"}, "on_epoch_end of .* must be a function, not 'print'"),
+    "OrbaxCheckpoint": ({"directory": "x"}, "requires the package orbax-checkpoint.*Try: pip install orbax-checkpoint"),
+    "TensorBoard": ({}, "requires the package tensorboard, which is not installed.*Try: pip install tensorboard"),
+    "RemoteMonitor": ({}, "requires the package requests"),
     "ModelCheckpoint": ({"filepath": "best"}, "must end in `.keras`"),
     "CSVLogger": ({"filename": "no such/log.csv"}, "the folder no such of .* does not exist.*Try: mkdir -p 'no such'"),
 }  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_callback_of_keras_is_made_or_refused(name: str, tmp_path: Path, monke
 def test_a_class_that_extends_one_needs_the_same_package(monkeypatch: Patch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda module: None)
     for target in (f"{__name__}.Board", "keras.callbacks.TensorBoard"):
-        with pytest.raises(UserError, match=f"{target} needs the package tensorboard"):
+        with pytest.raises(UserError, match=f"{target} requires the package tensorboard"):
             checks.check_callback("train.callbacks[0]", target)
 
 

@@ -59,11 +59,11 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-m", "seed=1,2", "train.epochs=1,2,3", "sweep.zip=[seed,train.epochs]"], "numbers of values differ"),
-        (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which does not vary"),
-        (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "leaves no job"),
-        (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "several values to one run"),
-        (["sweep.n_jobs=2"], "is for a sweep, and this is one run"),
+        (["-m", "seed=1,2", "train.epochs=1,2,3", "sweep.zip=[seed,train.epochs]"], "seed has 2, train.epochs has 3"),
+        (["-m", "seed=1,2", "train.epochs=1", "sweep.zip=[seed,train.epochs]"], "train.epochs, which has only one"),
+        (["-m", "seed=1,2", "sweep.exclude=[{seed: [1,2]}]"], "excludes every job"),
+        (["-m", "seed=1,2", "sweep.n_jobs=1,2"], "but a setting of the sweep itself takes only one"),
+        (["sweep.n_jobs=2"], "only applies to a sweep, but this command starts a single run"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(words: list[str], message: str) -> None:
@@ -137,7 +137,7 @@ def test_a_text_in_quotes_is_read_as_it_is(text: str) -> None:
 @pytest.mark.parametrize("name", ["model/cnn.yaml", "config.yaml"])
 def test_a_users_file_that_would_be_ignored_is_refused(name: str, tmp_path: Path) -> None:
     write_files(tmp_path, {name: "seed: 1\n"})
-    with pytest.raises(UserError, match=f"{name}, which is read. Expected another name"):
+    with pytest.raises(UserError, match=f"{name}, so it would be ignored. Expected a different file name"):
         composer("--config-dir", str(tmp_path))
 
 
@@ -161,7 +161,7 @@ def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
 def test_a_name_that_refers_to_a_group_is_not_set() -> None:
     """It would cut the stage off its group: `train.optimizer` is `${optimizer}`."""
     for given in ("+train.optimizer.foo=1", "load=null", "model.precision={policy: x}"):
-        with pytest.raises(UserError, match="refers to"):
+        with pytest.raises(UserError, match="this setting is defined in the group"):
             composer(given).one()
 
 

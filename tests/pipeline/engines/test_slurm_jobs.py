@@ -50,6 +50,6 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
 
 
 def test_a_job_has_time_before_its_signal() -> None:
-    with pytest.raises(UserError, match=r"the job would end as it starts.*Try: cluster\.signal_seconds=40"):
+    with pytest.raises(UserError, match=r"is not shorter than the job's time limit.*Try: cluster\.signal_seconds=40"):
         experiment("cluster=slurm", "cluster.minutes=2", "cluster.signal_seconds=120")
     experiment("cluster=slurm", "cluster.minutes=2", "cluster.signal_seconds=40")

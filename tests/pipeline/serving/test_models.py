@@ -66,7 +66,7 @@ def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
     address = f"runs:/{Summary.read(run).run_id}"
     folder = saved_model(address, f"sqlite:///{outputs / 'mlflow.db'}", tmp_path)
     assert (folder.name, (folder.parent / "MLmodel").is_file()) == ("data", True)
-    with pytest.raises(UserError, match=r"tracking.uri=nope is no address of an MLflow store"):
+    with pytest.raises(UserError, match=r"tracking.uri=nope is not the address of an MLflow server or database"):
         saved_model(address, "nope", tmp_path)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
 from pathlib import Path
 from threading import Thread
 
@@ -21,7 +22,7 @@ from pipeline.api import Run
 from pipeline.checks.registry import check_rules
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import QUICK, SMALL, TRAINED, experiment
+from tests.pipeline.experiments import QUICK, SMALL, TRAINED, command_error, experiment
 from tests.servers import PASSWORD, mlflow_server, postgresql
 
 pytestmark = pytest.mark.slow
@@ -162,10 +163,12 @@ def test_a_store_with_the_schema_of_another_version_is_refused(kind: str, revisi
 class OtherServer(BaseHTTPRequestHandler):
     """A server that answers as an MLflow 2.9.2 does, or none at all."""
 
+    version = "2.9.2"
+
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/version" else 404)
         self.end_headers()
-        self.wfile.write(b"2.9.2")
+        self.wfile.write(self.version.encode())
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
         """Prints nothing."""
@@ -174,7 +177,7 @@ class OtherServer(BaseHTTPRequestHandler):
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("", r"is a server of MLflow 2\.9\.2\. Expected .* version .* 3\.17"), ("/other", r"answer \(Not Found\)")],
+    [("", r"runs MLflow 2\.9\.2, but this environment has 3\.17"), ("/other", r"answer \(Not Found\)")],
 )  # fmt: skip
 def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tmp_path: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
@@ -182,4 +185,22 @@ def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tm
         uri = f"http://127.0.0.1:{server.server_port}{path}"
         with pytest.raises(UserError, match=said):
             check_rules(experiment("tracking=server", f"tracking.uri={uri}", outputs=tmp_path / "outputs"))
+        server.shutdown()
+
+
+class SameServer(OtherServer):
+    """A server of the MLflow that is installed here."""
+
+    version = metadata.version("mlflow")
+
+
+@pytest.mark.smoke
+def test_the_advice_about_a_server_that_does_not_answer_works_when_typed(tmp_path: Path) -> None:
+    given = ["tracking=server", "tracking.uri=http://127.0.0.1:9", f"outputs={tmp_path}"]
+    error = command_error(given)
+    assert error is not None
+    with HTTPServer(("127.0.0.1", 0), SameServer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        fix = error.fix.replace("<address>", f"http://127.0.0.1:{server.server_port}")
+        assert command_error([*given, fix]) is None, fix
         server.shutdown()
