@@ -133,7 +133,7 @@ class Profile:
         if not self.present or name.startswith(UNNAMED):
             return "leave_out", "no values" if not self.present else "no name"
         if different == 1 and not self.missing and (self.is_whole or not self.is_number):
-            return "leave_out", "one value alone"
+            return "leave_out", "only one value"
         if self.is_number and not (self.is_whole and different <= FEW):
             ends = 0 if self.low is None or self.high is None else self.high - self.low
             is_counted = 0 < ends < 2 * self.present  # other splits have the others
@@ -172,17 +172,17 @@ def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarr
     text, row = profile.wrong
     row = row if places is None else int(places[row])
     where, count = place_of(rows.parts, row, profile.name), f"{profile.numbers:,} of {profile.present:,}"
-    problem = f"{where} has {text!r}, and {count} are numbers"
+    problem = f"{where} is {text!r}, but {count} values in this column are numbers"
     expected = "numbers such as -1234.5"
     if profile.are_grouped:
-        problem = f"{where} has {text!r}, and other values are whole: thousands or decimals"
+        problem = f"{where} is {text!r} while other values are integers, so . may separate thousands or decimals"
         form = NumberFormat(",", ".", rows.units.get(profile.name, ""))
-        expected = "the kind number for decimals; for thousands data.thousands=., or the marks of the other columns"
+        expected = "the kind number for decimals, data.thousands=. for thousands, or the format of the other columns"
         fix = "" if _is_spoiled(rows, profile.name, form) else _typed_format(form, rows.format, profile.name)
         raise UserError(problem, expected, fix)
     if profile.are_alike:
-        problem = f"{where} has {text!r}, and all values are of this form: codes or numbers"
-        raise UserError(problem, "a column with a kind", declaring({profile.name: "number"}))
+        problem = f"{where} is {text!r}, and all values have this form, which may be a code or a number"
+        raise UserError(problem, "a kind for the column in data.features", declaring({profile.name: "number"}))
     texts = pc.unique(rows.column(profile.name, places).drop_null())
     form = rows.format_of(profile.name)
     if profile.others:
@@ -190,19 +190,21 @@ def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarr
         others = rest.filter(pc.invert(are_nearly_numbers(rest)[0])).to_pylist()
         missing = ", ".join(quoted(one, '"') for one in [*rows.missing, *others])
         fix = quote(f"data.missing=[{missing}]") if profile.others <= FEW else ""
-        raise UserError(problem, f"{expected}, a text in data.missing, or the column's kind in data.features", fix)
+        raise UserError(
+            problem, f"{expected}, the text in data.missing, or a kind for the column in data.features", fix
+        )
     possible = formats_of(texts, form)
     found = [one for one in possible if not _is_spoiled(rows, profile.name, one)]
     if profile.is_number and not found:  # an error of the row says more
         return
     if found:
         may_be_either = len({one.decimal for one in possible}) > 1 and possible[0].thousands is not None
-        marks = "data.thousands, or data.decimal" if may_be_either else "how they are written"
+        marks = "data.thousands or data.decimal" if may_be_either else "settings for how the numbers are written"
         raise UserError(problem, f"{expected}, or {marks}", _typed_format(found[0], form, profile.name))
     if possible:
-        expected = f"{expected}, the marks of the other columns"
+        expected = f"{expected}, written as in the other columns"
     fix = "" if is_target else declaring({profile.name: "leave_out"})
-    raise UserError(problem, f"{expected}, or the column's kind in data.features", fix)
+    raise UserError(problem, f"{expected}, or a kind for the column in data.features", fix)
 
 
 def _is_spoiled(rows: Rows, column: str, form: NumberFormat) -> bool:

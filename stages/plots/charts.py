@@ -48,7 +48,7 @@ def plot_history(
     for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
         for split in ("train", "val"):
             axes.plot(epochs, [row.get(f"{split}/{name}", np.nan) for row in history], marker=".", label=split)
-        axes.axvline(best_epoch, color="grey", linestyle=":", label=f"best ({best_epoch})")
+        axes.axvline(best_epoch, color="grey", linestyle=":", label=f"best epoch ({best_epoch})")
         for index in borders:
             axes.axvline(epochs[index] - 0.5, color="black", linewidth=0.8, label=f"phase {phases[index]:.0f}")
         axes.set(xlabel="epoch", ylabel=name)
@@ -70,9 +70,9 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
         rows = evenly_spread(len(true), MOST_POINTS)
         axes[0].plot(true[rows], predicted[rows], ".", markersize=2, alpha=0.5)
         axes[0].axline((float(true.mean()), float(true.mean())), slope=1, color="grey", linestyle=":")
-        axes[0].set(xlabel=f"{drawable([name])[0]}, true", ylabel="predicted")
+        axes[0].set(xlabel=f"true {drawable([name])[0]}", ylabel=f"predicted {drawable([name])[0]}")
         axes[1].hist(predicted - true, bins=50)
-        axes[1].set(xlabel="predicted minus true", ylabel="examples")
+        axes[1].set(xlabel="error (predicted minus true)", ylabel="test examples")
     figure.tight_layout()
     return save(figure, path)
 
@@ -90,7 +90,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     of_class = confusion.sum(axis=1, keepdims=True)
     fractions = confusion / np.where(of_class > 0, of_class, 1)
     axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true")
+    axes.set(xlabel="predicted class", ylabel="true class")
     if names:
         axes.set_xticks(range(size), names, rotation=90 if longest > 2 else 0, parse_math=False)
         axes.set_yticks(range(size), names, parse_math=False)
@@ -118,13 +118,13 @@ def plot_reliability(counts: np.ndarray, correct: np.ndarray, sure: np.ndarray, 
     filled = counts > 0
     accuracy, confidence = correct[filled] / counts[filled], sure[filled] / counts[filled]
     axes.bar(centers[filled], accuracy, width, color="tab:blue", alpha=0.4, edgecolor="tab:blue")
-    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="calibrated")
-    axes.plot(confidence, accuracy, color="tab:blue", marker=".", label="model")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfect calibration")
+    axes.plot(confidence, accuracy, color="tab:blue", marker=".", label="this model")
     axes.set(ylabel="accuracy", ylim=(0, 1), title=f"expected calibration error {error:.4f} ({len(counts)} bins)")
     axes.title.set_fontsize(10)
     axes.legend(loc="upper left")
     below.bar(centers, counts, width, color="grey")
-    below.set(xlabel="confidence: probability of the predicted class", ylabel="examples", xlim=(0, 1))
+    below.set(xlabel="confidence (probability of the predicted class)", ylabel="test examples", xlim=(0, 1))
     for part in (axes, below):
         part.grid(alpha=0.3)
     return save(figure, path)

@@ -149,6 +149,10 @@ class Phase:
                 progress.finished = self._network.stop_training or progress.epoch >= self.last_epoch
                 if not progress.finished:
                     self._keep(stop)
+                elif progress.epoch < self.last_epoch:
+                    session.reporter.log(
+                        f"stopped early after epoch {progress.epoch} of {self.all_epochs}{self._why()}"
+                    )
             session.reporter.doing("writing a checkpoint")
             self._save()
             session.checkpoints.wait()
@@ -160,6 +164,13 @@ class Phase:
         self.params["steps_per_call"] = self.loop.steps_per_call
         self.result.assign_to_weights()
         session.callbacks.on_train_end(progress.logs)
+
+    def _why(self) -> str:
+        """Return what stopped the training before its last epoch."""
+        for callback in self.session.callbacks.callbacks:
+            if isinstance(callback, keras.callbacks.EarlyStopping) and callback.stopped_epoch:
+                return f": no better {callback.monitor} for {callback.patience} epochs"
+        return ", by a callback"
 
     def _train_epoch(self, stop: Stop) -> None:
         """Train for the rest of an epoch."""

@@ -20,10 +20,11 @@ from tests.stages.images import Telling
 pytestmark = pytest.mark.slow
 
 
-def run(where: object = None, **changes: object) -> Trained:
+def run(where: object = None, reporter: Telling | None = None, **changes: object) -> Trained:
     dataset = real_digits(200)
     strategy = where or one_device()
-    return train(small_cnn(dataset, strategy), dataset, strategy, settings(**changes))  # type: ignore[arg-type]
+    model = small_cnn(dataset, strategy)  # type: ignore[arg-type]
+    return train(model, dataset, strategy, settings(**changes), reporter)  # type: ignore[arg-type]
 
 
 def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
@@ -32,10 +33,16 @@ def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
 
 
 @pytest.mark.smoke
-def test_training_stops_early() -> None:
-    rate = SgdSettings(learning_rate=1e-12)  # nothing gets better
-    trained = run(epochs=20, early_stopping_patience=2, optimizer=rate, monitor="val_accuracy")
+def test_training_stops_early_and_reports_why() -> None:
+    rate, told = SgdSettings(learning_rate=1e-12), Telling()  # nothing gets better
+    trained = run(None, told, epochs=20, early_stopping_patience=2, optimizer=rate, monitor="val_accuracy")
     assert (len(trained.history), trained.best_epoch) == (3, 1)
+    assert told.lines[-1] == "stopped early after epoch 3 of 20: no better val_accuracy for 2 epochs"
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(stop.model, "stop_training", True))
+    run(None, told := Telling(), epochs=2, callbacks=[stop])
+    assert told.lines[-1] == "stopped early after epoch 1 of 2, by a callback"
+    run(None, told := Telling(), epochs=1, callbacks=[stop])
+    assert told.lines[-1].startswith("epoch 1/1")
 
 
 def test_the_replicas_must_have_a_share_of_the_batch() -> None:

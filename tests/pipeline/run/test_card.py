@@ -39,7 +39,7 @@ def test_the_hub_reads_task_and_licence_and_intervals_stand_beside_their_metrics
     read = front(text := facts.model_card(CLASSES, IMAGE_MODEL))
     assert (read["library_name"], read["license"]) == ("keras", "mit")
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
-    assert "| metric | value | 90% interval |" in text
+    assert "| metric | value | 90% CI |" in text
     assert "| test/accuracy | 0.9000 | 0.8000 to 0.9500 |" in text
     assert "| baseline/accuracy\\_difference | 0.1000 | 0.0500 to 0.2000 |" in text
     assert "accuracy_low" not in text
@@ -49,11 +49,11 @@ def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
     text = facts.model_card(NUMBERS, TABLE_MODEL)
     assert "tabular-regression" in front(text)["tags"]
     assert front(text)["license"] == "unknown"
-    assert "a number in the units of its data: price" in text
+    assert "a number in the units of the training data: price" in text
     assert "| test/rmse | 12,346 |" in text
     assert "accuracy" not in text
 
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:
     seen = dataclasses.replace(CLASSES, facts=CLASSES.facts | {KNOWN_IMAGES: 1200})
-    assert "Too good: the model was trained on 1,200 of these test examples." in facts.model_card(seen, IMAGE_MODEL)
+    assert "too high: the model was trained on 1,200 of the test examples." in facts.model_card(seen, IMAGE_MODEL)

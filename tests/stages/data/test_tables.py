@@ -149,7 +149,7 @@ def test_kinds(write: Write) -> None:
         "comment": "leave_out (a text, 200 different values)",
         "name": "leave_out (an identifier, 200 different values)",
         "empty": "leave_out (no values)",
-        "same": "leave_out (one value alone)",
+        "same": "leave_out (only one value)",
         "pool": "category",  # of yes and nothing
         "counter": "leave_out (an identifier, 200 different values)",
         "price": "number",
@@ -165,7 +165,7 @@ def test_numbers_with_marks_are_neither_dropped_nor_categories(write: Write, siz
     settings = write(
         "size;price\n" + "".join(f"{value.replace('.', ',')};{row % 2}\n" for row, value in enumerate(values))
     )
-    with pytest.raises(UserError, match=r"row \d, column size has ['\"].*['\"], and \d of 40 are numbers"):
+    with pytest.raises(UserError, match=r"row \d, column size is ['\"].*['\"], but \d of 40 values in this column"):
         read_rows(rows_of(settings), settings)
     for features in ({"size": "leave_out"}, {"size": "category"}, ["price"]):
         settings.features = features
@@ -246,7 +246,9 @@ def test_codes_are_not_numbers(write: Write) -> None:
     assert "number" not in kinds(settings).values()
     read_rows(rows_of(settings), replace(settings, target="zip"))
     settings = write("phone;price\n" + "".join(f"612 345 {row + 100};{row / 7}\n" for row in range(60)))
-    with pytest.raises(UserError, match="'612 345 100', and all values are of this form: codes or numbers"):
+    with pytest.raises(
+        UserError, match="'612 345 100', and all values have this form, which may be a code or a number"
+    ):
         read_rows(rows_of(settings), settings)
     settings.features = {"phone": "number"}
     assert read_rows(rows_of(settings), settings).of("phone")[3] == 612345103
