@@ -72,7 +72,9 @@ def show_summary(summary: Summary, open_with: str | None, console: Console) -> N
         console.wrapped(text, label)
     may_resume = debug_kind(summary.choices) is None and "Try: resume=never" not in (summary.error or "")
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
-        console.log(f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  (from its last checkpoint)")
+        console.log(
+            f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  (continues from the last checkpoint)"
+        )
 
 
 def show_next(summary: Summary, outputs: Path, console: Console) -> None:

@@ -32,16 +32,22 @@ def test_weights_that_only_validation_finds_broken_stop_the_run() -> None:
         run(epochs=1, batch_size=200, optimizer=SgdSettings(learning_rate=1e38))
 
 
+class Ending(keras.callbacks.Callback):
+    """A callback that ends the training after its first epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self.model.stop_training = True
+
+
 @pytest.mark.smoke
 def test_training_stops_early_and_reports_why() -> None:
     rate, told = SgdSettings(learning_rate=1e-12), Telling()  # nothing gets better
     trained = run(None, told, epochs=20, early_stopping_patience=2, optimizer=rate, monitor="val_accuracy")
     assert (len(trained.history), trained.best_epoch) == (3, 1)
     assert told.lines[-1] == "stopped early after epoch 3 of 20: no better val_accuracy for 2 epochs"
-    stop = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(stop.model, "stop_training", True))
-    run(None, told := Telling(), epochs=2, callbacks=[stop])
+    run(None, told := Telling(), epochs=2, callbacks=[Ending()])
     assert told.lines[-1] == "stopped early after epoch 1 of 2, by a callback"
-    run(None, told := Telling(), epochs=1, callbacks=[stop])
+    run(None, told := Telling(), epochs=1, callbacks=[Ending()])
     assert told.lines[-1].startswith("epoch 1/1")
 
 
