@@ -82,9 +82,11 @@ class TfConfig(Joined):
             if not 0 <= task.index < len(cluster[task.job]):
                 raise IndexError(f"there is no {task.job} {task.index}")
         except (LookupError, ValueError, TypeError, AttributeError) as error:
-            problem = f"cluster=tf_config: TF_CONFIG={text[:200]} does not say which member this process is ({error!r})"
+            problem = (
+                f"cluster=tf_config: TF_CONFIG={text[:200]} does not identify this process as a member ({error!r})"
+            )
             fix = 'TF_CONFIG=\'{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}\''
-            raise UserError(problem, f"a cluster of {', '.join(strategy.members())} and a task", fix) from error
+            raise UserError(problem, f"a cluster with {', '.join(strategy.members())}, and a task", fix) from error
         return task
 
 
@@ -98,8 +100,8 @@ class Hosts(Joined):
             own = [number for number, address in enumerate(hosts) if _is_here(address)]
             index = own[0] if len(own) == 1 else len(hosts)
         if index >= len(hosts):
-            problem = f"cluster.hosts={','.join(hosts)}: which of them is this process ({socket.gethostname()})?"
-            raise UserError(problem, "one address of this host, or cluster.index from 0 on", "cluster.index=0")
+            problem = f"cluster.hosts={','.join(hosts)} does not identify this process ({socket.gethostname()})"
+            raise UserError(problem, "one address of this host, or cluster.index, counted from 0", "cluster.index=0")
         return task_at(index, hosts, strategy)
 
 
@@ -114,7 +116,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
         members = {"worker": len(addresses)}
     if sum(members.values()) != len(addresses):
         counts = ", ".join(f"{count} {job}" for job, count in members.items())
-        raise UserError(f"the cluster has {len(addresses)} members", f"those of the strategy: {counts}")
+        raise UserError(f"the cluster has {len(addresses)} members", f"the members of the strategy: {counts}")
     return tasks_at(members, addresses)[index]
 
 
@@ -123,7 +125,9 @@ def check_members(task: Task, strategy: StrategySettings) -> None:
     jobs = strategy.members()
     names = task.addresses()
     if {*task.cluster} | {"chief"} != {*jobs} | {"chief"} or "chief 1" in names:
-        raise UserError(f"the cluster has the members {', '.join(names)}", f"{', '.join(jobs)}; one chief at most")
+        raise UserError(
+            f"the cluster has the members {', '.join(names)}", f"the members {', '.join(jobs)}, with at most one chief"
+        )
     for address in names.values():
         split_address(address)
 
@@ -154,9 +158,9 @@ def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> No
             pause(POLL_SECONDS)
             now = time.monotonic()
             if now - began > limit:
-                problem = f"after {limit:g} s there is no {_described(missing)}"
+                problem = f"{_described(missing)} did not connect within {limit:g} s"
                 fix = f"cluster.timeout_seconds={2 * limit:g}"
-                raise UserError(problem, "every member, started by this command within that time", fix)
+                raise UserError(problem, "every member to be started with this command within that time", fix)
             if now - logged >= LOG_SECONDS:
                 logged = now
                 log(f"waiting for {_described(missing)} ({limit - (now - began):.0f} s left)")
@@ -170,7 +174,7 @@ def split_address(address: str) -> tuple[str, int]:
     """
     match = ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[3]) < 65536:
-        raise UserError(f"{address!r} is no address of a member of a cluster", "<host>:<port>")
+        raise UserError(f"{address!r} is not the address of a cluster member", "<host>:<port>")
     return match[1] or match[2], int(match[3])
 
 
@@ -221,8 +225,8 @@ def _calls(task: Task, name: str, address: str) -> Generator[Mapping[str, str], 
                 with suppress(TimeoutError):
                     if answer := line.recv(100):  # `all`, or what TensorFlow's server says
                         if answer == TAKEN:
-                            problem = f"another process is {task.name} of this cluster"
-                            raise UserError(problem, "one process for each member", "cluster.index=<another>")
+                            problem = f"another process is already {task.name} of this cluster"
+                            raise UserError(problem, "one process per member", "cluster.index=<another>")
                         return
                     break  # the chief has left
                 yield {f"member that {name} waits for": address}
@@ -238,8 +242,8 @@ def _listener(task: Task, backlog: int) -> socket.socket:
         return socket.create_server(("", port), family=family, backlog=backlog + 16, dualstack_ipv6=is_dual)
     except OSError as error:
         why = os.strerror(error.errno or 0)  # its own text repeats the address
-        problem = f"{task.name}, which is this process, cannot listen at its port {port} ({why})"
-        raise UserError(problem, "one process for each member, and a port above 1023 that no other uses") from error
+        problem = f"this process, {task.name}, cannot listen on its port {port} ({why})"
+        raise UserError(problem, "one process per member, and an unused port above 1023") from error
 
 
 def _caller(line: socket.socket) -> str:

@@ -70,7 +70,7 @@ def starts_again(code: int, lost: str | None, left: int, console: Console) -> bo
     """Return whether a run starts again that has ended with `code`: a member is lost, and restarts are `left`."""
     if lost is None or not left or code in (DONE, TIMED_OUT, *STOPPED):
         return False
-    console.warn(f"the cluster is started again from its last checkpoint; {left - 1} restarts are left")
+    console.warn(f"restarting the cluster from its last checkpoint ({left - 1} restarts left)")
     return True
 
 
@@ -103,7 +103,7 @@ class Members:
     def _note(self, task: Task, code: int, how: str) -> None:
         end = f"{task.name} {how or f'ended with exit code {code}'}"
         if task.serves and task.job == "worker" and any(other.job == "worker" for other in self.left):
-            self.console.warn(f"{end}; the other workers take over its steps")
+            self.console.warn(f"{end}; the other workers take over its work")
         elif how or not task.is_chief:  # the chief says itself what is wrong
             self.lost = end if how else self.lost
             self.console.error(f"{end}: the run cannot continue")
@@ -116,7 +116,7 @@ def _attempt(job: Job, plan: Sequence[PlannedStage], console: Console) -> tuple[
     try:
         tasks = local_tasks(job.experiment.members)
         names = ", ".join(task.name for task in tasks[1:])
-        console.log(f"chief, {names} on this machine; what these print is in {shorter(job.run_folder)}/<name>.log")
+        console.log(f"started chief, {names} on this machine; their output is in {shorter(job.run_folder)}/<name>.log")
         console.warn(OPEN_PORTS)
         for task in tasks:
             signals.check()

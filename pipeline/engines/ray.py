@@ -98,10 +98,10 @@ def _connect(settings: RayCluster, console: Console) -> None:
             ray.init(log_to_driver=False, configure_logging=False, **options)
     except Exception as error:  # Exception itself, ConnectionError, RuntimeError, ValueError …
         failed = isinstance(error, subprocess.SubprocessError)
-        reason = "`ray health-check` fails" if failed else one_line(error)
-        problem = f"cluster=ray cluster.address={address}: there is no Ray to be used ({reason})"
+        reason = "`ray health-check` failed" if failed else one_line(error)
+        problem = f"cluster=ray cluster.address={address}: Ray is not available ({reason})"
         fix = "unset RAY_ADDRESS" if settings.address is None and address else "cluster.address=null"
-        raise UserError(problem, "host:port of a Ray cluster that this machine is a node of", fix) from error
+        raise UserError(problem, "host:port of a Ray cluster that includes this machine", fix) from error
     signals.check()  # which puts back the handler of SIGTERM, too
     console.log(f"Ray {ray.__version__} at {ray.util.get_node_ip_address()}")
 
@@ -139,7 +139,7 @@ class RayJob(RemoteJob):
             raise self._no_room(ray.cluster_resources())
 
     def __str__(self) -> str:
-        return f"{sum(self._counts.values())} actors of Ray"
+        return f"{sum(self._counts.values())} Ray actors"
 
     def poll(self) -> int | None:
         if self.exit_code is None:
@@ -193,7 +193,7 @@ class RayJob(RemoteJob):
             try:
                 tasks = tasks_at(self._counts, ray.get(addresses))
             except ray.exceptions.RayError as error:  # the node has none of this code, or has died
-                self._lost = f"an actor cannot be started ({str(error).strip().splitlines()[-1]})"
+                self._lost = f"a Ray actor cannot be started ({str(error).strip().splitlines()[-1]})"
                 self._console.error(f"{self._lost}: the run cannot continue")
                 return FAILED
             runs = {task.name: self._start(host, task) for host, task in zip(self._hosts, tasks, strict=True)}
@@ -248,9 +248,13 @@ class RayJob(RemoteJob):
     def _no_room(self, there: Mapping[str, float]) -> UserError:
         parts = (self._total, there)
         texts = [" and ".join(f"{part.get(name, 0):g} {name}s" for name in ("CPU", "GPU")) for part in parts]
-        problem = f"cluster=ray: {texts[0]} are needed in all, and Ray has {texts[1]}"
+        problem = f"cluster=ray: {texts[0]} are needed in total, but Ray has {texts[1]}"
         fix = f"cluster.timeout_seconds={10 * self._settings.timeout_seconds:g}"
-        return UserError(problem, "what is free within that time: fewer workers, jobs at a time or cluster.cpus", fix)
+        return UserError(
+            problem,
+            "resources that become free in time: fewer workers, fewer parallel jobs or a smaller cluster.cpus",
+            fix,
+        )
 
 
 def _end_of(run: Any) -> tuple[int, str] | None:
@@ -262,7 +266,7 @@ def _end_of(run: Any) -> tuple[int, str] | None:
     try:
         code, how = ray.get(run)
     except ray.exceptions.RayActorError:
-        return 128 + signal.SIGKILL, "is lost: its actor in Ray, or the node of that, has died"
+        return 128 + signal.SIGKILL, "is lost, because its Ray actor or node died"
     except Exception as error:  # what the node cannot unpickle or start
         return FAILED, f"cannot be started on its node ({str(error).strip().splitlines()[-1]})"
     return int(code), str(how)
@@ -297,7 +301,7 @@ class Host:
         """
         for folder in (member.folder, log.parent):
             if not folder.is_dir():
-                raise FileNotFoundError(f"{folder} is not there, and has to be shared by all nodes")
+                raise FileNotFoundError(f"{folder} was not found; all nodes must share this folder")
         limit = member.document.hang_seconds
         self._process = process = LocalProcess(_begin, (member, cluster, log, variables), limit)
         while (ended := process.end()) is None:

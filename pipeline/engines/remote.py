@@ -90,7 +90,7 @@ def run_elsewhere(job: Job, start: Callable[[Job], RemoteJob], console: Console,
         console.log(f"{started}: {shorter(folder)}")
         if wait:
             return _wait(started)
-        console.log(f"it is in the queue; its output will be in {shorter(started.log)}")
+        console.log(f"the job is in the queue; its output will be in {shorter(started.log)}")
         return DONE
 
 

@@ -69,9 +69,11 @@ class Slurm(Joined):
         rank, addresses = place_in_step(self.settings.port)
         members = strategy.members()
         if sum(members.values()) != len(addresses):
-            problem = f"cluster=slurm: srun has started {len(addresses)} tasks"
+            problem = f"cluster=slurm: srun started {len(addresses)} tasks"
             wanted = ", ".join(f"{count} {job}" for job, count in members.items())
-            raise UserError(problem, f"those of the strategy: {wanted}", f"srun --ntasks={sum(members.values())} …")
+            raise UserError(
+                problem, f"the members of the strategy: {wanted}", f"srun --ntasks={sum(members.values())} …"
+            )
         return task_at(rank, addresses, strategy)
 
     def run(self, job: Job, plan: Sequence[PlannedStage], console: Console) -> int:
@@ -93,7 +95,9 @@ class Slurm(Joined):
         except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
             lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
             reason = redact("; ".join(lines) or str(error))
-            raise UserError(f"cluster=slurm: the job is refused ({reason})", "what this Slurm has (sinfo)") from error
+            raise UserError(
+                f"cluster=slurm: Slurm rejected the job ({reason})", "resources of this Slurm cluster (see sinfo)"
+            ) from error
 
 
 def place_in_step(port: int | None) -> tuple[int, list[str]]:
@@ -118,7 +122,9 @@ def place_in_step(port: int | None) -> tuple[int, list[str]]:
         hosts = [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
         own = hosts[rank]
     except (LookupError, ValueError, OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"cluster=slurm: this process is no task of srun ({error!r})", "one that is", fix) from error
+        raise UserError(
+            f"cluster=slurm: this process was not started by srun ({error!r})", "a task of srun", fix
+        ) from error
     if variables.get("SLURMD_NODENAME", own) != own:
         raise UserError(f"cluster=slurm: task {rank} is not on {own}", "srun --distribution=block", fix)
     first = port or FIRST_PORT + PORTS * (step % RANGES)
@@ -179,9 +185,9 @@ def _run(member: Member, requeues: int, console: Console) -> int:
 def _requeue(requeues: int, console: Console) -> None:
     before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
     if before >= requeues:
-        console.warn(f"its time is over, and cluster.requeues={requeues}: the same command resumes it")
+        console.warn(f"the job reached its time limit and cluster.requeues={requeues}; the same command resumes it")
         return
-    console.log(f"its time is over: queued again ({before + 1} of {requeues} times)")
+    console.log(f"the job reached its time limit: requeueing it ({before + 1} of {requeues})")
     sys.stdout.flush()
     subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
 
@@ -262,7 +268,9 @@ def _refuse_secrets(job: Job) -> None:
     document: Any = OmegaConf.to_container(job.experiment.document, resolve=False)
     for name, value in flatten(document):
         if MASK in str(redact({name: value})) and MASK not in str(value):
-            problem = f"cluster=slurm: {name} has a secret in it, and would be in the files of the job"
+            problem = f"cluster=slurm: {name} contains a secret, which would be stored in the job's files"
             raise UserError(
-                problem, "it in the environment, which tasks have, too", f"++{name}='${{oc.env:MY_SECRET}}'"
+                problem,
+                "a secret in an environment variable, which the tasks inherit",
+                f"++{name}='${{oc.env:MY_SECRET}}'",
             )

@@ -83,8 +83,8 @@ def resolve(job: Job, console: Console) -> Job:
     if previous is not None:
         if previous.status == "FINISHED":
             is_sent = not is_unsent(previous, experiment.tracking)
-            what = "" if is_sent else ", but the store misses part of it: sending the rest"
-            console.log(f"{shorter(Path(previous.folder))} has finished{what}; nothing is trained")
+            what = "" if is_sent else ", but part of it is not in MLflow yet: sending the rest"
+            console.log(f"{shorter(Path(previous.folder))} has already finished{what}; nothing to train")
             return job.resuming(previous)
         is_started = can_start(Path(previous.folder) / "checkpoints")
         if experiment.fork is not None and not is_started:  # it was stopped before it had the other's weights
@@ -99,7 +99,7 @@ def resolve(job: Job, console: Console) -> Job:
     return job
 
 
-FROM_SCRATCH = ", from epoch 1: no checkpoint had been written"
+FROM_SCRATCH = ", from epoch 1, because there is no checkpoint"
 
 
 def _begins_again(run: Summary, experiment: Experiment) -> bool:
@@ -114,7 +114,7 @@ def _begins_again(run: Summary, experiment: Experiment) -> bool:
 def _show(doing: str, run: Summary, console: Console, where: str = "") -> None:
     console.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status}){where}")
     if run.overrides:
-        console.log(f"its overrides: {' '.join(run.overrides)}")
+        console.log(f"with the overrides {' '.join(run.overrides)}")
 
 
 def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
@@ -129,7 +129,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
         return None
     if run.status == "FINISHED":
         folder = shorter(Path(run.folder))
-        console.warn(f"the store misses part of {folder}; `python -m pipeline.sync {folder}` sends it")
+        console.warn(f"part of {folder} is not in MLflow yet; `python -m pipeline.sync {folder}` sends it")
     else:
         console.log(new_for_other_code(now, Path(run.folder), shorter(Path(run.folder)), "run"))
     return None
@@ -145,10 +145,11 @@ def _named_by_resume(experiment: Experiment) -> Summary:
     text = experiment.resume
     run = Runs(experiment.outputs).find(text, "resume")
     if _is_over(run, experiment):
-        raise UserError(f"resume={text} has finished", "a run that has not", f"fork={text} train.epochs=<more>")
+        problem = f"resume={text}: this run has already finished"
+        raise UserError(problem, "a run that was interrupted", f"fork={text} train.epochs=<more>")
     if run.status != "FINISHED" and run.identity != identity(experiment):
         before, now = _both(run, experiment, RESUMED_WITH)
-        expected = f"the settings of the run (its strategy may change), or a new run: fork={text}"
+        expected = f"the same settings as that run (except the strategy), or a new run with fork={text}"
         _refuse_differing(f"resume={text}", before, now, expected)
     return run
 
@@ -168,7 +169,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     run = Runs(experiment.outputs).find(text, "fork")
     folder = Path(run.folder)
     if starts and not can_start(folder / "checkpoints"):
-        raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run that has one")
+        raise UserError(f"fork={text} has no checkpoint in {shorter(folder)}", "a run with a checkpoint")
     check_fork(experiment, run)
     if starts:
         refuse_without_epochs(experiment, run)
@@ -180,7 +181,7 @@ def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
     train, begin = experiment.of("train", TrainSettings), epochs_before(experiment, run)
     if train and begin >= train.all_epochs:
         raise UserError(
-            f"train.epochs={train.epochs}, and {begin} are over where fork={experiment.fork} starts",
+            f"train.epochs={train.epochs} leaves nothing to train: fork={experiment.fork} starts after epoch {begin}",
             f"more than {begin}",
             f"train.epochs={2 * begin}",
         )
@@ -198,7 +199,7 @@ def check_fork(experiment: Experiment, run: Summary) -> None:
     is_ours = all(str(settings.get(NETWORK)).startswith("stages.networks.") for settings in both)
     compared = [name for name in FORKED_WITH if is_ours or name != NETWORK]  # one's own may have another name by now
     before, now = ({name: value for name, value in settings.items() if is_among(name, compared)} for settings in both)
-    expected = "the data, the network and the training stage of that run, or a new run"
+    expected = "the same data, network and training stage as in that run, or a new run"
     _refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")
 
 
@@ -229,27 +230,27 @@ def plan_of(experiment: Experiment) -> tuple[PlannedStage, ...]:
     names = [stage.name for stage in plan]
     begins = after_training(experiment) if TRAIN in names else names[1:]
     if experiment.from_stage not in begins:
-        problem = "would train again" if experiment.from_stage in names else "is no stage of `pipeline`"
+        problem = "would train the model again" if experiment.from_stage in names else "is not a stage of `pipeline`"
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
     first = names.index(str(experiment.from_stage))
     try:
         results = regular_folder(Path(run.folder) / RESULTS)
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}", "the results as they were saved") from error
+        raise UserError(f"{error.filename}: {error.strerror}", "the unchanged results of the run") from error
     saved = [
         replace(stage, saved=place if (place := results / stage.name).is_dir() else None) for stage in plan[:first]
     ]
     needed = mark_needed([*saved, *plan[first:]], first)
     if any(stage.name == TRAIN and stage.is_needed and stage.saved is None for stage in needed):
         raise UserError(
-            f"run={experiment.run} has no result of its stage {TRAIN} (status: {run.status})",
-            f"a run that has completed it, by a version that keeps {RESULTS}/",
+            f"run={experiment.run} has no saved result of its stage {TRAIN} (status: {run.status})",
+            f"a run that completed this stage and has a folder {RESULTS}/",
             f"resume={experiment.run}",
         )
     running = [stage.name for stage in needed if not stage.is_needed or stage not in needed[:first]]
     free = {name for stage in running for name in (stage, experiment.groups[stage])}
     before, now = _both(run, experiment, (*REUSED_WITH, *free))
-    expected = "the settings that its results were made with; only data, strategy and stages that run may have others"
+    expected = "the same settings as that run, except for the data, the strategy and the stages that run again"
     _refuse_differing(f"run={experiment.run}", before, now, expected, f"fork={experiment.run}")
     return tuple(needed)
 
@@ -264,11 +265,11 @@ def announce(experiment: Experiment, plan: Sequence[PlannedStage], console: Cons
     run = reused_run(experiment)
     if run is None:
         return
-    _show(f"beginning with {experiment.from_stage}, on the results of", run, console)
+    _show(f"starting with {experiment.from_stage}, from the results of", run, console)
     now = sources(experiment)
     if any(stage.action == "reused" for stage in plan) and run.code != now.digest:
-        changed = now.changed(Path(run.folder)) or "files that its list does not name"
-        console.warn(f"the code has changed since that run ({changed}): its results are reused as they are")
+        changed = now.changed(Path(run.folder)) or "files that were not recorded"
+        console.warn(f"the code has changed since that run ({changed}), but its results are reused")
 
 
 def other_run(experiment: Experiment) -> Path | None:
@@ -303,4 +304,4 @@ def _refuse_differing(
     """Refuse the first setting that differs; `fix`: what to type, None: the setting as it was."""
     for name in differing(before, now):
         fix = fix or as_override(name, before.get(name))
-        raise UserError(f"{option}: {name} was {before.get(name)} and is {now.get(name)}", expected, fix)
+        raise UserError(f"{option}: {name} was {before.get(name)} and is now {now.get(name)}", expected, fix)

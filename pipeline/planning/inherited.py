@@ -90,10 +90,8 @@ def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, s
     words += [f"{key}=<as before>" for key in secret if key.partition(".")[0] not in typed]
     if words:
         named = ", ".join(map(_key, words))
-        problem = (
-            f"{option} had {named} with a secret in it, an address, an interpolation or code, which is not taken over"
-        )
-        raise UserError(problem, "these settings once more", f"{option} {' '.join(map(shlex.quote, words))}")
+        problem = f"{option}: {named} is not inherited, because it holds a secret, an address, an interpolation or code"
+        raise UserError(problem, "these settings on the command line", f"{option} {' '.join(map(shlex.quote, words))}")
 
 
 def _is_more_than_data(override: str, is_own: bool) -> bool:

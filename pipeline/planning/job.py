@@ -176,10 +176,11 @@ def claimed(job: Job, supervises: bool = False) -> Iterator[Job]:
             if supervises:
                 share(lock)
             if not (folder / LOCK).exists():
-                raise UserError(f"{shorter(folder)} was removed meanwhile", "a run that goes on", "resume=never")
+                raise UserError(f"{shorter(folder)} was deleted by another process", "an existing run", "resume=never")
             run = read_run(folder)
             if run is not None and run.status == "FINISHED":
-                raise UserError(f"{shorter(folder)} has finished meanwhile", "a run that has not", "resume=never")
+                problem = f"{shorter(folder)} was finished by another process"
+                raise UserError(problem, "a run that was interrupted", "resume=never")
             is_supervised = supervises or job.is_supervised
             claim = replace(
                 job, folder=folder, resumed=None, is_supervised=is_supervised, lock=None if supervises else lock

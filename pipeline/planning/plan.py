@@ -63,8 +63,8 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
                 inputs.append(parameter)
             elif entry.default is entry.empty and parameter not in FROM_RUNNER:
                 raise UserError(
-                    f"the stage {name} takes `{parameter}`, which no earlier stage makes",
-                    f"a stage before {name} that makes `{parameter}`",
+                    f"the stage {name} requires `{parameter}`, which no earlier stage returns",
+                    f"a stage before {name} that returns `{parameter}`",
                     f"pipeline.<stage>={parameter}",
                 )
         option = experiment.choices.get(experiment.groups[name], "")
@@ -81,7 +81,7 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
         name = f"{experiment.groups[stage]}.{names[0]}"
         raise UserError(
             f"{name} has no effect: {target} has no parameter `settings`",
-            f"def {target.rpartition('.')[2]}(…, settings), which gets all of the stage's, as a mapping or a dataclass",
+            f"def {target.rpartition('.')[2]}(…, settings), which receives the settings as a mapping or dataclass",
             f"~{name}",
         )
 

@@ -80,8 +80,8 @@ def refuse_edited(code: Sources) -> None:
             continue
         known, before = _loaded.get(name, (None, digest))
         if known is spec and before != digest:
-            problem = f"{path} was edited after this process had imported it"
-            raise UserError(problem, "the code that runs", f"importlib.reload({name}), or a new process")
+            problem = f"{path} was edited after this process imported it"
+            raise UserError(problem, "the code that this process runs", f"importlib.reload({name}), or a new process")
         _loaded[name] = spec, digest
 
 
@@ -125,7 +125,9 @@ def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
     """Return the log line about why the run or sweep `name` in `folder` is not resumed."""
     changed = now.changed(folder)
     details = f" ({changed})" if changed else ""
-    return f"the code has changed since {name} was stopped{details}: a new {kind}; resume={name} resumes that one"
+    return (
+        f"the code has changed since {name} was stopped{details}: this is a new {kind}; resume={name} resumes the old"
+    )
 
 
 def targets_in(values: Any) -> Iterator[str]:

@@ -20,8 +20,8 @@ class LockedError(UserError):
     """Another process works in the folder of a run or a sweep."""
 
     def __init__(self, folder: Path) -> None:
-        problem = f"another process works on {shorter(folder)}"
-        super().__init__(problem, "to wait for its end, or a new run", "resume=never")
+        problem = f"another process is using {shorter(folder)}"
+        super().__init__(problem, "that process to end, or a new run", "resume=never")
 
 
 @contextmanager
@@ -58,11 +58,11 @@ def output_locked(path: Path) -> Iterator[None]:
         file = lock.open("a")
     except OSError as error:
         raise UserError(
-            f"--output={path} cannot be written ({error.strerror})", "a file in a folder of yours"
+            f"--output={path} cannot be written ({error.strerror})", "a file in a folder that you can write to"
         ) from error
     with file:
         if not _is_taken(file, shared=False) or not lock.exists():  # the second: removed by the process before
-            raise UserError(f"another process writes {path}", "another file, or to wait for its end")
+            raise UserError(f"another process is writing {path}", "a different file, or that process to end")
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 
-LOST = "its process was killed or did not answer"
+LOST = "its process was killed or did not respond"
 
 
 def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
@@ -39,11 +39,13 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
         return tracking
     if target not in (MLFLOW_RUN, tracking._target_):
         problem = f"{shorter(folder)} was recorded by {target}"
-        raise UserError(problem, "the same setting again", f"tracking._target_={target}")
+        raise UserError(problem, "the same class", f"tracking._target_={target}")
     uri = store.get("uri")
     if uri and not journal.is_own and not is_named_by_user(uri):
-        problem = f"{shorter(folder)} names the store {uri}, and is a copy or another user's"
-        expected = "an address that your command or MLFLOW_TRACKING_URI names, as it gets your credentials and files"
+        problem = f"{shorter(folder)} was recorded in {uri}, but is a copy or belongs to another user"
+        expected = (
+            "this address in your command or MLFLOW_TRACKING_URI, because it would receive your credentials and files"
+        )
         fix = f"python -m pipeline.sync {shlex.quote(shorter(folder))} --uri={shlex.quote(uri)}"
         raise UserError(problem, expected, fix)
     return replace(tracking, kind=kind, uri=uri, _target_=target)
@@ -140,7 +142,7 @@ def mark_killed(folder: Path, store: Store, request: Request, console: Console, 
         sends: whether its end is sent here; else the store's process does so.
     """
     with suppress(OSError, UserError):
-        end_run(folder, store, request.exit_code, f"stopped by {request.reason}, by force", console, sends)
+        end_run(folder, store, request.exit_code, f"killed after {request.reason}", console, sends)
 
 
 def end_run(folder: Path, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:
@@ -155,6 +157,6 @@ def end_run(folder: Path, store: Store, code: int, reason: str, console: Console
         return
     if is_running := summary.status == "RUNNING":
         replace(summary, status=status, error=reason).write(folder)
-        console.error(f"the run is {status}: {reason}")  # after it is written: it may wait for the terminal
+        console.error(f"the run ended as {status}: {reason}")  # after it is written: it may wait for the terminal
     if sends and store.settings.kind != "off" and (is_running or is_unsent(summary, store.settings)):
         send_pending(folder, replace(store, settings=settings_for(folder, store.settings)), console.warn)

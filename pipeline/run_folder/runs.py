@@ -36,7 +36,7 @@ def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        warn(f"{shorter(folder / NAME)} cannot be read, so this run is passed over ({error})")
+        warn(f"{shorter(folder / NAME)} cannot be read, so this run is skipped ({error})")
         return None
     return replace(summary, folder=str(folder.resolve()))  # it may have been moved
 
@@ -53,10 +53,10 @@ def read_config(folder: Path) -> DictConfig:
         content = OmegaConf.create(yaml_text(folder / CONFIG).decode())
         document = OmegaConf.create(_literal(OmegaConf.to_container(content)))
         if not isinstance(document, DictConfig):
-            raise ValueError("it is not a mapping")
+            raise ValueError("it is not a YAML mapping")
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
         problem = f"{shorter(folder / CONFIG)} cannot be read ({one_line(error)})"
-        raise UserError(problem, "a run whose files are whole", "python -m pipeline.runs") from error
+        raise UserError(problem, "a run whose files are intact", "python -m pipeline.runs") from error
     return document
 
 
@@ -120,15 +120,18 @@ class Runs:
         damaged: list[str] = []
         runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
         if damaged:
-            raise UserError(f"{named}: {damaged[0]}", "a run whose files are whole", fix)
+            raise UserError(f"{named}: {damaged[0]}", "a run whose files are intact", fix)
         if not folders and len(text) >= SHORTEST_ID:
             runs = [run for run in Runs(self.outputs).all() if (run.run_id or "").startswith(text)]
         if len(runs) != 1:
-            problem = f"{named} is {f'{len(runs)} runs' if runs else 'no run'} under {shorter(self.outputs)}"
-            expected = f"the folder of a run, its name, or the beginning of its id ({SHORTEST_ID} digits or more)"
+            problem = f"{named} matches {len(runs) or 'no'} run{'s' * (len(runs) > 1)} in {shorter(self.outputs)}"
+            expected = (
+                f"the folder of a run, its folder's name, or the beginning of its id (at least {SHORTEST_ID} digits)"
+            )
             raise UserError(problem, expected, fix)
         if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
-            raise UserError(f"{named} is a debug run (debug={kind}), whose results count nowhere", "a real run", fix)
+            problem = f"{named} is a debug run (debug={kind}), which does not count as a result"
+            raise UserError(problem, "a run without debug", fix)
         return runs[0]
 
 

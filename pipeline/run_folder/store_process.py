@@ -84,8 +84,8 @@ class StoreClient(StoredRun):
                         return self._connection.recv()
                     beat()  # the sweep that serves it may be suspended
             except (EOFError, OSError) as error:
-                raise ConnectionError(f"the process that talks to it has ended{self._last_words()}") from error
-            raise ConnectionError(f"no answer after {seconds:g} s")
+                raise ConnectionError(f"the helper process for MLflow ended{self._last_words()}") from error
+            raise ConnectionError(f"no response after {seconds:g} s")
 
     def _last_words(self) -> str:
         """Return how the process at the other end has ended, after a colon, if that is known."""

@@ -165,7 +165,7 @@ class Summary:
             values["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
         summary: Summary = typed(values, cls, "")
         if summary.status not in STATUSES:
-            raise ValueError(f"its status is {summary.status}")
+            raise ValueError(f"unknown status {summary.status!r}")
         typed_parts(summary.weights or {}, WEIGHTS, "weights")
         facts = typed_parts(summary.facts, FACTS, "facts")
         for name, kinds in (("task", TASK), ("data", DATA)):

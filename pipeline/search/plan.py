@@ -62,7 +62,7 @@ class Axis:
             return ", ".join(values.choices)
         whole = "whole numbers " if isinstance(values, IntDistribution) else ""
         step = f", in steps of {values.step!r}" if values.step not in (None, 1) else ""
-        return f"{whole}{values.low!r} to {values.high!r}{step}{', by the logarithm' if values.log else ''}"
+        return f"{whole}{values.low!r} to {values.high!r}{step}{', on a log scale' if values.log else ''}"
 
     def line(self, value: Any) -> str:
         """Return the override that sets a value which Optuna has drawn.
@@ -73,7 +73,11 @@ class Axis:
         is_listed = isinstance(self.drawn_from, CategoricalDistribution)
         is_drawn = value in (self.grid or ()) if is_listed else re.fullmatch(r"[-+.\de]+", str(value))
         if not is_drawn:
-            raise UserError(f"the study has {self.key}={value!r}", f"one of {self.text}", "resume=never")
+            raise UserError(
+                f"the study holds {self.key}={value!r}, which is not in the search space",
+                f"one of {self.text}",
+                "resume=never",
+            )
         return f"{self.key}={value}"
 
 
@@ -96,7 +100,7 @@ def read_axes(overrides: Sequence[Override], compose: Compose) -> list[Axis]:
         try:
             axes.append(Axis(key, _distribution(override, _is_whole(key, first.document))))
         except ValueError as error:  # Optuna's, too
-            expected = "interval(<low>, <high>), the lower number first, above 0 for tag(log, …)"
+            expected = "interval(<low>, <high>), with the lower number first, and above 0 for tag(log, …)"
             raise UserError(f"{override.input_line}: {error}", expected, f"'{key}=interval(0.1,1)'") from error
     return axes
 
@@ -113,7 +117,7 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
     value: Any = override.value()
     tags: set[str] = set(getattr(value, "tags", ()))
     if tags - {"log"}:
-        raise ValueError(f"tag({', '.join(sorted(tags - {'log'}))}, …) has no meaning")
+        raise ValueError(f"tag({', '.join(sorted(tags - {'log'}))}, …) is not supported")
     step = None
     if override.is_interval_sweep():
         low, high = (math.ceil(value.start), math.floor(value.end)) if is_whole else (value.start, value.end)
@@ -122,7 +126,7 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
         low, high = sorted((value.start, value.start + (count - 1) * value.step))
         step = abs(value.step)
     elif tags:
-        raise ValueError("a list cannot be drawn by its logarithm")
+        raise ValueError("a list cannot be drawn on a log scale")
     else:
         return CategoricalDistribution(tuple(dict.fromkeys(override.sweep_string_iterator())))
     if all(isinstance(part, int) for part in (low, high, step or 1)):
@@ -216,16 +220,16 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
     of_loss = next((goal.metric for goal in goals if goal.metric.endswith("loss")), None)
     if of_task and of_loss:
         raise UserError(
-            f"{of_task} is searched by {of_loss}, and different losses are not on one scale",
-            f"a metric that does not depend on the loss, such as {BEST}accuracy, or {BEST}rmse for numbers",
+            f"{of_task} cannot be searched by {of_loss}, because different losses have different scales",
+            f"a metric that does not depend on the loss, such as {BEST}accuracy, or {BEST}rmse for regression",
             f"sweep.metric={BEST}<metric>",
         )
     countless = [axis.key for axis in axes if axis.grid is None]
     if settings.sampler == "grid" and countless:
-        problem = f"sweep.sampler=grid tries every value, and {countless[0]} is an interval"
+        problem = f"sweep.sampler=grid tries every value, but {countless[0]} is an interval"
         raise UserError(problem, "tpe, nsga2 or random", "sweep.sampler=tpe")
     if settings.sampler == "cmaes" and len(goals) > 1:
-        raise UserError("sweep.sampler=cmaes has one goal", "tpe, nsga2 or random", "sweep.sampler=nsga2")
+        raise UserError("sweep.sampler=cmaes supports only one goal", "tpe, nsga2 or random", "sweep.sampler=nsga2")
     points = Plan(settings, goals, tuple(axes)).points
     trials = min(settings.trials, points or settings.trials)
     startup = settings.startup_trials or min(10, math.ceil(trials / 4))
@@ -239,11 +243,12 @@ def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]
     directions = _listed(settings.direction) or [_direction(metric) for metric in metrics]
     if len(directions) != len(metrics) or set(directions) - {"maximize", "minimize"}:
         fix = f"sweep.direction=[{','.join(['maximize'] * len(metrics))}]"
-        raise UserError(f"sweep.direction={settings.direction}", "maximize or minimize, one a metric", fix)
+        problem = f"sweep.direction={settings.direction} does not fit the metrics"
+        raise UserError(problem, "maximize or minimize, one per metric", fix)
     for metric in metrics:
         if metric.startswith(OF_TEST):
             raise UserError(
-                f"sweep.metric={metric} would choose by the test split, which then tests nothing",
+                f"sweep.metric={metric} would choose on the test split, which would bias its results",
                 "a metric of validation or training",
                 f"sweep.metric={BEST}{'loss' if 'loss' in metric else 'accuracy'}",
             )
@@ -259,7 +264,7 @@ def _direction(metric: str) -> str:
         return "minimize"
     if _HIGHER_IS_BETTER.search(metric.rpartition("/")[2]):
         return "maximize"
-    problem = f"sweep.metric={metric}: whether more is better is unknown"
+    problem = f"sweep.metric={metric}: it is unknown whether higher is better"
     raise UserError(problem, "maximize, minimize", "sweep.direction=maximize")
 
 
@@ -280,7 +285,7 @@ def check_axes(settings: SearchSettings, axes: Sequence[Axis]) -> None:
     """Refuse a search without axes."""
     if not axes:
         raise UserError(
-            f"sweep={settings.sampler} searches, and no setting has several values",
+            f"sweep={settings.sampler} has nothing to search: no setting has several values",
             "an interval, a range or a list for at least one setting",
             "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'",
         )
@@ -290,7 +295,7 @@ def refuse_debug(experiment: Experiment, axes: Sequence[Axis]) -> None:
     """Refuse a debug run as a trial."""
     if experiment.debug is not None:
         raise UserError(
-            f"debug={experiment.debug.kind} with a search, which chooses trials by results that here count nowhere",
-            "a sweep over values of the space",
+            f"debug={experiment.debug.kind} cannot be used in a search, because results of debug runs do not count",
+            "a sweep over some of the values",
             f"python -m pipeline -m debug={experiment.debug.kind} {axes[0].key}=<value>,<value>",
         )

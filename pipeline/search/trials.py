@@ -83,10 +83,10 @@ class Search(Sweep):
         forked_run(self.first, starts=is_new)
         settings, axes = self.plan.settings, self.plan.axes
         of_points = f" of {points:,} points" if (points := self.plan.points) else ""
-        pruned = f"pruned by {settings.pruner}" if self.plan.prunes else "none pruned"
-        self.console.log(f"{'trials':8} {self.total:,}{of_points} by {settings.sampler}, {pruned}")
+        pruned = f"pruner {settings.pruner}" if self.plan.prunes else "no pruning"
+        self.console.log(f"{'trials':8} {self.total:,}{of_points}, sampler {settings.sampler}, {pruned}")
         if settings.finish == "best" and (stages := after_training(self.first)):
-            self.console.log(f"{'finish':8} {', '.join(stages)}: once, with the best")
+            self.console.log(f"{'finish':8} {', '.join(stages)}: once, for the best trial")
         self.console.log(f"{'goal':8} {', '.join(f'{goal.direction} {goal.metric}' for goal in self.plan.goals)}")
         for label, axis in zip(("space", *[""] * len(axes)), axes, strict=False):
             self.console.log(f"{label:8} {axis.key}: {axis.text}")
@@ -136,7 +136,7 @@ class Search(Sweep):
         except UserError as error:
             if trial.state is TrialState.RUNNING:
                 self.study.tell(trial, reason=str(error))
-                self.console.warn(f"trial {trial.number + 1} fails: {error}")
+                self.console.warn(f"trial {trial.number + 1} failed: {error}")
             return None
         made = SweepJob(trial.number + 1, settings_text(self.study, trial), experiment, composed.overrides)
         if trial.state is not TrialState.RUNNING:
@@ -150,7 +150,7 @@ class Search(Sweep):
         """Tell the study what became of a trial."""
         run = read_run(self.folder / made.folder)
         if run is None or run.status != "FINISHED":
-            reason = (run.error if run else made.reason) or "it died before its run began"
+            reason = (run.error if run else made.reason) or "its process died before the run began"
             self.study.tell(trial, reason=reason)
         elif PRUNED in run.facts:
             self.study.tell(trial, pruned=True)
@@ -177,22 +177,28 @@ class Search(Sweep):
         losses = [name for name in names if name.endswith("loss")]
         is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
         if losses and is_of_model and PENALIZED in run.facts.get(VALIDATED_LOSS, {}):
-            problem = f"{losses[0]} has the penalties of networks, in which trials may differ"
-            raise UserError(problem, "a metric without penalties", f"sweep.metric=val/best_{run.primary}")
+            problem = f"{losses[0]} includes the networks' regularization penalties, which may differ between trials"
+            raise UserError(
+                problem, "a metric without regularization penalties", f"sweep.metric=val/best_{run.primary}"
+            )
         told = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
         for goal, direction in zip(self.plan.goals, told, strict=True):
             if goal.direction != direction and self.plan.settings.direction is None:
-                problem = f"{goal.metric} is one to {goal.direction} by its name, to {direction} by the runs' task"
-                raise UserError(problem, "its direction", f"sweep.direction=[{','.join(told)}]")
+                problem = (
+                    f"sweep.metric={goal.metric}: its name suggests {goal.direction}, but the runs' task {direction}"
+                )
+                raise UserError(problem, "an explicit direction", f"sweep.direction=[{','.join(told)}]")
 
     def _refuse_other_examples(self, run: Summary, made: SweepJob) -> None:
         """Refuse a trial that was validated on other examples than the first one."""
         others = (read_run(self.folder / job.folder) for job in self.jobs if job is not made)
         first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
         if not are_validated_alike([first, run]):
-            problem = f"trial {made.number} is validated on other examples than the first one, so none is the best"
+            problem = (
+                f"trial {made.number} has other validation examples than the first trial, so they cannot be compared"
+            )
             fix = f"python -m pipeline -m {self.plan.axes[0].key}=<value>,<value>"
-            raise UserError(problem, "axes that leave these as they are", fix)
+            raise UserError(problem, "settings that do not change the validation split", fix)
 
     def _job(self, trial: FrozenTrial, made: SweepJob) -> Job:
         """Return the run of a trial, which is pruned unless its processes end together."""

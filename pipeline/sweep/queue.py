@@ -61,13 +61,17 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     for experiment in experiments if count > 1 else ():
         if _takes_all(experiment):
             own = " ".join(f"{name}={experiment.choices.get(name)}" for name in ("strategy", "cluster"))
-            raise UserError(f"sweep.n_jobs with {own}: each job takes the whole of it", "", "sweep.n_jobs=1")
+            raise UserError(f"sweep.n_jobs is not supported with {own}: each job uses all of it", "", "sweep.n_jobs=1")
     if any(experiment.cluster.submits_jobs for experiment in experiments):
         if each is not None:
             fix = f"cluster.{'gpus' if hasattr(experiments[0].cluster, 'gpus') else 'gpus_per_task'}={each}"
-            raise UserError("sweep.devices_per_job: jobs get their GPUs from the cluster", "", fix)
+            raise UserError("sweep.devices_per_job has no effect: jobs get their GPUs from the cluster", "", fix)
         if not all(getattr(experiment.cluster, "wait", True) for experiment in experiments):
-            raise UserError("cluster.wait=false: a sweep compares its jobs at their end", "", "cluster.wait=true")
+            raise UserError(
+                "cluster.wait=false is not supported in a sweep, which compares its jobs at the end",
+                "",
+                "cluster.wait=true",
+            )
         return [Slot()] * count
     if count == 1 and each is None:
         return [Slot()]
@@ -75,9 +79,11 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     if each is None:
         each = max(len(visible) // count, 1) if visible else 0
     if each * count > len(visible):
-        problem = f"{count} jobs at a time with {each} GPUs each: {each * count} GPUs, {len(visible)} are there"
+        problem = (
+            f"{count} jobs at a time with {each} GPUs each need {each * count} GPUs, but {len(visible)} are visible"
+        )
         fix = f"sweep.n_jobs={max(len(visible) // each, 1)}" if visible else "sweep.devices_per_job=0"
-        raise UserError(problem, "as many as there are, or sweep.devices_per_job=0 for the processor alone", fix)
+        raise UserError(problem, "at most as many as are visible, or sweep.devices_per_job=0 to use CPUs only", fix)
     threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
     return [Slot(share if visible else None, threads) for share in shares]
@@ -172,7 +178,7 @@ class JobProcess(LocalProcess):
             code = request.exit_code
         stopped = request.exit_code if request is not None else FAILED
         with signals.ending(code if request is not None else None):
-            reason = f"it {how}" if how else LOST
+            reason = f"its process {how}" if how else LOST
             end_lost(self.job.run_folder, self.job.experiment, stopped, self._console, reason)
         self.exit_code = code if self.exit_code is None else self.exit_code
         return True
@@ -337,5 +343,5 @@ def wait_for_server(experiment: Experiment, console: Console) -> None:
             server_answers(experiment)
             return
         except UserError as error:
-            console.warn(f"{error.problem}; the next job waits for it")
+            console.warn(f"{error.problem}; the next job is waiting for it")
             signals.pause(10)

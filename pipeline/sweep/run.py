@@ -25,8 +25,8 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
         UserError: where there are too many, any of them is wrong, or two are the same.
     """
     if total > MOST_JOBS:
-        problem = f"the values make {total:,} jobs"
-        raise UserError(problem, f"{MOST_JOBS:,} jobs or fewer: fewer values, or a search", "sweep=tpe sweep.trials=50")
+        problem = f"these values make {total:,} jobs"
+        raise UserError(problem, f"at most {MOST_JOBS:,} jobs, or a search", "sweep=tpe sweep.trials=50")
     jobs: list[SweepJob] = []
     identities: dict[str, int] = {}
     first: Experiment | None = None  # as it was composed
@@ -36,7 +36,7 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
             first = first or experiment
             for name in SHARED:
                 if getattr(experiment, name) != getattr(first, name):
-                    raise UserError(f"its {name} is not that of the first job", f"one {name} for the whole sweep")
+                    raise UserError(f"its {name} differs from the first job's", f"the same {name} for the whole sweep")
             check_job(experiment)
             experiment = debugged(experiment)
             if not jobs:
@@ -47,7 +47,7 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
         before = identities.setdefault(made.identity, number)
         if before != number:
             problem = f"jobs {before} and {number} have the same settings ({' '.join(made.shown)})"
-            raise UserError(problem, "each value once")
+            raise UserError(problem, "different values for each job")
         jobs.append(made)
     for made, label in zip(jobs, job_labels([made.shown for made in jobs]), strict=True):
         made.label = label

@@ -135,7 +135,7 @@ def _named(entries: Sequence[Entry], text: str) -> list[Entry]:
     found = [entry for entry in entries if (entry.summary.run_id or "").startswith(text) or text in str(entry.folder)]
     if entries and not found:
         expected = "the beginning of an id, part of a folder's path, or a filter such as status=FINISHED"
-        raise UserError(f"there is no run {text}", expected, "python -m pipeline.runs")
+        raise UserError(f"no run matches {text}", expected, "python -m pipeline.runs")
     return found
 
 
@@ -155,7 +155,7 @@ def _filtered(entries: Sequence[Entry], match: re.Match[str]) -> list[Entry]:
         return [entry for entry, value in found if value != "null" and _COMPARE[sign](float(value), float(wanted))]
     except ValueError as error:
         fix = f"'{name}{sign}0.9'"
-        raise UserError(f"{match[0]} does not compare two numbers", "a metric and a number", fix) from error
+        raise UserError(f"{match[0]} does not compare two numbers", "a metric name and a number", fix) from error
 
 
 def compared(

@@ -87,7 +87,7 @@ class Sweep:
         left = []
         for made in self.jobs:
             if has_finished(self.folder / made.folder):
-                self.say(made, "finished earlier, skipped")
+                self.say(made, "already finished, skipped")
                 self.take_over(made)
                 made.exit_code = DONE
             else:
@@ -192,7 +192,8 @@ class Sweep:
         self.console.log(f"{begun}{self.kind} {self.folder.name}: {self.total:,} {self.unit}s{at_once}")
         with locked(self.folder):
             if resumed and to_resume(self, lambda line: None) != resumed:
-                raise UserError(f"{shorter(resumed)} has finished meanwhile", "one that has not", "resume=never")
+                problem = f"{shorter(resumed)} was finished by another process"
+                raise UserError(problem, "an unfinished sweep", "resume=never")
             self.sources.write(self.folder)
             return self._run(slots)
 
@@ -241,7 +242,7 @@ class Sweep:
         comparison = compare(self.folder)
         wanted = comparison.runs if self.settings.finish == "all" else comparison.runs_to_take
         if comparison.rows and not wanted:
-            raise UserError("sweep.finish=best finishes no job, as none is the best", "", "sweep.finish=all")
+            raise UserError("sweep.finish=best cannot choose a job, because none is the best", "", "sweep.finish=all")
         for made in (job for run in wanted if (job := self._jobs[run.folder.name]).only_trains):
             final = made.finishing(self.folder)
             self._jobs[final.folder] = final
@@ -284,10 +285,10 @@ class Sweep:
             return
         lost = ("REFUSED" if code == WRONG_CONFIGURATION else "DIED", made.reason)
         status, error = (run.status, run.error) if run is not None else lost
-        why = (f": {error}" if error else "") + ("; it is run again" if again else "")
+        why = (f": {error}" if error else "") + ("; retrying" if again else "")
         self.say(made, f"{status} in {seconds:.1f} s, exit code {code}{why}", style="bold red")
         if "(traceback in" not in why:
-            self.console.log(f"     see its logs in {shorter(folder)}")
+            self.console.log(f"     its logs are in {shorter(folder)}")
 
     def _table(self) -> Table:
         """Return the jobs that run, for a terminal."""
@@ -370,14 +371,14 @@ def to_resume(session: Sweep, log: Callable[[str], None]) -> Path | None:
     if choice != "auto":
         folder = find_sweep(choice, outputs)
         if folder is None or read_index(folder).facts.get("identity") != session.identity:
-            problem = f"resume={choice} is no {session.kind} of these {session.unit}s"
-            raise UserError(problem, f"auto, never, a folder in {shorter(outputs / 'sweeps')}", "resume=auto")
+            problem = f"resume={choice} is not a {session.kind} with these {session.unit}s"
+            raise UserError(problem, f"auto, never, or a folder in {shorter(outputs / 'sweeps')}", "resume=auto")
         return folder
     for folder in reversed(sweep_folders(outputs)):
         try:
             index = read_index(folder)
         except UserError as error:
-            log(f"warning: {error}; this sweep is passed over")
+            log(f"warning: {error}; this sweep is skipped")
             continue
         if index.facts.get("identity") == session.identity:
             if index.has_all(session.total, session.settings.finish) and _is_sent(folder, session.first):

@@ -109,7 +109,7 @@ def test_a_run_that_is_resumed_with_another_strategy_is_returned(run: Run, tmp_p
 def test_a_run_is_found_by_folder_name_and_id(run: Run, outputs: Path) -> None:
     for text in (run.folder, run.folder.name, run.summary.run_id, (run.summary.run_id or "")[:6]):
         assert open_run(str(text), outputs) == run
-    with pytest.raises(UserError, match="is no run under"):
+    with pytest.raises(UserError, match="matches no run in"):
         open_run("ffffffff", outputs)
 
 

@@ -208,7 +208,7 @@ def test_a_job_whose_time_is_over_saves_is_queued_again_and_equals_one_that_had_
     assert whole.returncode == 0, whole.stdout + whole.stderr
     [path] = tmp_path.glob("whole/runs/*/*/summary.json")
     submitted = ended(outputs, *given, "cluster=slurm", "cluster.minutes=1", "cluster.signal_seconds=5")
-    assert re.search(r"its time is over: queued again \(1 of 10 times\)", submitted.printed), submitted.printed
+    assert re.search(r"the job reached its time limit: requeueing it \(1 of 10\)", submitted.printed), submitted.printed
     assert "resuming training after step" in submitted.printed
     found, expected = submitted.summary(), json.loads(path.read_text())
     assert found["resumed_from_step"] > 0
@@ -229,7 +229,7 @@ def test_a_sweep_submits_its_jobs_and_is_resumed(cluster: Path, outputs: Path) -
     (sweep / "sweep.json").write_text((sweep / "sweep.json").read_text().replace("FINISHED", "KILLED"))
     again = ended(outputs, *given)
     assert "resuming sweep" in again.printed
-    assert again.printed.count("finished earlier, skipped") == 1
+    assert again.printed.count("already finished, skipped") == 1
     assert len(set(re.findall(r"Slurm job (\d+): RUNNING", again.printed))) == 1
 
 
@@ -241,9 +241,9 @@ def ids(submitted: Submitted) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("cluster.partition=nowhere",), r"the job is refused \(invalid partition specified: nowhere"),
-        (("+cluster.options.nonsense=1",), r"the job is refused \(.*nonsense"),
-        (("tracking.tags.api_token=xyz-12345-abc",), r"tracking.tags.api_token has a secret in it"),
+        (("cluster.partition=nowhere",), r"Slurm rejected the job \(invalid partition specified: nowhere"),
+        (("+cluster.options.nonsense=1",), r"Slurm rejected the job \(.*nonsense"),
+        (("tracking.tags.api_token=xyz-12345-abc",), r"tracking.tags.api_token contains a secret"),
     ],
 )
 def test_what_slurm_does_not_take_is_refused_in_one_line(

@@ -130,7 +130,7 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
         (["--baseline", "strategy=tpu"], "strategy=tpu: no combination has these settings. Expected one of: strategy"),
         (["--baseline", "mirrored"], "mirrored=: no combination has these settings"),
         (["--columns", "my/scare"], "no run has the metric my/scare"),
-        (["nowhere"], "nowhere is no run under"),
+        (["nowhere"], "nowhere matches no run in"),
         (["status=FAILED"], "no run matches"),
         (["~a=b"], "no run has a setting or metric ~a"),
         (["test/accuracy>high"], "does not compare two numbers"),

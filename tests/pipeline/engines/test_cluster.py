@@ -176,7 +176,7 @@ def test_a_cluster_whose_worker_hangs_starts_again_by_itself(start: Start, tmp_p
     given = ("strategy=multi_worker", *SHORT, "train.checkpoint_every_steps=20", hangs)
     environment = {"HANGS_ONCE": str(tmp_path / "mark")}
     running = start("cluster.restarts=1", "hang_seconds=10", *given, environment=environment)
-    running.wait_for("warning: the cluster is started again from its last checkpoint; 0 restarts are left")
+    running.wait_for("warning: restarting the cluster from its last checkpoint (0 restarts left)")
     assert "gave no sign of life for" in running.printed, running.printed
     assert running.end() == 0, running.printed
     assert running.summary()["resumed_from_step"] >= 60
@@ -229,7 +229,7 @@ def test_parameter_servers_reach_95_percent_whoever_is_lost_on_the_way(start: St
         running.wait_for(rf"epoch +{epoch}/15")
         running.member(name).kill()
     assert running.end() == 0, running.printed
-    assert "worker-0 was killed by signal 9; the other workers take over its steps" in running.printed
+    assert "worker-0 was killed by signal 9; the other workers take over its work" in running.printed
     assert running.summary()["resumed_from_step"] >= 184  # the ends of eight epochs
     metrics = running.summary()["metrics"]
     assert metrics["test/accuracy"] >= 0.95

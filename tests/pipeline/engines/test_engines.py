@@ -30,7 +30,7 @@ from tests.pipeline.experiments import Patch, Printed, experiment
 TWO = MultiWorkerSettings(deterministic=False)
 SERVERS = ParameterServerSettings(deterministic=False, workers=1, servers=1)
 OWN, ELSEWHERE = "localhost:23457", "b.invalid:23457"
-WHICH = "which of them is this process"
+WHICH = "does not identify this process"
 
 
 def test_a_host_finds_itself_in_the_list() -> None:
@@ -92,7 +92,7 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
 
 @pytest.mark.parametrize(
     ("variables", "settings", "message"),
-    [({}, {"workers": 3}, r"srun has started 2 tasks. Expected those of the strategy: 3 worker"),
+    [({}, {"workers": 3}, r"srun started 2 tasks. Expected the members of the strategy: 3 worker"),
      ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "is no task of srun"), ({"SLURM_JOB_ID": "x"}, {}, "is no task of srun"),
      ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block")],
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> N
     for name in STEP:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"the job is refused \(Could not detect .srun."):
+    with pytest.raises(UserError, match=r"Slurm rejected the job \(Could not detect .srun."):
         run_job(Job(experiment("cluster=slurm", "tracking=off", outputs=tmp_path)), Console())
     assert not list(tmp_path.glob("runs/*/*"))
 
@@ -174,6 +174,6 @@ def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys:
     with pytest.raises(StopIteration) as ended:
         next(job._attempt())
     assert ended.value.value == FAILED
-    reason = "an actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
+    reason = "a Ray actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
     assert job._lost == reason
     assert f"{reason}: the run cannot continue" in capsys.readouterr().out

@@ -137,7 +137,7 @@ def test_a_killed_run_starts_again_and_ends_as_if_it_had_not_been(
         next(process for process in victim.parents() if "ray::" in " ".join(process.cmdline())).kill()
     victim.kill()
     assert running.end() == 0, running.printed
-    assert "the cluster is started again from its last checkpoint; 0 restarts are left" in running.printed
+    assert "restarting the cluster from its last checkpoint (0 restarts left)" in running.printed
     assert running.summary()["resumed_from_step"] >= 40
     assert metrics(running) == whole
     assert running.status_in_mlflow() == "FINISHED"
@@ -177,8 +177,8 @@ def test_nothing_outlives_a_command_that_is_killed(outputs: Path) -> None:
 
 
 REFUSED = {
-    "cluster.cpus=1000": "cluster=ray: 2000 CPUs and 0 GPUs are needed in all, and Ray has",
-    "cluster.address=ray://127.0.0.1:10001": "there is no Ray to be used ('ray://127.0.0.1:10001' is no address",
+    "cluster.cpus=1000": "cluster=ray: 2000 CPUs and 0 GPUs are needed in total, but Ray has",
+    "cluster.address=ray://127.0.0.1:10001": "Ray is not available ('ray://127.0.0.1:10001' is not the address",
 }
 
 
@@ -197,7 +197,7 @@ def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: A
         given = ("cluster=ray", at, "cluster.timeout_seconds=5", "tracking=off", f"outputs={tmp_path}/outputs")
         ran = pipeline_command(*given, trains=False, timeout=60)
     assert ran.returncode == 2
-    assert "there is no Ray to be used (`ray health-check` fails)" in ran.stderr.splitlines()[-1]
+    assert "Ray is not available (`ray health-check` failed)" in ran.stderr.splitlines()[-1]
 
 
 def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: Patch) -> None:
@@ -206,5 +206,5 @@ def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: Patch) -> No
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(UserError, match=r"there is no Ray to be used \(ConnectionError"):
+    with pytest.raises(UserError, match=r"Ray is not available \(ConnectionError"):
         connect(RayCluster(), Console())

@@ -40,7 +40,7 @@ WRONG = {
     config(["a:1"], {"type": "evaluator", "index": 0}): "KeyError('evaluator')",
     config(["a:1"], {"type": "worker", "index": 1}): "there is no worker 1",
     config(["a:1"], ps=["b:1"]): "has the members worker 0, ps 0. Expected worker",
-    config(["a:1"], chief=["b:1", "c:1"]): "chief 1. Expected worker; one chief at most",
+    config(["a:1"], chief=["b:1", "c:1"]): "chief 1. Expected the members worker, with at most one chief",
     config(["a:1", "b:99999"]): "'b:99999' is no address", config(["a:1", "::1:2222"]): "'::1:2222' is no address",
 }  # fmt: skip
 
@@ -70,9 +70,7 @@ def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.M
 def test_a_chief_whose_port_is_taken_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         [error] = waiting([Task("worker", 0, {"worker": [f"127.0.0.1:{other.getsockname()[1]}", "b:1"]})])
-    assert re.search(
-        r"worker-0, which is this process, cannot listen at its port \d+ \(Address already in use\)", str(error)
-    )
+    assert re.search(r"this process, worker-0, cannot listen on its port \d+ \(Address already in use\)", str(error))
 
 
 def test_a_second_process_of_a_member_is_refused_at_once_and_the_others_meet() -> None:
@@ -81,8 +79,8 @@ def test_a_second_process_of_a_member_is_refused_at_once_and_the_others_meet() -
     moved = Task("worker", 1, {"worker": [chief.address, "127.0.0.1:0", last.address]})
     moved.cluster["worker"][1] = local_tasks({"worker": 1})[0].address
     here, elsewhere = waiting([chief, first, first, moved, last])[2:4]
-    assert re.search(r"worker-1, which is this process, cannot listen at its port \d+", str(here))
-    assert "another process is worker-1 of this cluster" in str(elsewhere)
+    assert re.search(r"this process, worker-1, cannot listen on its port \d+", str(here))
+    assert "another process is already worker-1 of this cluster" in str(elsewhere)
     assert waiting([chief, first, last]) == [None] * 3
 
 
@@ -123,7 +121,7 @@ def test_members_meet_whoever_comes_first_and_leave_their_ports_free() -> None:
 def test_those_who_do_not_come_are_named_when_the_limit_is_over() -> None:
     """Those of hosts that are not known yet, too; a few of many."""
     [error] = waiting([Task("worker", 1, {"worker": ["no-such-host.invalid:2222", "127.0.0.1:2222"]})], 1)
-    assert "after 1 s there is no worker 0 at no-such-host.invalid:2222" in str(error)
+    assert "worker 0 at no-such-host.invalid:2222 did not connect within 1 s" in str(error)
     assert "cluster.timeout_seconds=2" in str(error)
     tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=20).members())
     [error] = waiting(tasks[:1], 1)
@@ -157,7 +155,7 @@ def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:
     alone = Running(outputs, *given, "cluster.timeout_seconds=2", environment={"TF_CONFIG": first.tf_config})
     try:
         assert alone.end(120) == 1
-        assert f"error: start: after 2 s there is no worker 1 at {second.address}" in alone.printed
+        assert f"error: start: worker 1 at {second.address} did not connect within 2 s" in alone.printed
         assert "Traceback" not in alone.printed
         assert alone.summary()["status"] == alone.status_in_mlflow() == "FAILED"
     finally:

@@ -37,6 +37,6 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.smoke
 @pytest.mark.parametrize("text", ["nope", "no/such/folder"])
 def test_a_run_that_is_not_there_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"evaluate.against=.* is no run under"):
+    with pytest.raises(UserError, match=r"evaluate.against=.* matches no run in"):
         ran(tmp_path, *WORDS, f"evaluate.against={text}")
     assert not list(tmp_path.glob("runs/*"))

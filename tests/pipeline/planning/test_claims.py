@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_at_once_is_listed_and_resumed(job: Job, capsys: P
     again = resolve(job, Console())
     assert again.folder == folder
     said = " ".join(capsys.readouterr().out.split())
-    assert f"{folder.name} (status: RUNNING), from epoch 1: no checkpoint had been written" in said
+    assert f"{folder.name} (status: RUNNING), from epoch 1, because there is no checkpoint" in said
     with claimed(again) as claim:
         executor.begin(claim, Console())
     assert Summary.read(folder).status == "RUNNING"

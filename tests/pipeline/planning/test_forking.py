@@ -13,9 +13,9 @@ from tests.pipeline.experiments import experiment
 
 OTHERS = {
     "model=mlp": "model.network._target_ was stages.networks.cnn.cnn",
-    "data.split_seed=7": "data.split_seed was 42 and is 7",
+    "data.split_seed=7": "data.split_seed was 42 and is now 7",
     "data=synthetic": "data._target_",
-    "train=fit": "train._target_ was stages.train.train and is stages.train.fit",
+    "train=fit": "train._target_ was stages.train.train and is now stages.train.fit",
 }
 
 SAME = ("model.network.dropout=0.1", "precision=mixed_bfloat16", "optimizer=sgd", "seed=1 train.batch_size=32")
@@ -44,7 +44,7 @@ def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:
     done = dataclasses.replace(run, metrics={"train/weights_epoch": 3.0, "train/last_epoch": 5.0})
     for given, begin in (("best", 3), ("last", 5)):
         words = ("fork=1a", f"fork_weights={given}")
-        message = f"{begin} are over where fork=1a starts.*Try: train.epochs={2 * begin}"
+        message = f"fork=1a starts after epoch {begin}.*Try: train.epochs={2 * begin}"
         with pytest.raises(UserError, match=message):
             refuse_without_epochs(experiment(*words, f"train.epochs={begin}"), done)
         refuse_without_epochs(experiment(*words, f"train.epochs={begin + 1}"), done)

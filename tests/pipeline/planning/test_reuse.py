@@ -164,12 +164,12 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
     ("words", "said"),
     [
         (["from=evaluate"], "from=evaluate without run"), (["run={run}"], "run={run} without from"),
-        (["from=evaluate", "run=12345678"], "run=12345678 is no run under"),
-        (["from=predict", "run={run}"], "from=predict is no stage of `pipeline`. Expected one of: evaluate, export"),
-        (["from=model", "run={run}"], "from=model would train again. Expected one of: evaluate, export"),
+        (["from=evaluate", "run=12345678"], "run=12345678 matches no run in"),
+        (["from=predict", "run={run}"], "from=predict is not a stage of `pipeline`. Expected one of: evaluate, export"),
+        (["from=model", "run={run}"], "from=model would train the model again. Expected one of: evaluate, export"),
         (["from=evaluate", "run={run}", "fork={run}"], "fork={run} with run={run}. Expected one of them"),
         (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
-        (["from=evaluate", "run={run}", "seed=7"], "seed was 42 and is 7"),
+        (["from=evaluate", "run={run}", "seed=7"], "seed was 42 and is now 7"),
         (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 and is"),
     ],
 )  # fmt: skip
@@ -190,7 +190,7 @@ def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
 def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> None:
     done = commands.run("-m", "from=evaluate", f"run={trained},other", f"outputs={outputs}", trains=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is no run" in done.stderr
+    assert "matches no run" in done.stderr
 
 
 def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outputs: Path, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outp
     facts = summary(stopped)
     facts["status"], facts["stages"]["train"]["status"] = "KILLED", "failed"
     (stopped / "summary.json").write_text(json.dumps(facts))
-    with pytest.raises(UserError, match=r"has no result of its stage train \(status: KILLED\)"):
+    with pytest.raises(UserError, match=r"has no saved result of its stage train \(status: KILLED\)"):
         plan_of(experiment(*TRAINED, "from=evaluate", f"run={stopped}", outputs=outputs))
 
 

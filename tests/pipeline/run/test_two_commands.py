@@ -41,5 +41,5 @@ def test_a_second_command_leaves_the_living_run_as_it_is(kind: str, seconds: flo
     _, runs = tracked(outputs)
     assert {run.info.status for run in runs} == {"FINISHED"}, printed
     assert [*outputs.glob(pattern)] == [file], printed
-    assert "another process works on" in printed or "has finished meanwhile" in printed, printed
+    assert "another process is using" in printed or "was finished by another process" in printed, printed
     assert second.returncode == WRONG_CONFIGURATION, printed

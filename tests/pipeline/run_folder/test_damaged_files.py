@@ -208,7 +208,7 @@ def test_a_damaged_summary_is_named_and_passed_over(content: str, outputs: Path,
     for name in ("runs", "runs --json", "runs by metric", "compare", "plain"):
         assert said[name].count(named) == 1, (name, said[name])
     for name in ("compare it", "diff", "predict", "fork", "resume", "evaluate", "against"):
-        assert named in said[name] or "is no run" in said[name], (name, said[name])
+        assert named in said[name] or "matches no run" in said[name], (name, said[name])
 
 
 @pytest.mark.parametrize("content", ["a list", "deep nesting", "invalid UTF-8", "a FIFO"])

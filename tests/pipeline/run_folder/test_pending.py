@@ -74,7 +74,7 @@ def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: 
     assert (Summary.read(only_folder(outputs)).status, only_run(outputs)[1].info.status) == ("FINISHED", "RUNNING")
     assert run_job(job(outputs), Console()) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"(?s)has finished.*run +\w+  FINISHED", printed)
+    assert re.search(r"(?s)has already finished.*run +\w+  FINISHED", printed)
     assert "\nepoch" not in printed
     assert_whole_run(outputs)
     assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run
@@ -93,7 +93,7 @@ def test_it_is_reported_once_and_not_trained_again_whatever_the_store_has(
         assert Journal(folder).is_closed
     assert run_job(again, Console()) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"(?s)has finished; nothing is trained.*FINISHED", " ".join(printed.split()))
+    assert re.search(r"(?s)has already finished; nothing to train.*FINISHED", " ".join(printed.split()))
     assert "\nepoch" not in printed
     assert only_folder(outputs) == folder
     assert resolve(again, Console()).folder is None  # and the next one is a new run
@@ -165,7 +165,7 @@ def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: 
     DAMAGE[kind](folder / NAME)
     before = (folder / NAME).read_bytes()
     assert resolve(job(outputs), Console()).folder is None
-    assert "summary.json cannot be read, so this run is passed over" in " ".join(capsys.readouterr().out.split())
+    assert "summary.json cannot be read, so this run is skipped" in " ".join(capsys.readouterr().out.split())
     for name in (folder, folder.name):
         with pytest.raises(UserError, match=r"summary\.json cannot be read"):
             resolve(job(outputs, f"resume={name}"), Console())

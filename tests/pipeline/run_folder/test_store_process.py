@@ -90,7 +90,7 @@ def test_a_killed_run_gets_its_end_and_what_its_journal_holds(outputs: Path, fol
     run = only_run(outputs)
     assert run.info.status == "FAILED"
     assert [point.value for point in client(outputs).get_metric_history(run.info.run_id, "train/loss")] == [0.5]
-    assert run.data.tags["error"] == "its process was killed or did not answer"
+    assert run.data.tags["error"] == "its process was killed or did not respond"
     summary = Summary.read(folder)
     assert (summary.status, summary.run_id) == ("FAILED", run.info.run_id)
 
@@ -145,7 +145,7 @@ def test_a_store_that_does_not_answer_first_is_said_in_time(outputs: Path, folde
     monkeypatch.setattr(store_process, "OPEN_SECONDS", 0.3)
     with started(outputs, folder) as process:
         os.kill(process._process.pid, signal.SIGSTOP)
-        with pytest.raises(UserError, match=r"tracking=local cannot be used \(no answer after 0\.3 s\)"):
+        with pytest.raises(UserError, match=r"tracking=local cannot be used \(no response after 0\.3 s\)"):
             process.open_run(RunSpec(LOCAL, outputs, folder, "tried", "run"), None)
 
 
@@ -173,7 +173,7 @@ def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> No
         tracker.status("FINISHED")
         began = time.monotonic()
         assert (tracker.close(1), time.monotonic() - began < 3) == (2, True)
-        assert "the process that talks to it has ended" in lines[1]
+        assert "the helper process for MLflow ended" in lines[1]
     assert not is_locked(folder)
     assert sync.main([str(folder)]) == 0
     assert [point.value for point in client(outputs).get_metric_history(str(tracker.run_id), "loss")] == [1.0, 0.5]

@@ -110,7 +110,7 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
     """Without being told."""
     [goal] = search(tmp_path, "sweep=tpe", "train.monitor=val_rmse", "tracking=off").plan.goals
     assert (goal.metric, goal.direction) == ("val/best_rmse", "minimize")
-    with pytest.raises(UserError, match=r"whether more is better is unknown.*sweep\.direction=maximize"):
+    with pytest.raises(UserError, match=r"it is unknown whether higher is better.*sweep\.direction=maximize"):
         search(tmp_path, "sweep=tpe", "sweep.metric=val/best_brier_score", "tracking=off")
 
 
@@ -124,7 +124,7 @@ def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path,
     ("facts", "words", "said"),
     [({"val_examples": "other"}, (), r"trial 2 is validated on other examples .* python -m pipeline -m"),
      ({"task": {"metrics": ["accuracy"], "higher_is_better": []}}, ("sweep.metric=val/best_accuracy",),
-      r"maximize by its name, to minimize by the runs' task.* Try: sweep\.direction=\[minimize\]")],
+      r"its name suggests maximize, but the runs' task minimize.* Try: sweep\.direction=\[minimize\]")],
 )  # fmt: skip
 def test_what_the_runs_themselves_tell_ends_a_search(
     facts: dict[str, Any], words: tuple[str, ...], said: str, tmp_path: Path

@@ -49,7 +49,7 @@ def run(study: Study, at_most: int = 10**6) -> list[FrozenTrial]:
 @pytest.mark.parametrize(("axis", "value"), [*itertools.product(SPACE, ("${x:}", "1]", None)), (SPACE[1], "d")])
 def test_a_value_that_the_space_does_not_have_is_refused(axis: Axis, value: Any) -> None:
     """As the file of a study may be another's."""
-    with pytest.raises(UserError, match="the study has"):
+    with pytest.raises(UserError, match="the study holds"):
         axis.line(value)
 
 

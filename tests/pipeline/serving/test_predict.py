@@ -60,7 +60,7 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["{run}", "x.parquet", "--output=x.parquet"], "error: --output=x.parquet is a table to read."),
-     (["nope", "{image}"], "error: nope is no run")],
+     (["nope", "{image}"], "error: nope matches no run")],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(
     words: list[str], said: str, run: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,7 +77,7 @@ def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: py
     words = [str(run), str(table), f"--output={output}"]
     with output_locked(output):
         assert predict.main(words) == 2
-        assert capsys.readouterr().err.startswith(f"error: another process writes {output}. ")
+        assert capsys.readouterr().err.startswith(f"error: another process is writing {output}. ")
     (tmp_path / ".answers.csv.lock").touch()
     for _ in range(2):
         with output_locked(output):

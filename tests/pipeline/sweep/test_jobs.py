@@ -32,7 +32,7 @@ def jobs(outputs: Path, *words: str) -> list[SweepJob]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("seed=1,1",), "jobs 1 and 2 have the same settings (seed=1"),
-     (("seed=range(0,1000000)",), "the values make 1,000,000 jobs"),
+     (("seed=range(0,1000000)",), "these values make 1,000,000 jobs"),
      (("seed=1,2", "optimizer.learning_rate=0.1,1e-1"), "jobs 1 and 2 have the same settings"),
      (("seed=1,2", "evaluate.against=nope"), "against=nope"), (("name=a,b",), "have the same settings (name=b")],
 )  # fmt: skip
@@ -47,7 +47,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     run = write_run(outputs / "runs" / "digits_cnn" / "earlier")
     (run / "checkpoints").mkdir()
     OmegaConf.save(experiment().document, run / "config.yaml")
-    with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is .*a new run"):
+    with pytest.raises(UserError, match=r"job 2 of 2 .*model\.network\._target_ was .* and is now .*a new run"):
         jobs(outputs, f"fork={run}", "model=cnn,mlp")
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
@@ -149,7 +149,7 @@ def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.Monkey
     ("settings", "overrides", "message"),
     [
         (SweepSettings(n_jobs=2, devices_per_job=3), (), "6 GPUs"),
-        (SweepSettings(n_jobs=2), ("strategy=multi_worker", "cluster=tf_config"), "takes the whole of it"),
+        (SweepSettings(n_jobs=2), ("strategy=multi_worker", "cluster=tf_config"), "each job uses all of it"),
         (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from the cluster"),
     ],
 )

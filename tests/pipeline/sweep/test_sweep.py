@@ -111,7 +111,7 @@ def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
     for path in (folder / "sweep.json", folder / "best_2" / "summary.json"):
         path.write_text(path.read_text().replace("FINISHED", "KILLED"))
     again = commands.succeed(*given)
-    assert again.stdout.count("finished earlier, skipped") == 2
+    assert again.stdout.count("already finished, skipped") == 2
     assert "best job 2/2  optimizer.learning_rate=0.01  FINISHED" in again.stdout
     assert len(client.search_model_versions("name='own'")) == 1
 
@@ -205,7 +205,7 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert [job.status for job in first.runs] == ["FINISHED", "KILLED"]
     done = commands.succeed(*given)
     assert "resuming sweep " in done.stdout
-    assert "job 1/2  seed=1  finished earlier, skipped" in done.stdout
+    assert "job 1/2  seed=1  already finished, skipped" in done.stdout
     assert "resuming training after step" in log_of(outputs, job=2)
     assert [path.name for path in (outputs / "sweeps").iterdir()] == [first.title.removeprefix("sweep ")]
     parent, children = sweep_runs(outputs)
@@ -233,12 +233,12 @@ def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printe
     for text in ("[]", "{"):
         (damaged / "sweep.json").write_text(text)
         assert to_resume(work(tmp_path, "x", before), print) == folder
-        assert "this sweep is passed over" in capsys.readouterr().out
+        assert "this sweep is skipped" in capsys.readouterr().out
     assert to_resume(work(tmp_path, "x", after), print) is None
     assert "the code has changed since 20260101-000000-aaaaaaaa was stopped (net.py)" in capsys.readouterr().out
     assert to_resume(work(tmp_path, "y", before), print) is None
     assert to_resume(work(tmp_path, "x", after, f"resume={folder.name}"), print) == folder
-    with pytest.raises(UserError, match="is no sweep of these jobs"):
+    with pytest.raises(UserError, match="is not a sweep with these jobs"):
         to_resume(work(tmp_path, "y", before, f"resume={folder.name}"), print)
 
 

@@ -80,7 +80,7 @@ def test_an_address_that_only_a_folder_names_is_asked_for(
     for words in ([str(folder)], [str(folder), "--again"], []):
         assert sync.main([f"--outputs={tmp_path}", *words]) == 1
     fix = capsys.readouterr().err.splitlines()[0].partition("Try: ")[2]
-    with pytest.raises(UserError, match="names the store"):
+    with pytest.raises(UserError, match=r"was recorded in .* belongs to another user"):
         settings_for(folder, LOCAL)
     for option in ("fork", "resume", "run"):
         with pytest.raises(UserError, match=r"had tracking\.uri with"):
@@ -119,7 +119,7 @@ def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, 
     assert not Journal(copy).is_own
     (moved / ".lock").chmod(0o640)  # as of a file that has got the inode of another one
     assert not Journal(moved).is_own
-    with pytest.raises(UserError, match="names the store"):
+    with pytest.raises(UserError, match=r"was recorded in .* belongs to another user"):
         settings_for(copy, LOCAL)
 
 
