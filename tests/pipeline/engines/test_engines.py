@@ -53,7 +53,7 @@ COUNTED = r"the cluster has 2 members\. Expected .*: 1 chief, 1 ps, 1 worker"
 @pytest.mark.parametrize(
     ("hosts", "index", "message"),
     [([OWN, "127.0.0.1:23458"], None, WHICH), ([ELSEWHERE, "c.invalid:1"], None, WHICH), ([OWN, ELSEWHERE], 2, WHICH),
-     (["nonsense"], None, "'nonsense' is no address"), ([OWN, ELSEWHERE], None, COUNTED)],
+     (["nonsense"], None, "'nonsense' is not the address"), ([OWN, ELSEWHERE], None, COUNTED)],
 )  # fmt: skip
 def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
@@ -93,7 +93,7 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
 @pytest.mark.parametrize(
     ("variables", "settings", "message"),
     [({}, {"workers": 3}, r"srun started 2 tasks. Expected the members of the strategy: 3 worker"),
-     ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "is no task of srun"), ({"SLURM_JOB_ID": "x"}, {}, "is no task of srun"),
+     ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "not started by"), ({"SLURM_JOB_ID": "x"}, {}, "not started by"),
      ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block")],
 )  # fmt: skip
 def test_tasks_that_are_no_cluster_are_refused(

@@ -36,12 +36,12 @@ def config(workers: Any, task: Any = FIRST, **others: Any) -> str:
 
 
 WRONG = {
-    "{": "JSONDecodeError", config("a:1"): "'a' is no address", config([]): "there is no worker 0",
+    "{": "JSONDecodeError", config("a:1"): "'a' is not the address", config([]): "there is no worker 0",
     config(["a:1"], {"type": "evaluator", "index": 0}): "KeyError('evaluator')",
     config(["a:1"], {"type": "worker", "index": 1}): "there is no worker 1",
-    config(["a:1"], ps=["b:1"]): "has the members worker 0, ps 0. Expected worker",
+    config(["a:1"], ps=["b:1"]): "has the members worker 0, ps 0. Expected the members worker",
     config(["a:1"], chief=["b:1", "c:1"]): "chief 1. Expected the members worker, with at most one chief",
-    config(["a:1", "b:99999"]): "'b:99999' is no address", config(["a:1", "::1:2222"]): "'::1:2222' is no address",
+    config(["a:1", "b:99999"]): "'b:99999' is not the", config(["a:1", "::1:2222"]): "'::1:2222' is not the address",
 }  # fmt: skip
 
 

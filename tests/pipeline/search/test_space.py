@@ -115,14 +115,14 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
 
 
 def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path, capsys: Printed) -> None:
-    for words, said in (((), "30 of 30 points by grid"), (("sweep.trials=20",), "20 of 30 points")):
+    for words, said in (((), "30 of 30 points, sampler grid"), (("sweep.trials=20",), "20 of 30 points")):
         search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").begin(True)
         assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("facts", "words", "said"),
-    [({"val_examples": "other"}, (), r"trial 2 is validated on other examples .* python -m pipeline -m"),
+    [({"val_examples": "other"}, (), r"trial 2 has other validation examples .* python -m pipeline -m"),
      ({"task": {"metrics": ["accuracy"], "higher_is_better": []}}, ("sweep.metric=val/best_accuracy",),
       r"its name suggests maximize, but the runs' task minimize.* Try: sweep\.direction=\[minimize\]")],
 )  # fmt: skip
