@@ -2,6 +2,7 @@
 
 import dataclasses
 import filecmp
+import functools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,6 +84,12 @@ def options_folder(path: str) -> Path:
     if not (place := resolved(path)).is_dir():
         raise UserError(f"--config-dir {path} is not a directory", "a folder of options", "--config-dir <folder>")
     return place.absolute()
+
+
+@functools.cache
+def default_options() -> dict[str, str | None]:
+    """Return the option that each group has by default; None: it has no option."""
+    return _defaults(CONF / "config.yaml")
 
 
 def _defaults(path: Path) -> dict[str, str | None]:

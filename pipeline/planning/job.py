@@ -106,6 +106,7 @@ class Job:
 
     folder: of the run; None: a new one under `outputs/runs`.
     sweep: the sweep that it belongs to, if any; run_name: what its tracked run is called there: what differs.
+    combination: the same without the seed.
     resumed: the run that goes on in its own folder; forked: the one from whose weights a new run starts.
     started: when the user began to wait for it, in seconds of `time.monotonic()`.
     on_epoch: of a search's trial. turn: to train, where other jobs of the sweep are in the same place.
@@ -124,6 +125,7 @@ class Job:
     on_epoch: OnEpoch | None = None
     turn: Turn = field(default_factory=Turn)
     run_name: str | None = None
+    combination: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     is_supervised: bool = False
     only_trains: bool = False

@@ -207,7 +207,7 @@ def _close_finished(job: Job, summary: Summary, console: Console) -> int:
             summary.write(folder)
     if (request := signals.requested()) is not None and tracker.unsent:
         return request.exit_code
-    show_summary(summary, tracker.open_with, console)
+    show_summary(summary, tracker.links, console)
     for line in tracker.notes:
         console.log(line)
     if job.sweep is None:

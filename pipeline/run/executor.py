@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pipeline.config.names import split_override
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.planning.earlier import other_run, reused_run
@@ -20,6 +21,7 @@ from pipeline.planning.job import Job, PrunedError, claimed, first_summary, reco
 from pipeline.planning.plan import PlannedStage
 from pipeline.provenance import code_state, source_digest
 from pipeline.provenance.code_state import CodeState, command, versions
+from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.redaction import redact, redact_file
 from pipeline.run.child import code_of
 from pipeline.run.engine import OPEN_PORTS, Task
@@ -29,15 +31,16 @@ from pipeline.run.runner import StageRunner, bind
 from pipeline.run_folder import store_process
 from pipeline.run_folder.pending import mark_killed, record_end
 from pipeline.run_folder.store_process import StoreClient
-from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
+from pipeline.run_folder.summary import NAME, PRUNED, UNITS, Summary, is_lower_better, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
-from pipeline.tracking.params import configuration_params, model_name
+from pipeline.tracking.params import model_name, run_params
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec, open_run
 from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.views import COMBINATION
 from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
@@ -197,6 +200,8 @@ def _spec(job: Job, folder: Path, code: CodeState | None) -> RunSpec:
         tags["reused_run"] = reused.run_id or reused.folder
     if experiment.debug is not None:
         tags["debug"] = experiment.debug.kind
+    if job.combination:
+        tags[COMBINATION] = str(redact(job.combination))
     if job.forked is not None:
         tags["forked_from"] = job.forked.run_id or job.forked.folder
         tags["fork_weights"] = experiment.fork_weights
@@ -217,8 +222,8 @@ def describe(run: Run) -> None:
     experiment, tracker = run.job.experiment, run.tracker
     resolved = OmegaConf.create(redact(OmegaConf.to_container(experiment.document, resolve=True)))
     atomic_write(run.folder / "config.yaml", OmegaConf.to_yaml(resolved))
-    choices = {f"choice/{group}": option for group, option in experiment.choices.items()}
-    tracker.params({**configuration_params(experiment.document), **choices})
+    given = [split_override(text)[0] for text in recorded_overrides(run.job)]
+    tracker.params(run_params(experiment.document, experiment.choices, given, WITHOUT_EFFECT))
     tags = {f"version.{name}": version for name, version in versions().items()}
     tracker.tags({**tags, "identity": run.summary.identity or "", "code": run.summary.code or ""})
     tracker.artifact(run.folder / "config.yaml")
@@ -271,7 +276,7 @@ def end(run: Run, code: int, console: Console) -> int:
     The order is important: once the summary has the status, nothing of the run is repeated, whenever the process dies;
     the store's status comes last, when it has everything else.
     """
-    summary, tracker, turn = run.summary, run.tracker, run.job.turn
+    summary, tracker, turn, experiment = run.summary, run.tracker, run.job.turn, run.job.experiment
     started = run.job.started + turn.waited
     summary.take_time(started)
     if (peak := machine.peak_memory_mib()) is not None:
@@ -286,14 +291,15 @@ def end(run: Run, code: int, console: Console) -> int:
     if summary.status == "FINISHED":
         keep_last_checkpoint(run.folder)
     redact_file(run.folder)  # files that stages and callbacks have written, but not recorded
-    show_summary(summary, tracker.open_with, console)
+    show_summary(summary, tracker.links, console)
     if summary.error:
         console.error(f"{summary.failed_stage}: {summary.error}")
     model = model_name(run.job.sweep.experiment if run.job.sweep else summary.name, _name(run.job, run.folder))
-    tracker.tags({NOTE: run_description(summary, command(summary.overrides), run.job.experiment.tracking.note, model)})
+    tracker.tags({NOTE: run_description(summary, command(summary.overrides), experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
+    show_runs(run)
     record_end(tracker, run.folder, summary)
     if code == DONE:
         turn.has_finished()
@@ -310,6 +316,19 @@ def end(run: Run, code: int, console: Console) -> int:
         show_next(summary, run.job.experiment.outputs, console)
     console.close()
     return code
+
+
+def show_runs(run: Run) -> None:
+    """Record the view of all runs of the experiment, with the settings that were given for this one."""
+    summary, primary = run.summary, run.summary.primary
+    if run.job.sweep is not None or run.job.experiment.debug is not None or summary.status != "FINISHED":
+        return
+    given = [split_override(text)[0] for text in summary.overrides]
+    settings = ["model", "data", *(name for name in given if not is_among(name, WITHOUT_EFFECT))]
+    rates = [f"train/{unit}_per_second" for unit in UNITS]
+    wanted = dict.fromkeys((f"val/best_{primary}", f"test/{primary}", "val/best_loss", *rates))
+    if metrics := [name for name in wanted if name in summary.metrics]:
+        run.tracker.view("All runs", settings, metrics, is_lower_better(metrics[0], summary.task))
 
 
 def keep_last_checkpoint(folder: Path) -> None:

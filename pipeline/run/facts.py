@@ -62,11 +62,11 @@ def _patience(experiment: Experiment) -> int:
     return patience if patience < train.all_epochs else 0
 
 
-def show_summary(summary: Summary, open_with: str | None, console: Console) -> None:
+def show_summary(summary: Summary, links: Sequence[tuple[str, str]], console: Console) -> None:
     """Print the results of the run, and where everything is."""
     console.log()
     console.wrapped(f"{summary.run_id or 'not tracked'}  {summary.status}", "run")
-    for label, line in zip(("open", ""), (open_with or "").splitlines(), strict=False):
+    for label, line in links:
         console.log(f"{label:11} {line}")
     for label, text in run_facts(summary):
         console.wrapped(text, label)

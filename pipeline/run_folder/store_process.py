@@ -58,7 +58,7 @@ class StoreClient(StoredRun):
             raise unusable(spec.settings, str(error)) from error
         if isinstance(opened, UserError):
             raise opened
-        self.run_id, self.open_with = opened
+        self.run_id, self.open_with, self.links = opened
         return self
 
     def deliver(self, entry: Entry) -> Answer:
@@ -162,7 +162,7 @@ def _answer(connection: Connection) -> None:
             connection.recv()  # nothing comes before it is closed
             return
         with closing(run):
-            connection.send((run.run_id, run.open_with))
+            connection.send((run.run_id, run.open_with, run.links))
             while True:
                 connection.send(run.deliver(connection.recv()))
 

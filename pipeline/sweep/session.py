@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
+from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.report import COMMAND, notes, terminal_table, varied, winning, write
 from pipeline.config.experiment import Experiment
+from pipeline.config.names import split_override
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
@@ -27,7 +29,7 @@ from pipeline.run.facts import NOTE, begun_tags, label, show_plan, sweep_descrip
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
-from pipeline.run_folder.summary import PRUNED, scored
+from pipeline.run_folder.summary import PRUNED, is_lower_better, scored
 from pipeline.sweep.index import SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
 from pipeline.system import signals
@@ -141,7 +143,34 @@ class Sweep:
             SweepRun(self._parent.run_id, self.first.name, self._code),
             on_epoch=on_epoch,
             run_name=f"best: {name}" if made.finishes and self.settings.finish == "best" else name,
+            combination="" if made.finishes else self._combination(made),
             only_trains=made.only_trains,
+        )
+
+    @staticmethod
+    def _combination(made: SweepJob) -> str:
+        """Return the values of the settings that vary, without the seed, as MLflow shows them."""
+        parts = [text for text in made.label.split() if split_override(text)[0] != "seed"]
+        return label(parts, made.experiment.choices)
+
+    def _show_jobs(self, comparison: Comparison) -> None:
+        """Record a view of the jobs: what varies, the metric by which the best is chosen, the others, the speed.
+
+        If there are several seeds, a combination has one row, with the mean of its jobs.
+        """
+        combinations = list(dict.fromkeys(map(self._combination, self.jobs)))
+        has_seeds = 1 < len(combinations) < len(self.jobs) and not self.is_adaptive
+        primary = comparison.primary
+        first = comparison.choice.metric or f"val/best_{primary}"
+        rates = [row.rate for row in comparison.rows[:1]]
+        metrics = dict.fromkeys((first, f"val/best_{primary}", f"test/{primary}", *rates))
+        task = next((run.summary.task for row in comparison.rows for run in row.runs), None)
+        self._parent.view(
+            f"{self.name} ({self.folder.name})",
+            list(comparison.names) or ["seed"],
+            list(metrics),
+            is_lower_better(first, task),
+            combinations if has_seeds else [],
         )
 
     def say(self, made: SweepJob, text: str, style: str | None = None) -> None:
@@ -308,7 +337,7 @@ class Sweep:
         tags = begun_tags(first.tracking, self._code) | {"sweep": self.folder.name, "jobs": str(self.total)}
         if first.debug is not None:
             tags["debug"] = first.debug.kind
-        spec = RunSpec(first.tracking, first.outputs, self.folder, first.name, self.name, tags=tags)
+        spec = RunSpec(first.tracking, first.outputs, self.folder, first.name, self.name, tags=tags, has_jobs=True)
         with imports_kept():
             tracker = open_tracker(spec, self.console.warn)
             for name in ("matplotlib.backends.backend_svg", "matplotlib.figure"):
@@ -333,7 +362,7 @@ class Sweep:
             console.log(line) if line.startswith(COMMAND) else console.wrapped(line)
         paths = write(comparison, self.folder)
         console.log(f"comparison  {shorter(self.folder / 'comparison.html')}")
-        for title, line in zip(("open", ""), (parent.open_with or "").splitlines(), strict=False):
+        for title, line in parent.links:
             console.log(f"{title:11} {line}")
         is_over = self.is_adaptive and code == SWEEP_FAILED and not self._failed  # a trial that failed is not run again
         if code != DONE and not is_over:
@@ -345,6 +374,7 @@ class Sweep:
         parent.metrics({**winning(comparison), "failed": failed}, step=sum(run.has_finished for run in comparison.runs))
         table = (self.folder / "comparison.md").read_text()
         parent.tags({NOTE: sweep_description(table, command(), self.first.tracking.note), "failed": str(failed)})
+        self._show_jobs(comparison)
         status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"
         parent.status(status)
         parent.flush(console.log if code == DONE else None)

@@ -37,6 +37,13 @@ CALLS: Mapping[str, Mapping[str, Any]] = {
         "columns": _TEXTS | None,
         "answers": _TEXTS | None,
     },
+    "view": {
+        "name": str,
+        "settings": list[str],
+        "metrics": list[str],
+        "is_lower_better": bool,
+        "combinations": list[str] | None,
+    },
     "register": {"name": str, "alias": str | None, "promote_if": str, "confidence": float},
     "status": {"status": str, "time": int},
 }

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from time import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +33,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
+from pipeline.tracking import views
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
 from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
@@ -76,6 +78,12 @@ class MlflowRun(StoredRun):
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
         self.open_with = self._store.open_with(self._experiment, self.run_id)
+        if spec.has_jobs:
+            key = views.key_of(self.run_id)
+            self.open_with = self._store.open_view_with(self._experiment, key)
+            self.links = {"charts": self._store.view_link(self._experiment, key, charts=True)}
+        elif spec.parent is None:
+            self.links = {"all runs": self._store.view_link(self._experiment, views.RUNS)}
 
     def _refuse_elsewhere(self, address: str) -> None:
         """Refuse a database in `outputs`, which may be from somebody else, whose artifacts would be written outside."""
@@ -156,6 +164,26 @@ class MlflowRun(StoredRun):
             self._client.log_outputs(self.run_id, [LoggedModelOutput(logged.model_id, step=0)])
         self._client.log_batch(self.run_id, _scores_of_model(run, logged.model_id))
         self.tags({"model_uri": f"models:/{logged.model_id}"})
+
+    def view(
+        self,
+        name: str,
+        settings: Sequence[str],
+        metrics: Sequence[str],
+        is_lower_better: bool,
+        combinations: Sequence[str] | None = None,
+    ) -> None:
+        parent = None if combinations is None else self.run_id
+        view = views.View(name, settings, metrics, is_lower_better, combinations or (), parent)
+        tags = self._client.get_experiment(self._experiment).tags
+        if (tag := views.changed_tag(view, tags, int(time() * 1000))) is None:
+            return
+        try:
+            self._client.set_experiment_tag(self._experiment, *tag)
+        except MlflowException as error:
+            if error.error_code != "PERMISSION_DENIED":
+                raise
+            self.notes.append(f"MLflow does not allow you to edit the experiment, so the view {name!r} was not saved")
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         logged = self._logged_model()

@@ -21,6 +21,7 @@ from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
 from pipeline.paths import CONF, shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
+from pipeline.tracking.views import query
 from stages.errors import UserError
 from stages.storage.atomic import fsync
 
@@ -33,6 +34,9 @@ WORKFLOW = "workflowType=machine_learning"
 """Without it MLflow 3.17 opens its pages on generative models."""
 
 HTTP = ("http://", "https://")
+
+LOCAL_PAGES = "http://127.0.0.1:5000"
+"""Where `mlflow ui` serves its pages."""
 
 LONGEST_ANSWER = 10**8
 """Bytes of an answer of a server, which is held in memory."""
@@ -111,12 +115,27 @@ class Store:
 
     def open_with(self, experiment: str, run_id: str) -> str:
         """Return what to type and where to look to see a run in MLflow's pages."""
+        return self._with_command(self._address(f"{experiment}/runs/{run_id}?{WORKFLOW}"))
+
+    def open_view_with(self, experiment: str, key: str) -> str:
+        """Return what to type and where to look to see the runs of an experiment in a shared view."""
+        return self._with_command(self.view_link(experiment, key))
+
+    def view_link(self, experiment: str, key: str, charts: bool = False) -> str:
+        """Return the address of a shared view of an experiment: its table, or its charts."""
+        return self._address(f"{experiment}/runs?{WORKFLOW}&{query(key, charts)}")
+
+    def _address(self, page: str) -> str:
         uri = str(redact(self.uri))
-        page = f"/#/experiments/{experiment}/runs/{run_id}?{WORKFLOW}"
+        return f"{uri.rstrip('/') if uri.startswith(HTTP) else LOCAL_PAGES}/#/experiments/{page}"
+
+    def _with_command(self, address: str) -> str:
+        """Return an address; without a server, after the command that starts one."""
+        uri = str(redact(self.uri))
         if uri.startswith(HTTP):
-            return uri.rstrip("/") + page
+            return address
         command = [shorter(Path(sys.executable)), "-m", "mlflow", "ui", "--backend-store-uri", uri]
-        return f"{shlex.join(command)}\nhttp://127.0.0.1:5000{page}"
+        return f"{shlex.join(command)}\n{address}"
 
 
 def is_named_by_user(uri: str) -> bool:

@@ -25,6 +25,7 @@ class RunSpec:
 
     folder: of its files, from which relative paths start. parent: the id of the sweep's run, if any.
     tags: of a run that is begun. is_measured: whether the use of the machine is recorded while it runs.
+    has_jobs: whether it is the run of a sweep, so that users want to see its jobs.
     """
 
     settings: TrackingSettings
@@ -35,6 +36,7 @@ class RunSpec:
     parent: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     is_measured: bool = False
+    has_jobs: bool = False
 
     @property
     def key(self) -> str:
@@ -66,6 +68,7 @@ class StoredRun:
     Attributes:
         run_id: of the run in the store. notes: lines for the user on what came of an entry.
         open_with: the command to type and the address to open, a line each; empty where there are none.
+        links: other addresses, by what they show.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
@@ -76,6 +79,7 @@ class StoredRun:
         self.spec = spec
         self.notes: list[str] = []
         self.run_id = self.open_with = ""
+        self.links: dict[str, str] = {}
         self.open(run_id)
 
     def open(self, run_id: str | None) -> None:
@@ -154,6 +158,23 @@ class StoredRun:
 
         Args:
             columns: from its arguments to their dtypes; None where it takes images. answers: of what it returns.
+        """
+
+    def view(
+        self,
+        name: str,
+        settings: Sequence[str],
+        metrics: Sequence[str],
+        is_lower_better: bool,
+        combinations: Sequence[str] | None = None,
+    ) -> None:
+        """Record a view of the experiment's runs, such as a table that users open.
+
+        Args:
+            settings: parameters to show. metrics: to show; the first one sorts the runs.
+            is_lower_better: whether less of the first metric is better.
+            combinations: None: the view shows all runs. Else it shows the jobs of this run, a sweep, in one row for
+                each value of their tag `combination`; if there are no values, in one row per job.
         """
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:

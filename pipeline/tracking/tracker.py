@@ -3,7 +3,7 @@
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from pipeline.paths import shorter
 from pipeline.redaction import redact
 from pipeline.system.signals import beat, requested
 from pipeline.tracking.journal import NAME, Journal, place_of
-from pipeline.tracking.params import param_texts
+from pipeline.tracking.params import metric_name, param_texts
 from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason
 
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
@@ -187,9 +187,12 @@ class Tracker:
         return list(dict.fromkeys(self._run.notes)) if self.is_on else []
 
     @property
-    def open_with(self) -> str | None:
-        """The command to type and the address to open, a line each; None where nothing is recorded."""
-        return self._run.open_with if self.is_on else None
+    def links(self) -> list[tuple[str, str]]:
+        """Where to see the run, as labels and texts: the command to type, its page, and other pages."""
+        if not self.is_on:
+            return []
+        lines = [("" if number else "open", line) for number, line in enumerate(self._run.open_with.splitlines())]
+        return [*lines, *self._run.links.items()]
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Record parameters by dotted names. One that has changed becomes a tag."""
@@ -240,6 +243,24 @@ class Tracker:
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
         self._add("register", name=name, alias=alias, promote_if=promote_if, confidence=confidence)
+
+    def view(
+        self,
+        name: str,
+        settings: Sequence[str],
+        metrics: Sequence[str],
+        is_lower_better: bool,
+        combinations: Sequence[str] | None = None,
+    ) -> None:
+        """Record a view of the experiment's runs; see `StoredRun.view`."""
+        self._add(
+            "view",
+            name=str(redact(name)),
+            settings=[metric_name(str(redact(setting))) for setting in settings],
+            metrics=[str(redact(metric)) for metric in metrics],
+            is_lower_better=is_lower_better,
+            combinations=None if combinations is None else [str(redact(text)) for text in combinations],
+        )
 
     def status(self, status: str) -> None:
         """Record the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""

@@ -162,7 +162,7 @@ def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(kil
     client, run = only_run(killed)
     assert (run.info.run_id, run.info.status) == (after.run_id, "FINISHED")
     assert run.data.tags["resumed_from_step"] == str(saved)
-    assert run.data.tags["changed/choice/strategy"] == "one_device"
+    assert run.data.tags["changed/strategy"] == "one_device"
     assert not run.data.tags["error"]
     for name in ("train/loss", "val/loss", "train/images_per_second"):
         steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]

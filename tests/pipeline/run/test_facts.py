@@ -56,30 +56,30 @@ def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed
 
 def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:
     made = summary(tmp_path)
-    facts.show_summary(made, None, Console())
+    facts.show_summary(made, (), Console())
     printed = " ".join(capsys.readouterr().out.split())
     best = "best epoch 22 of 30 by val_loss: val_accuracy 0.9800, val_loss 0.0120; its weights were tested and exported"
     assert f"{best} last epoch 30: " in printed
     assert "last epoch 30: val_accuracy 0.9700, val_loss 0.0200 test accuracy 0.9600, loss 0.0500" in printed
     assert "12,345 features/s" in printed
     made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
-    facts.show_summary(made, None, Console())
+    facts.show_summary(made, (), Console())
     assert "test        accuracy 0.9600 (95% CI 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed
     for left_out, said in ({"export"}, "; its weights were tested"), ({"evaluate"}, "; its weights were exported"):
         stages = {name: StageOutcome("ran", 1.0) for name in {"train", "evaluate", "export"} - left_out}
-        facts.show_summary(summary(tmp_path, stages=stages), None, Console())
+        facts.show_summary(summary(tmp_path, stages=stages), (), Console())
         assert said in " ".join(capsys.readouterr().out.split())
     for status in ("failed", "skipped"):
         stages = {"train": StageOutcome("ran", 1.0), "evaluate": StageOutcome(status, 1.0)}
-        facts.show_summary(summary(tmp_path, stages=stages), None, Console())
+        facts.show_summary(summary(tmp_path, stages=stages), (), Console())
         assert "its weights" not in capsys.readouterr().out
     made.metrics = {name: value for name, value in METRICS.items() if not name.startswith(("val/a", "val/l"))}
-    facts.show_summary(made, None, Console())
+    facts.show_summary(made, (), Console())
     assert "last epoch  30\n" in capsys.readouterr().out, "evaluated again"
     made.metrics = dict(METRICS)
     made.weights = {"epoch": 30, "selection": "last", "monitor": "val_loss", "ema": True}
-    facts.show_summary(made, None, Console())
+    facts.show_summary(made, (), Console())
     printed = " ".join(capsys.readouterr().out.split())
     last = "last epoch 30: val_accuracy 0.9700, val_loss 0.0200; its weights (their EMA) were tested and exported"
     assert f"loss 0.0120 {last}" in printed

@@ -20,6 +20,7 @@ from pipeline.planning.job import Job
 from pipeline.run import executor
 from pipeline.run.engine import run_job
 from pipeline.sync import main as sync
+from pipeline.tracking import views
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
 from tests import commands
@@ -107,11 +108,14 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
 def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
     client, run = only_run(finished)
     assert run.info.status == "FINISHED"
-    assert not {"train.seed", "inspect.batch_size"} & run.data.params.keys()  # they stand under their own names
-    settings = {"train.epochs": "2", "model.network.filters.0": "8", "model.network.filters.1": "16"}
+    settings = {"train.epochs": "2", "model.network.filters": "[8,16]", "data": "digits", "optimizer": "adam"}
     facts = {"data/height": "8", "data/classes": "10", "data/train_examples": "1293", "data/duplicates_train_val": "0"}
-    facts |= {**settings, "strategy/replicas": "2", "choice/precision": "mixed"}
+    facts |= {**settings, "strategy/replicas": "2", "precision": "mixed"}
     assert facts.items() <= run.data.params.items()
+    assert len(run.data.params) <= 80
+    assert not [name for name in run.data.params if name.endswith("_target_")]
+    [view] = [key for key in client.get_experiment(run.info.experiment_id).tags if key.startswith(views.TAG)]
+    assert view == f"{views.TAG}runs"
     assert not {name for name in run.data.metrics if name.startswith(("data/", "load/f", "model/p"))}
     history = client.get_metric_history(run.info.run_id, "val/accuracy")
     assert [point.step for point in history] == [1, 2]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from omegaconf import OmegaConf
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
@@ -21,7 +20,6 @@ from pipeline.system import signals
 from pipeline.system.processes import process_context
 from pipeline.system.signals import until
 from pipeline.tracking.journal import NAME, Journal
-from pipeline.tracking.params import configuration_params
 from pipeline.tracking.stored_run import StoredRun
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed
@@ -57,12 +55,6 @@ def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
     assert len(run.data.params) == 354
     assert (run.data.params["odd_0__key"], run.data.params["more"], run.data.params["long"]) == ("1", "2", long)
     assert (run.data.params["strategy"], run.data.tags["changed/strategy"]) == ("mirrored", "one_device")
-
-
-def test_pointers_stand_once_and_values_resolved() -> None:
-    train = {"seed": "${seed}", "name": "run ${seed}", "list": [1, 2]}
-    document = OmegaConf.create({"seed": 7, "train": train, "e": {}})
-    assert configuration_params(document) == {"seed": 7, "train.name": "run 7", "train.list": [1, 2], "e": {}}
 
 
 def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
