@@ -11,10 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.report import COMMAND, notes, terminal_table, varied, winning, write
 from pipeline.config.experiment import Experiment
-from pipeline.config.names import split_override
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
@@ -29,9 +27,10 @@ from pipeline.run.facts import NOTE, begun_tags, label, show_plan, sweep_descrip
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
-from pipeline.run_folder.summary import PRUNED, is_lower_better, scored
+from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
+from pipeline.sweep.view import combination, view_of
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up
@@ -143,34 +142,8 @@ class Sweep:
             SweepRun(self._parent.run_id, self.first.name, self._code),
             on_epoch=on_epoch,
             run_name=f"best: {name}" if made.finishes and self.settings.finish == "best" else name,
-            combination="" if made.finishes else self._combination(made),
+            combination="" if made.finishes else combination(made),
             only_trains=made.only_trains,
-        )
-
-    @staticmethod
-    def _combination(made: SweepJob) -> str:
-        """Return the values of the settings that vary, without the seed, as MLflow shows them."""
-        parts = [text for text in made.label.split() if split_override(text)[0] != "seed"]
-        return label(parts, made.experiment.choices)
-
-    def _show_jobs(self, comparison: Comparison) -> None:
-        """Record a view of the jobs: what varies, the metric by which the best is chosen, the others, the speed.
-
-        If there are several seeds, a combination has one row, with the mean of its jobs.
-        """
-        combinations = list(dict.fromkeys(map(self._combination, self.jobs)))
-        has_seeds = 1 < len(combinations) < len(self.jobs) and not self.is_adaptive
-        primary = comparison.primary
-        first = comparison.choice.metric or f"val/best_{primary}"
-        rates = [row.rate for row in comparison.rows[:1]]
-        metrics = dict.fromkeys((first, f"val/best_{primary}", f"test/{primary}", *rates))
-        task = next((run.summary.task for row in comparison.rows for run in row.runs), None)
-        self._parent.view(
-            f"{self.name} ({self.folder.name})",
-            list(comparison.names) or ["seed"],
-            list(metrics),
-            is_lower_better(first, task),
-            combinations if has_seeds else [],
         )
 
     def say(self, made: SweepJob, text: str, style: str | None = None) -> None:
@@ -374,7 +347,7 @@ class Sweep:
         parent.metrics({**winning(comparison), "failed": failed}, step=sum(run.has_finished for run in comparison.runs))
         table = (self.folder / "comparison.md").read_text()
         parent.tags({NOTE: sweep_description(table, command(), self.first.tracking.note), "failed": str(failed)})
-        self._show_jobs(comparison)
+        parent.view(f"{self.name} ({self.folder.name})", **view_of(comparison, self.jobs, self.is_adaptive))
         status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"
         parent.status(status)
         parent.flush(console.log if code == DONE else None)

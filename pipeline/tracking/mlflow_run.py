@@ -25,7 +25,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 from mlflow.utils import environment
@@ -34,6 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.redaction import redact
 from pipeline.tracking import views
+from pipeline.tracking.monitor import Monitor
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
 from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
@@ -59,7 +59,7 @@ class MlflowRun(StoredRun):
     """The run of `spec` in MLflow, which is filled again where its store has lost it."""
 
     errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
-    _monitor: "Monitor | None" = None
+    _monitor: Monitor | None = None
 
     def open(self, run_id: str | None) -> None:
         spec = self.spec
@@ -77,13 +77,8 @@ class MlflowRun(StoredRun):
         self._refuse_elsewhere(str(run.info.artifact_uri))
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
-        self.open_with = self._store.open_with(self._experiment, self.run_id)
-        if spec.has_jobs:
-            key = views.key_of(self.run_id)
-            self.open_with = self._store.open_view_with(self._experiment, key)
-            self.links = {"charts": self._store.view_link(self._experiment, key, charts=True)}
-        elif spec.parent is None:
-            self.links = {"all runs": self._store.view_link(self._experiment, views.RUNS)}
+        self.open_with = self._store.open_with(self._experiment, self.run_id, spec.has_jobs)
+        self.links = self._store.links(self._experiment, self.run_id, spec.has_jobs) if spec.parent is None else {}
 
     def _refuse_elsewhere(self, address: str) -> None:
         """Refuse a database in `outputs`, which may be from somebody else, whose artifacts would be written outside."""
@@ -217,28 +212,6 @@ class MlflowRun(StoredRun):
     def close(self) -> None:
         if self._monitor is not None:
             self._monitor.stop()
-
-
-class Monitor(SystemMetricsMonitor):
-    """MLflow's monitor, with a last point at the end of the run.
-
-    Each point measures the time until it is recorded; of MLflow 3.17 that before, so that the processor's first is 0.
-    """
-
-    def monitor(self) -> None:
-        super().monitor()
-        if self._shutdown_event.is_set():
-            self.publish_metrics({})
-
-    def publish_metrics(self, metrics: Mapping[str, float]) -> None:
-        for part in self.monitors:
-            part.clear_metrics()
-        self.collect_metrics()
-        super().publish_metrics(self.aggregate_metrics())
-
-    def stop(self) -> None:
-        """End without waiting for a store that may not answer."""
-        self._shutdown_event.set()
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:

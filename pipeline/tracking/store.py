@@ -21,7 +21,7 @@ from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
 from pipeline.paths import CONF, shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
-from pipeline.tracking.views import query
+from pipeline.tracking.views import RUNS, key_of, query
 from stages.errors import UserError
 from stages.storage.atomic import fsync
 
@@ -36,7 +36,7 @@ WORKFLOW = "workflowType=machine_learning"
 HTTP = ("http://", "https://")
 
 LOCAL_PAGES = "http://127.0.0.1:5000"
-"""Where `mlflow ui` serves its pages."""
+"""The address at which `mlflow ui` serves its pages."""
 
 LONGEST_ANSWER = 10**8
 """Bytes of an answer of a server, which is held in memory."""
@@ -113,29 +113,32 @@ class Store:
                 client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
-    def open_with(self, experiment: str, run_id: str) -> str:
-        """Return what to type and where to look to see a run in MLflow's pages."""
-        return self._with_command(self._address(f"{experiment}/runs/{run_id}?{WORKFLOW}"))
+    def open_with(self, experiment: str, run_id: str, has_jobs: bool = False) -> str:
+        """Return what to type and where to look to see a run in MLflow's pages.
 
-    def open_view_with(self, experiment: str, key: str) -> str:
-        """Return what to type and where to look to see the runs of an experiment in a shared view."""
-        return self._with_command(self.view_link(experiment, key))
-
-    def view_link(self, experiment: str, key: str, charts: bool = False) -> str:
-        """Return the address of a shared view of an experiment: its table, or its charts."""
-        return self._address(f"{experiment}/runs?{WORKFLOW}&{query(key, charts)}")
-
-    def _address(self, page: str) -> str:
-        uri = str(redact(self.uri))
-        return f"{uri.rstrip('/') if uri.startswith(HTTP) else LOCAL_PAGES}/#/experiments/{page}"
-
-    def _with_command(self, address: str) -> str:
-        """Return an address; without a server, after the command that starts one."""
+        Args:
+            has_jobs: whether it is the run of a sweep; the address is that of a view of its jobs then.
+        """
+        run = f"{experiment}/runs/{run_id}?{WORKFLOW}"
+        address = self._view(experiment, key_of(run_id)) if has_jobs else self._address(run)
         uri = str(redact(self.uri))
         if uri.startswith(HTTP):
             return address
         command = [shorter(Path(sys.executable)), "-m", "mlflow", "ui", "--backend-store-uri", uri]
         return f"{shlex.join(command)}\n{address}"
+
+    def links(self, experiment: str, run_id: str, has_jobs: bool) -> dict[str, str]:
+        """Return other addresses by what they show: the charts of a sweep, or all runs of the experiment."""
+        if has_jobs:
+            return {"charts": self._view(experiment, key_of(run_id), charts=True)}
+        return {"all runs": self._view(experiment, RUNS)}
+
+    def _view(self, experiment: str, key: str, charts: bool = False) -> str:
+        return self._address(f"{experiment}/runs?{WORKFLOW}&{query(key, charts)}")
+
+    def _address(self, page: str) -> str:
+        uri = str(redact(self.uri))
+        return f"{uri.rstrip('/') if uri.startswith(HTTP) else LOCAL_PAGES}/#/experiments/{page}"
 
 
 def is_named_by_user(uri: str) -> bool:

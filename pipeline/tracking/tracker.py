@@ -188,7 +188,7 @@ class Tracker:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """Where to see the run, as labels and texts: the command to type, its page, and other pages."""
+        """Labels and texts of lines that show where to see the run: the command to type, its page, other pages."""
         if not self.is_on:
             return []
         lines = [("" if number else "open", line) for number, line in enumerate(self._run.open_with.splitlines())]

@@ -14,18 +14,22 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow.entities import Run
 
+from pipeline.system.signals import until
 from tests import commands
 from tests.commands import ROOT
-from tests.pipeline.experiments import QUICK, sweep_runs
+from tests.pipeline.experiments import QUICK, tracked
 from tests.servers import browser, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
-"""A folder for screenshots of the pages, of a sweep over strategy and precision; `make screenshots` sets it."""
+"""A folder for screenshots of the pages, of a larger sweep; `make screenshots` sets it."""
 
 READY_SECONDS = 120.0
+
+PARENT = "mlflow.parentRunId"
 
 
 @contextmanager
@@ -56,13 +60,22 @@ def test_without_a_run_there_is_no_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(module_outputs: Path) -> Path:
-    """The outputs of a sweep."""
-    given = ["seed=1,2", *QUICK]
+def swept(module_outputs: Path) -> tuple[Path, dict[str, str]]:
+    """The outputs of a sweep with a clear result and of a run, and the addresses that they have printed."""
+    given = ["optimizer.learning_rate=0.0001,0.01", "seed=1,2", *QUICK]
     if SCREENSHOTS:
-        given = ["strategy=one_device,mirrored", "precision=float32,mixed_bfloat16", "train.epochs=12"]
-    commands.succeed("-m", *given, f"outputs={module_outputs}", cwd=module_outputs)
-    return module_outputs
+        given = [
+            "optimizer.learning_rate=0.0001,0.001,0.01",
+            "train.batch_size=32,128",
+            "seed=1,2,3",
+            "train.epochs=12",
+        ]
+    printed = commands.succeed("-m", *given, f"outputs={module_outputs}", cwd=module_outputs).stdout
+    printed += commands.succeed(*QUICK, f"outputs={module_outputs}", cwd=module_outputs).stdout
+    links = dict(re.findall(r"\n(charts|all runs) +http://127.0.0.1:5000(/\S+)", printed))
+    links["table"] = links["charts"].removesuffix("&compareRunsMode=CHART")
+    assert printed.count(links["table"]) == 2
+    return module_outputs, links
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
@@ -74,50 +87,73 @@ def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
 
 
 @pytest.mark.engines
-def test_a_sweep_is_seen_in_the_table_on_its_pages_and_compared(swept: Path) -> None:
+def test_the_links_of_a_sweep_and_a_run_open_pages_that_show_their_results(swept: tuple[Path, dict[str, str]]) -> None:
+    outputs, links = swept
     port = free_port()
-    parent, jobs = sweep_runs(swept)
-    with ui("--outputs", str(swept), "--port", str(port)) as (process, address):
-        assert address == f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning"
-        wait_for(f"http://127.0.0.1:{port}/health", process)
+    found = {run.info.run_id: run for run in tracked(outputs)[1]}
+    jobs = [run for run in found.values() if PARENT in run.data.tags]
+    parent = found[jobs[0].data.tags[PARENT]]
+    with ui("--outputs", str(outputs), "--port", str(port)) as (process, address):
+        server = f"http://127.0.0.1:{port}"
+        assert address == f"{server}/#/experiments?workflowType=machine_learning"
+        wait_for(f"{server}/health", process)
         below = psutil.Process(process.pid).children(recursive=True)
         assert {connection.laddr.ip for connection in _listening(below)} == {"127.0.0.1"}
         assert len(below) < 8  # no runners of GenAI jobs
         with browser() as opened:
-            opened.get(f"http://127.0.0.1:{port}/version")
+            opened.get(f"{server}/version")
             opened.execute_script(CLOSE_ASSISTANT)
             _open(opened, address, "digits_cnn")
-            _open(opened, address.replace("experiments?", "experiments/1/runs?"), parent.info.run_name)
-            opened.execute_script(EXPAND, parent.info.run_id)
-            _see(opened, *(job.info.run_name for job in jobs), "python -m pipeline", "digits_cnn")
+
+            _open(opened, server + links["table"], "Group: lr=0.01", "Group: lr=0.0001", f"{len(jobs)} matching runs")
+            headings = opened.execute_script(HEADINGS)
+            settings = ["optimizer.learning_rate", "train.batch_size"] if SCREENSHOTS else ["optimizer.learning_rate"]
+            metrics = ["val/best_loss", "val/best_accuracy", "test/accuracy", "train/images_per_second"]
+            shown = [f"params.`{name}`" for name in settings] + [f"metrics.`{name}`" for name in metrics]
+            assert headings[1:] == ["attributes.`Run Name`", "runDateAndNestInfo", *shown, "duration"]
+            rows = opened.execute_script(GROUPS)
+            assert [row.partition("\n")[0] for row in rows] == _best_first(jobs)
             _keep(opened, "mlflow_runs")
 
-            page = f"http://127.0.0.1:{port}/#/experiments/1/runs/{{}}?workflowType=machine_learning"
+            _open(opened, server + links["charts"], "Result (", "val/loss", "val/accuracy", "val/best_loss", "lr=0.01")
+            until_drawn = "return document.querySelectorAll('.js-plotly-plot .main-svg').length >= 5"
+            assert until(lambda: opened.execute_script(until_drawn), READY_SECONDS)
+            _keep(opened, "mlflow_compare")
+
+            _open(
+                opened, server + links["all runs"], parent.info.run_name, "filters", "val/best_accuracy", "2 matching"
+            )
+
+            page = f"{server}/#/experiments/1/runs/{{}}?workflowType=machine_learning"
             _open(opened, page.format(jobs[0].info.run_id), "Description", "test accuracy", "val/loss", "val/accuracy")
             _keep(opened, "mlflow_run")
             _open(opened, page.format(parent.info.run_id), "Description", "Child runs")
             _keep(opened, "mlflow_sweep")
-
-            ids = ",".join(f'"{job.info.run_id}"' for job in jobs)
-            compared = f'http://127.0.0.1:{port}/#/compare-runs?runs=[{ids}]&experiments=["1"]'
-            _open(opened, f"{compared}&workflowType=machine_learning", f"Comparing {len(jobs)} Runs", "Parallel")
-            differing = ("choice/precision", "choice/strategy") if SCREENSHOTS else ("seed",)
-            _see(opened, *differing, "val/loss", "export/max_abs_diff")  # the table shows its first rows
-            _keep(opened, "mlflow_compare")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         _, alive = psutil.wait_procs(below, timeout=10)
         assert not alive
 
 
+def _best_first(jobs: list[Run]) -> list[str]:
+    """What the table has of each combination: those of the lowest mean of the validation loss come first."""
+    losses: dict[str, list[float]] = {}
+    for job in jobs:
+        losses.setdefault(job.data.tags["combination"], []).append(job.data.metrics["val/best_loss"])
+    return [f"Group: {name}" for name in sorted(losses, key=lambda name: sum(losses[name]) / len(losses[name]))]
+
+
+HEADINGS = "return [...document.querySelectorAll('.ag-header-cell')].map(cell => cell.getAttribute('col-id'))"
+
+GROUPS = """
+const rows = [...document.querySelectorAll('.ag-pinned-left-cols-container [role="row"]')];
+rows.sort((one, other) => one.getAttribute("row-index") - other.getAttribute("row-index"));
+return rows.map(row => row.innerText.trim());
+"""
+
 CLOSE_ASSISTANT = """
 localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-"""
-
-EXPAND = """
-const row = document.querySelector(`[role="row"][row-id="${arguments[0]}"]`);
-row.querySelector('[col-id="attributes.`Run Name`"] button').click();
 """
 
 
