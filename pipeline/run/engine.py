@@ -185,6 +185,7 @@ def run_job(job: Job, console: Console) -> int:
     job = resolve(job, console)
     other_run(experiment)
     if experiment.dry_run:
+        console.log("dry_run=true: the settings are valid, and nothing was run")
         return all_written(DONE)
     if job.resumed is not None and job.resumed.status == "FINISHED":
         return _close_finished(job, job.resumed, console)

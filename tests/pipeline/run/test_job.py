@@ -194,6 +194,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path, capsys: Prin
     printed = capsys.readouterr().out
     assert f"digits_cnn: seed 42, precision float32, tracking=local, results in {tmp_path}/outputs" in printed
     assert "model, dataset, strategy -> trained" in printed
+    assert printed.endswith("dry_run=true: the settings are valid, and nothing was run\n")
     assert not list(tmp_path.rglob("*.*"))
 
 
