@@ -54,7 +54,7 @@ class Run:
         """
         summary = read_run(self.folder)
         if summary is None:
-            raise UserError(f"{self.folder} holds no run", "the folder of a run", "python -m pipeline.runs")
+            raise UserError(f"there is no run in {self.folder}", "the folder of a run", "python -m pipeline.runs")
         return summary
 
     @property
@@ -145,12 +145,14 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     composed = _composed(words)
     experiment = _read(composed)
     if experiment.dry_run:
-        raise UserError("dry_run=true makes no run to return", "compose(overrides), which checks them")
+        raise UserError(
+            "dry_run=true starts no run that could be returned", "compose(overrides), to only check the overrides"
+        )
     settings = experiment.of("strategy", StrategySettings)
     if was_forked_with_tensorflow():
         raise UserError(
-            "TensorFlow was used before this process was forked, and would hang in it",
-            "a process that is started",
+            "this process was forked after TensorFlow had been used, so TensorFlow would hang",
+            "a spawned process",
             'multiprocessing.get_context("spawn")',
         )
     if has_used_tensorflow() and settings:  # which may have fixed fewer devices than are needed
@@ -204,7 +206,9 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
             if line.startswith("comparison  "):
                 page = Path(line.split(maxsplit=1)[1].strip()).resolve()
     if not process.returncode and page is None:
-        raise UserError("dry_run=true makes no jobs to compare", "a sweep that runs", "dry_run=false")
+        raise UserError(
+            "dry_run=true starts no jobs that could be compared", "a sweep without dry_run", "dry_run=false"
+        )
     if process.returncode or page is None:
         raise RuntimeError(line.strip())
     return compare(page.parent)
@@ -277,7 +281,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
     composer = Composer(inherit_overrides(arguments))
     if composer.is_sweep:
         fix = "" if arguments.sweep else "sweep=none"  # which leaves it a sweep beside `-m`
-        raise UserError(f"{' '.join(words)} makes several jobs", "overrides of one run", fix)
+        raise UserError(f"{' '.join(words)} defines several jobs", "the overrides of a single run", fix)
     return composer.one()
 
 

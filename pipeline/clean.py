@@ -32,13 +32,13 @@ def _clean(options: argparse.Namespace) -> int:
     removable = list(_find(options))
     for kind, path, age, size in removable:
         say(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
-    say(f"{_megabytes(sum(size for *_, size in removable))} to free in {shorter(options.outputs)}")
+    say(f"{_megabytes(sum(size for *_, size in removable))} can be freed in {shorter(options.outputs)}")
     if not removable or options.dry_run:
         return 0
     if not options.yes and not sys.stdin.isatty():
-        raise UserError("standard input is no terminal: no one confirms", "", "python -m pipeline.clean --yes")
-    if not options.yes and input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
-        say("nothing is removed")
+        raise UserError("standard input is not a terminal, so nobody can confirm", "", "python -m pipeline.clean --yes")
+    if not options.yes and input("delete all of them? [y/N] ").strip().lower() not in ("y", "yes"):
+        say("nothing was deleted")
         return 0
     return _remove(removable)
 
@@ -91,10 +91,10 @@ def _remove(removable: Sequence[Removable]) -> int:
             with _locked(path):
                 remove(path)
             if path.exists():
-                raise OSError(f"{path} cannot be removed")
+                raise OSError(f"{path} cannot be deleted")
             freed += size
         except (BlockingIOError, LockedError):
-            say(f"stays: a process uses {shorter(path)}")
+            say(f"skipped {shorter(path)}: in use by a process")
         except OSError as error:
             failures += 1
             print_error(str(error))
@@ -106,14 +106,24 @@ def _megabytes(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
-main = Command("clean", _clean, __doc__)
+main = Command("clean", _clean, "List files that old runs no longer need, and delete them after confirmation.")
 main.add_argument(
-    "--older-than", type=float, default=30.0, metavar="DAYS", help="last used so long ago (%(default)g); 0: all"
+    "--older-than",
+    type=float,
+    default=30.0,
+    metavar="DAYS",
+    help="only files last used more than DAYS ago (default: %(default)g); 0: all",
 )
-main.add_argument("--kind", choices=[*KINDS], action="append", help="only these; may be repeated (all kinds)")
-main.add_argument("--unfinished", action="store_true", help="also checkpoints of runs that could be resumed")
-main.add_argument("--dry-run", action="store_true", help="only list what would be removed")
-main.add_argument("--yes", action="store_true", help="remove it without asking")
+main.add_argument(
+    "--kind", choices=[*KINDS], action="append", help="only files of this kind; may be repeated (default: all)"
+)
+main.add_argument(
+    "--unfinished",
+    action="store_true",
+    help="also delete checkpoints of unfinished runs, which can then not be resumed",
+)
+main.add_argument("--dry-run", action="store_true", help="list the files without deleting them")
+main.add_argument("--yes", action="store_true", help="delete without asking for confirmation")
 
 if __name__ == "__main__":
     run_command(main)

@@ -13,13 +13,13 @@ from pipeline.paths import shorter
 from pipeline.sweep.select import compared
 
 EXAMPLES = """what to compare:
-  nothing                            the jobs of the last sweep
-  20261122-101500-4d9eb298 seed=1    those of this sweep (its folder, or its name) that match every filter
-  4d9eb298 5e1a7c02                  these runs: folders, or beginnings of ids
-  status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as `python -m pipeline.runs` takes them
+  (nothing)                          the jobs of the last sweep
+  20261122-101500-4d9eb298 seed=1    jobs of this sweep (its folder or name) that match all filters
+  4d9eb298 5e1a7c02                  these runs (their folders, or the beginnings of their ids)
+  status=FINISHED 'test/accuracy>0.9'  runs that match all filters; see python -m pipeline.runs --help
 
-Runs that differ by seed alone are one row: mean and standard deviation. The best row is chosen on validation.
-Differences in the task's metric (accuracy, rmse, …) are from the baseline's, on the same test examples."""
+Runs that differ only by seed form one row, with mean and standard deviation. The best row is chosen on validation.
+Differences in the task's metric (accuracy, rmse, …) are measured against the baseline, on the same test examples."""
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -45,13 +45,11 @@ def _baseline(text: str | None) -> dict[str, str] | None:
     return {name.strip(): value.strip() for name, _, value in parts}
 
 
-main = Command("compare", _compare, __doc__, EXAMPLES)
-main.add_argument("what", nargs="*", help="a sweep, or runs, or filters of runs; the last sweep if left out")
-main.add_argument(
-    "--baseline", metavar="NAME=VALUE,…", help="settings of what the others are compared with; the first if left out"
-)
-main.add_argument("--columns", metavar="METRIC,…", help="metrics of your choice instead of the standard columns")
-main.add_argument("--to", metavar="FOLDER", help="writes the files there (a sweep's: into its own)")
+main = Command("compare", _compare, "Compare the jobs of a sweep, or any runs.", EXAMPLES)
+main.add_argument("what", nargs="*", help="a sweep, runs, or filters of runs (default: the last sweep)")
+main.add_argument("--baseline", metavar="NAME=VALUE,…", help="settings of the baseline (default: the first row)")
+main.add_argument("--columns", metavar="METRIC,…", help="metrics to show instead of the standard columns")
+main.add_argument("--to", metavar="FOLDER", help="write the files to this folder (default for a sweep: its own folder)")
 
 if __name__ == "__main__":
     run_command(main)

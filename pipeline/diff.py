@@ -100,8 +100,8 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-main = Command("diff", _compare, __doc__)
-main.add_argument("run", nargs=2, help="its folder, its folder's name, or the beginning of its id")
+main = Command("diff", _compare, "Show the differences between two runs.")
+main.add_argument("run", nargs=2, help="a run: its folder, its folder's name, or the beginning of its id")
 
 if __name__ == "__main__":
     run_command(main)

@@ -70,8 +70,8 @@ def outputs_folder(setting: str | None) -> Path:
         return Path.cwd() / "outputs"
     if re.match(r"[a-z][a-z0-9+.-]+://", setting, re.IGNORECASE):
         raise UserError(
-            f"outputs={setting} is an address, but runs are files, and locks need a file system",
-            "a directory, which may be on a shared disk: docs/how-to/shared-folders.md",
+            f"outputs={setting} is a URL, but results are written as files to a directory",
+            "a directory, possibly on a shared disk (docs/how-to/shared-folders.md)",
             "outputs=./outputs",
         )
     return resolved(setting)

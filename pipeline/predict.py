@@ -31,12 +31,14 @@ def _predict(options: argparse.Namespace) -> int:
     """
     if options.output is not None and options.output.suffix not in (".parquet", ".csv"):
         fix = f"--output={options.output.with_suffix('.parquet')}"
-        raise UserError(f"--output={options.output}", "a file that ends in .parquet or .csv", fix)
+        raise UserError(f"--output={options.output} is not supported", "a file that ends in .parquet or .csv", fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
-        raise UserError(f"--output={options.output} is a table to read", "another file", "--output=answers.parquet")
+        raise UserError(
+            f"--output={options.output} is also an input file", "a different file", "--output=answers.parquet"
+        )
     for path in options.files:
         if path.name.lower().endswith(NAMES) and not path.exists() and not glob.glob(str(path), recursive=True):  # noqa: PTH207 - an absolute pattern
-            raise UserError(f"{path} is not there", "files or folders, or a pattern such as 'new/*.csv'")
+            raise UserError(f"{path} was not found", "existing files or folders, or a pattern such as 'new/*.csv'")
     with output_locked(options.output) if options.output is not None else nullcontext():
         return _answer(options)
 
@@ -50,10 +52,11 @@ def _answer(options: argparse.Namespace) -> int:
             code = _answer_tables(loaded, serving.as_trained(loaded, files), options, drift)
         except UserError as error:
             if "data." in error.fix:  # settings, which are those of the training here
-                raise UserError(error.problem, f"{error.expected}, as in the training") from error
+                raise UserError(error.problem, f"{error.expected}, as in training") from error
             raise
     elif options.output is not None:
-        raise UserError(f"--output={options.output} with a model of images", "a model of tables", "--json")
+        problem = f"--output={options.output} is not supported for a model of images"
+        raise UserError(problem, "a model of tables", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
     for line in drift.sentences("these rows" if serving.takes_columns(loaded) else "these images"):
@@ -85,7 +88,7 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
     """Writes, or prints a line a row of, what the model says of tables; returns 0."""
     if options.output is not None:
         count = serving.write_answers(loaded, settings, options.output, drift)
-        say(f"{count:,} rows in {options.output}")
+        say(f"wrote {count:,} rows to {options.output}")
         return 0
     names = serving.class_names(loaded)
     for table in serving.answers(loaded, settings, drift):
@@ -110,7 +113,7 @@ def _files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
     for path in paths:
         inside = [file for file in files_below(path) if file.name.lower().endswith(suffixes)]
         if path.is_dir() and not inside:
-            raise UserError(f"{path} has no file for this model", f"files that end in {', '.join(suffixes)}")
+            raise UserError(f"{path} contains no files for this model", f"files that end in {', '.join(suffixes)}")
         yield from inside if path.is_dir() else [path]
 
 
@@ -134,13 +137,15 @@ def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:
     return [text for index in order for text in (printable(names[index]), f"{row[index]:.4f}")]
 
 
-main = Command("predict", _predict, __doc__)
-main.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-main.add_argument("files", nargs="+", type=Path, help="images, texts, or tables; folders of them")
-main.add_argument("--top", type=int, default=3, metavar="N", help="classes of each image; %(default)s")
-main.add_argument("--json", action="store_true", help="prints a line of JSON an image, with all probabilities")
-main.add_argument("-o", "--output", type=Path, metavar="FILE", help="of tables: the Parquet or CSV file to write")
-main.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs, if left out")
+main = Command("predict", _predict, "Predict images, texts or rows of tables with an exported model.")
+main.add_argument("model", metavar="RUN|MODEL", help="folder or id of a run, or models:/<name>@<alias>")
+main.add_argument("files", nargs="+", type=Path, help="images, text files or tables, or folders of them")
+main.add_argument(
+    "--top", type=int, default=3, metavar="N", help="number of classes to print per image (default: %(default)s)"
+)
+main.add_argument("--json", action="store_true", help="print one line of JSON per image or row, with all probabilities")
+main.add_argument("-o", "--output", type=Path, metavar="FILE", help="Parquet or CSV file to write (tables only)")
+main.add_argument("--tracking-uri", help="MLflow server of models:/… (default: the database in --outputs)")
 
 if __name__ == "__main__":
     run_command(main)

@@ -76,7 +76,7 @@ def typed(value: Any, kind: Any, name: str) -> Any:
         return _as_float(value, name)
     if kind in (bool, int, str) and type(value) is kind:
         return value
-    raise ValueError(f"{name or 'its content'} is {json.dumps(value)[:40]}")
+    raise ValueError(f"{name or 'its content'} has the wrong type: {json.dumps(value)[:40]}")
 
 
 def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str = "") -> dict[str, Any]:
@@ -88,7 +88,7 @@ def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str =
 def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
     kinds = _kinds(kind)
     if unknown := [key for key in values if key not in kinds]:
-        raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not know")
+        raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not support")
     try:
         return kind(**typed_parts(values, kinds, name))
     except TypeError as error:  # one without a default is missing

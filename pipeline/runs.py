@@ -25,8 +25,8 @@ WIDE = 160
 FILTERS = """filters:
   status=FINISHED  strategy=mirrored  train.epochs=5  'test/accuracy>0.9'  'seconds<60'  <beginning of an id>
 
-A setting that was not typed has its default.
-A run whose process died before its end is INTERRUPTED; the command that started it resumes it."""
+Settings that were not given on the command line have their default values.
+The status INTERRUPTED means that the run's process died; the command that started it resumes it."""
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -83,9 +83,9 @@ def _result(entry: Entry) -> dict[str, float]:
     return {name: metrics[name] for name in (validation, tested) if name in metrics}
 
 
-main = Command("runs", _list, __doc__, FILTERS)
-main.add_argument("filter", nargs="*", help="shows only the runs that match every filter")
-main.add_argument("--json", action="store_true", help="prints everything that is known of them as JSON")
+main = Command("runs", _list, "List the runs and sweeps in outputs/.", FILTERS)
+main.add_argument("filter", nargs="*", help="list only runs that match all filters")
+main.add_argument("--json", action="store_true", help="print everything that was recorded, as JSON")
 
 if __name__ == "__main__":
     run_command(main)

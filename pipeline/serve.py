@@ -64,7 +64,7 @@ def _serve(options: argparse.Namespace) -> int:
     import uvicorn
 
     address = f"http://{HOST}:{port}"
-    lines = [f"{options.model} at {address}; Ctrl-C ends it"]
+    lines = [f"serving {options.model} at {address} (press Ctrl-C to stop)"]
     if any(route.path == IMAGES for route in app.routes):
         lines.append(f"an image    curl {address}{IMAGES} -H 'Content-Type: image/png' --data-binary @image.png")
     for example in [path for name in EXAMPLES if (path := folder.parent / name).is_file()][:1]:
@@ -139,9 +139,13 @@ class Guard:
             if type(error).__name__ != "ClientDisconnect":
                 raise
             if size > MOST_BYTES and not has_begun:
-                await _answer(send, 413, f"the body has more than {MOST_BYTES:,} bytes")
+                await _answer(send, 413, f"the request body has more than {MOST_BYTES:,} bytes")
             else:
-                print(f"{scope['method']} {printable(scope['path'])}: its sender has gone", file=sys.stderr, flush=True)
+                print(
+                    f"{scope['method']} {printable(scope['path'])}: the client disconnected",
+                    file=sys.stderr,
+                    flush=True,
+                )
         finally:
             event.set()
             _is_over.reset(token)
@@ -151,14 +155,14 @@ class Guard:
         headers = [(name.lower(), value.decode("latin-1").strip()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or re.sub(r":\d*$", "", hosts[0]).lower() not in self._names:
-            return 400, "this server is for its own machine: serve --allow-host=<name> takes requests for another name"
+            return 400, "this server only accepts requests for this machine; --allow-host=<name> allows another name"
         if scope["method"] == "POST":
             types = [value.lower() for name, value in headers if name == b"content-type"]
             if len(types) != 1 or not types[0].startswith(TYPES) or types[0].startswith(FORM):
-                return 415, f"Content-Type: {types or None}: it takes JSON, CSV, Parquet or an image, and says which"
+                return 415, f"Content-Type: {types or None}: expected the type of JSON, CSV, Parquet or an image"
         lengths = [value for name, value in headers if name == b"content-length"]
         if any(len(value) > 18 or (value.isdecimal() and int(value) > MOST_BYTES) for value in lengths):
-            return 413, f"the body has more than {MOST_BYTES:,} bytes"
+            return 413, f"the request body has more than {MOST_BYTES:,} bytes"
         return None
 
 
@@ -200,7 +204,7 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
 
     def predict(data: Any) -> Any:
         if _is_over.get(Event()).is_set():
-            raise exception("nobody waits for the answer")
+            raise exception("the request has already ended")
         try:
             taken = serving.as_taken(loaded, settings, watch.drift, data)
             answers = serving.answered(loaded, taken) if takes_columns else serving.answer(loaded, taken)
@@ -236,7 +240,7 @@ class Watch:
             if self.drift.rows < self._next:
                 return
             self._next = 2 * self.drift.rows
-            for line in self.drift.sentences(f"the {self.drift.rows:,} examples asked about"):
+            for line in self.drift.sentences(f"the {self.drift.rows:,} examples of the requests"):
                 say(line)
 
 
@@ -256,10 +260,10 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
             raise HTTPException(400, f'expected {{"images": [<base64>, ...]}} ({error!r})') from error
         answers = await asyncio.to_thread(_scores, classify, encoded)
         if len(answers) < len(encoded):
-            raise HTTPException(504, "nobody waits for the answer")
+            raise HTTPException(504, "the request has already ended")
         wrong = [f"image {index}: {answer}" for index, answer in enumerate(answers) if isinstance(answer, str)]
         if wrong or not answers:
-            raise HTTPException(400, "; ".join(wrong) or "there is no image in the request")
+            raise HTTPException(400, "; ".join(wrong) or "the request contains no image")
         await asyncio.to_thread(watch.count, lambda: watch.drift.add_encoded(encoded))
         return {"predictions": answers}
 
@@ -278,11 +282,17 @@ def _scores(classify: Any, encoded: Sequence[bytes]) -> list[dict[str, Any] | st
     return answers
 
 
-main = Command("serve", _serve, __doc__)
-main.add_argument("model", metavar="RUN|MODEL", help="a run, by folder or id; models:/<name>@<alias>")
-main.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
-main.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="by which a proxy may ask; several")
-main.add_argument("--tracking-uri", help="the store of models:/…; that in the outputs, if left out")
+main = Command("serve", _serve, "Serve an exported model over HTTP, on this machine only.")
+main.add_argument("model", metavar="RUN|MODEL", help="folder or id of a run, or models:/<name>@<alias>")
+main.add_argument("--port", type=int, help=f"port (default: {FIRST_PORT}, or the next free one)")
+main.add_argument(
+    "--allow-host",
+    action="append",
+    default=[],
+    metavar="NAME",
+    help="also accept requests for this host name, as from a proxy; may be repeated",
+)
+main.add_argument("--tracking-uri", help="MLflow server of models:/… (default: the database in --outputs)")
 
 if __name__ == "__main__":
     run_command(main)

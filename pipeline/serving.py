@@ -59,16 +59,22 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
         run = Runs(outputs).find(model)
         folder = Path(run.folder) / "export" / "saved_model"
         if not folder.is_dir():
-            problem = f"{shorter(Path(run.folder))} has exported no SavedModel"
-            raise UserError(problem, "a run with one", f"python -m pipeline from=export run={model} export=saved_model")
+            problem = f"{shorter(Path(run.folder))} has no exported SavedModel"
+            raise UserError(
+                problem,
+                "a run with an exported SavedModel",
+                f"python -m pipeline from=export run={model} export=saved_model",
+            )
         try:
             return regular_folder(folder)
         except OSError as error:
-            raise UserError(f"{error.filename}: {error.strerror}", "a SavedModel as it was exported") from error
+            raise UserError(f"{error.filename}: {error.strerror}", "an unchanged SavedModel") from error
     settings = TrackingSettings("server" if uri else "local", uri)
     settings.check("tracking")
     if not uri and not (outputs / "mlflow.db").is_file():
-        raise UserError(f"no mlflow.db in {shorter(outputs)}", "the outputs that a run was recorded in", FIX)
+        raise UserError(
+            f"there is no mlflow.db in {shorter(outputs)}", "the outputs in which the model was registered", FIX
+        )
     folder = model_folder(model, Store(settings, outputs), "MODEL", FIX)
     return next((path.parent for path in folder.rglob("saved_model.pb")), folder)
 
@@ -98,7 +104,10 @@ def encoded_function(loaded: Any) -> Any:
         UserError: where it has none.
     """
     if BYTES not in loaded.signatures:
-        raise UserError(f"the model has no {BYTES}", "a model of gray or color images, exported by this version")
+        raise UserError(
+            f"the model does not accept encoded images (it has no {BYTES})",
+            "a model of gray or color images, exported by this version",
+        )
     return loaded.signatures[BYTES]
 
 
@@ -241,7 +250,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
         taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
         if not arguments[name].shape.is_compatible_with(taken[name].shape):  # which would abort TensorFlow's process
             raise UserError(
-                f"{column} has the shape {taken[name].shape[1:]}", f"{arguments[name].shape[1:]} of each row"
+                f"{column} has the shape {taken[name].shape[1:]}", f"the shape {arguments[name].shape[1:]} for each row"
             )
     return taken
 
@@ -263,7 +272,7 @@ def _reader(
     typed = [Typed(column, KINDS[arguments[name].dtype.name]) for name, column in columns.items()]
     values, texts, wrong = read(rows, typed, "skip", folder)
     if wrong:
-        raise UserError(": ".join(wrong[0]), "values as the model was trained on")
+        raise UserError(": ".join(wrong[0]), "values of the same type as in training")
     words = {name: np.array(texts[column], object) for name, column in columns.items() if column in texts}
 
     def take(some: slice) -> dict[str, np.ndarray]:
@@ -286,7 +295,7 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
     columns = {name: column if column in given or name not in given else name for name, column in columns.items()}
     missing = next((column for column in columns.values() if column not in given), None)
     if missing is not None:
-        expected = f"the columns that the model takes: {', '.join(columns.values())}"
+        expected = f"the columns that the model requires: {', '.join(columns.values())}"
         raise UserError(f"{where} has no column {missing}", expected)
     return columns
 
@@ -330,7 +339,7 @@ def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Dri
             writer.write_table(table)
             total += len(table)
         if writer is None:
-            raise UserError(f"{settings.files[0]} has no rows", "rows below the header")
+            raise UserError(f"{settings.files[0]} has no rows", "at least one row below the header")
         writer.close()
 
     atomic_write(output, write)

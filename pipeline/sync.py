@@ -31,7 +31,7 @@ def _send_all(options: argparse.Namespace) -> int:
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
     if not unsent:
-        say(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: nothing is left to send")
+        say(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: everything has been sent")
     return 1 if unsent else 0
 
 
@@ -45,14 +45,14 @@ def _tracked(outputs: Path) -> list[Path]:
 def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
     """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
     if not (folder / NAME).is_file():
-        raise UserError("it is no run", "the folder of a run or sweep")
+        raise UserError("this is not the folder of a run or sweep")
     try:
         with locked(folder, patience=0):
             if options.again:
                 Journal(folder).mark_sent(0)
             return _send(folder, outputs, options.uri, is_named=bool(options.folder))
     except LockedError:
-        say(f"{shorter(folder)}: a process works on it, and sends its records itself")
+        say(f"{shorter(folder)}: in use by a process, which sends its records itself")
         return 0
 
 
@@ -62,7 +62,9 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
         return 0
     settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
     if "***" in (settings.uri or ""):
-        raise UserError(f"the password of {settings.uri} was not kept", "the whole address", f"--uri={settings.uri}")
+        raise UserError(
+            f"the password of {settings.uri} was not stored", "the complete address", f"--uri={settings.uri}"
+        )
     top = folder.parent if is_sweep(folder) else folder.parent.parent  # also after a move
     store = Store(settings, top.parent if top.name in ("runs", "sweeps") else outputs)
     count = journal.unsent
@@ -70,16 +72,23 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     tracker = send_pending(folder, store, print_warning, print, status=status)
     sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
-        say(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} left")
+        say(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} pending")
     for line in tracker.notes:
         say(f"{shorter(folder)}: {line}")
     return tracker.unsent
 
 
-main = Command("sync", _send_all, __doc__)
-main.add_argument("folder", nargs="*", help="of runs or sweeps; all of them if left out")
-main.add_argument("--uri", help="of the store, where it has a user name or a password: those are never kept")
-main.add_argument("--again", action="store_true", help="sends everything: the store is an older copy, or new")
+DESCRIPTION = """Send pending records of runs and sweeps to MLflow.
+
+Records are pending if the MLflow server was not available, or if the process of a run died. A run that was sent
+completely is sent again only if you name it or use --again, so a run that you deleted in MLflow stays deleted."""
+
+main = Command("sync", _send_all, DESCRIPTION)
+main.add_argument("folder", nargs="*", help="folders of runs or sweeps (default: all)")
+main.add_argument(
+    "--uri", help="address of the MLflow server, if it needs a user name or password, which are never stored"
+)
+main.add_argument("--again", action="store_true", help="send all records, for example to a new or restored database")
 
 if __name__ == "__main__":
     run_command(main)

@@ -26,7 +26,7 @@ def load(place: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: where there is none.
     """
-    expected = "the import path of a function or a class, its package installed or in the working directory"
+    expected = "the import path of a function or class, from an installed package or the working directory"
     fix = f"{place}._target_=<package>.<module>.<function>"
     with quiet_stderr(), light_imports():
         found: Callable[..., Any] = imported(target, f"{place}._target_={target}", expected, fix)
@@ -87,6 +87,6 @@ def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
     """Raise UserError where a package that `setting` needs, of one of the project's extras, is not installed."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        expected = f"the extra {extra} of this project: {', '.join(packages)}"
+        expected = f"the packages of this project's extra '{extra}': {', '.join(packages)}"
         fix = f"pip install {' '.join(missing)}"
         raise UserError(f"{setting}: the package {missing[0]} is not installed", expected, fix)

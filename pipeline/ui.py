@@ -27,8 +27,8 @@ def _open(options: argparse.Namespace) -> NoReturn:
     os.execve(sys.executable, command, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ})
 
 
-main = Command("ui", _open, __doc__)
-main.add_argument("--port", type=int, help=f"{FIRST_PORT}, or the next that is free, if left out")
+main = Command("ui", _open, "Start MLflow's UI for the runs in outputs/, on this machine only.")
+main.add_argument("--port", type=int, help=f"port (default: {FIRST_PORT}, or the next free one)")
 
 if __name__ == "__main__":
     run_command(main)

@@ -142,7 +142,7 @@ def mark_killed(folder: Path, store: Store, request: Request, console: Console, 
         sends: whether its end is sent here; else the store's process does so.
     """
     with suppress(OSError, UserError):
-        end_run(folder, store, request.exit_code, f"killed after {request.reason}", console, sends)
+        end_run(folder, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
 
 
 def end_run(folder: Path, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:

@@ -51,7 +51,7 @@ def prepare() -> None:
 
 _KERAS_FILE: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "floatx": (lambda value: value in ("float16", "float32", "float64"), "float16, float32 or float64"),
-    "epsilon": (lambda value: isinstance(value, float), "a number with a point, such as 1e-07"),
+    "epsilon": (lambda value: isinstance(value, float), "a floating-point number, such as 1e-07"),
     "image_data_format": (
         lambda value: value in ("channels_last", "channels_first"),
         "channels_last or channels_first",
@@ -75,9 +75,9 @@ def check_keras_file() -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return
     except OSError as error:
-        raise UserError(f"Keras cannot read {path}: {error.strerror}", "a file, or none", fix) from error
+        raise UserError(f"Keras cannot read {path}: {error.strerror}", "a readable file, or no file", fix) from error
     if not isinstance(content, dict):
-        raise UserError(f"Keras cannot read {path}: it holds a {type(content).__name__}", "a JSON object", fix)
+        raise UserError(f"Keras cannot read {path}: it contains a {type(content).__name__}", "a JSON object", fix)
     for name, (is_valid, expected) in _KERAS_FILE.items():
         if name in content and not is_valid(content[name]):
             raise UserError(f"Keras cannot read {path}: {name} is {content[name]!r}", expected, fix)

@@ -103,5 +103,5 @@ def free_port(port: int | None, first: int) -> int:
     for candidate in [port] if port else range(first, first + 100):
         with suppress(OSError, OverflowError), socket.create_server((HOST, candidate)):
             return candidate
-    problem = f"port {port or first} of {HOST} cannot be had"
-    raise UserError(problem, "a free port, 1024 to 65535", f"--port={first + 1}")
+    problem = f"port {port or first} of {HOST} is not available"
+    raise UserError(problem, "a free port between 1024 and 65535", f"--port={first + 1}")

@@ -168,7 +168,7 @@ def _watch(limit: float) -> None:
         time.sleep(TICK_SECONDS)
         if _ticks is not None:
             _ticks.value += 1
-    reason = f"itself: it gave no sign of life for {limit:g} s (hang_seconds)"
+    reason = f"itself: it made no progress for {limit:g} s (hang_seconds)"
     signals.end_by_force(Request(reason, signal.SIGTERM, HUNG))
 
 
@@ -240,7 +240,7 @@ class LocalProcess:
             return None
         self.join()
         if self._is_hung or self.exitcode == HUNG:
-            return HUNG, "gave no sign of life for hang_seconds"
+            return HUNG, "made no progress for hang_seconds"
         if self.exitcode < 0:
             return 128 - self.exitcode, f"was killed by signal {-self.exitcode}"
         return self.exitcode, ""

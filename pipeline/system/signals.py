@@ -203,7 +203,7 @@ class Listener:
 BEFORE_RUN_SECONDS = 0.2
 """Grace of code before a run has begun, when nothing can be lost."""
 
-CLOSED_OUTPUT = Request("the end of its standard output (nobody reads it)", signal.SIGTERM, 128 + signal.SIGPIPE)
+CLOSED_OUTPUT = Request("a closed standard output", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)
 
 _listener = Listener()

@@ -61,7 +61,7 @@ def all_written(code: int) -> int:
     error = _errors.get(1)
     if error is None or error.errno in CLOSED:  # a reader that has enough closes its end
         return code
-    print(f"error: standard output: {error.strerror}, so part of it is lost", file=sys.stderr)
+    print(f"error: standard output: {error.strerror}, so part of the output is lost", file=sys.stderr)
     return code or FAILED
 
 
@@ -91,7 +91,9 @@ def no_room(error: BaseException) -> UserError | None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
             problem = f"{cause.filename or 'a file'} cannot be written ({os.strerror(cause.errno)})"
             return UserError(
-                problem, "a folder with room in it", "the same command again, once there is room: it resumes"
+                problem,
+                "a folder on a disk with free space that you can write to",
+                "the same command again, once there is free space; it resumes the run",
             )
         cause = cause.__cause__
     return None

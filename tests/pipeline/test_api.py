@@ -63,7 +63,7 @@ def test_code_is_found_where_this_process_finds_it_or_where_the_command_is_typed
         assert subprocess.run(command, cwd=tmp_path / "lib", capture_output=True).returncode == 0
     else:
         monkeypatch.syspath_prepend(tmp_path / "lib")
-        with pytest.raises(UserError, match="dry_run=true makes no jobs"):
+        with pytest.raises(UserError, match="dry_run=true starts no jobs"):
             sweep(words)
 
 
@@ -116,12 +116,12 @@ def test_a_run_is_found_by_folder_name_and_id(run: Run, outputs: Path) -> None:
 def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
     with pytest.raises(UserError, match=r"train\.epochs"):
         compose(["trian.epochs=2"])
-    with pytest.raises(UserError, match="makes several jobs"):
+    with pytest.raises(UserError, match="defines several jobs"):
         compose(["-m", "seed=1,2"])
     for several in ("sweep=seeds", "+sweep.over.seed=[1,2]"):
-        with pytest.raises(UserError, match=f"{re.escape(several)} makes several jobs"):
+        with pytest.raises(UserError, match=f"{re.escape(several)} defines several jobs"):
             run_experiment([several])
-    with pytest.raises(UserError, match="dry_run=true makes no run"):
+    with pytest.raises(UserError, match="dry_run=true starts no run"):
         run_experiment("dry_run=true")
 
 
@@ -130,7 +130,7 @@ def test_a_text_is_a_list_of_one_and_values_are_as_python_has_them(tmp_path: Pat
         write_run(tmp_path / f"runs/a/{epochs}", overrides=[f"train.epochs={epochs}"], metrics={"test/loss": 1.0})
     found = compare("status=FINISHED", baseline={"train.epochs": 2}, columns="test/loss", outputs=tmp_path)
     assert (found.baseline, found.own_columns) == (found.rows[0], ["test/loss"])
-    with pytest.raises(UserError, match="dry_run=true makes no jobs to compare"):
+    with pytest.raises(UserError, match="dry_run=true starts no jobs"):
         sweep(["dry_run=true", "seed=1,2", f"outputs={tmp_path}"])
 
 

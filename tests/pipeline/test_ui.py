@@ -83,7 +83,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 cannot be had" in refused("--port", str(port), "--outputs", str(outputs))
+        assert f"port {port} of 127.0.0.1 is not available" in refused("--port", str(port), "--outputs", str(outputs))
 
 
 @pytest.mark.engines

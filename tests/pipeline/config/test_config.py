@@ -136,7 +136,7 @@ def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
 
 
 IMPOSSIBLE = {
-    "s3://bucket/runs": "is an address, but runs are files", "file:///tmp/x": "is an address, but runs are files",
+    "s3://bucket/runs": "is a URL, but results", "file:///tmp/x": "is a URL, but results",
 }  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def test_a_cluster_whose_worker_hangs_starts_again_by_itself(start: Start, tmp_p
     environment = {"HANGS_ONCE": str(tmp_path / "mark")}
     running = start("cluster.restarts=1", "hang_seconds=10", *given, environment=environment)
     running.wait_for("warning: restarting the cluster from its last checkpoint (0 restarts left)")
-    assert "gave no sign of life for" in running.printed, running.printed
+    assert "made no progress for" in running.printed, running.printed
     assert running.end() == 0, running.printed
     assert running.summary()["resumed_from_step"] >= 60
     assert running.status_in_mlflow() == "FINISHED"
@@ -196,7 +196,7 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
     running = [start(*given, environment=own) for own in by_hand(MultiWorkerSettings(deterministic=False))]
     assert {one.end() for one in running} <= {FAILED, HUNG}, [one.printed for one in running]
     printed = [one.printed for one in running]
-    assert any("it gave no sign of life for 1" in text for text in printed), printed
+    assert any("it made no progress for 1" in text for text in printed), printed
     assert running[0].summary()["status"] == running[0].status_in_mlflow() == "FAILED"
 
 

@@ -84,7 +84,7 @@ def test_a_killed_run_gets_its_end_and_what_its_journal_holds(outputs: Path, fol
     process = left_by_a_killed_run(outputs, folder)
     assert is_locked(folder)
     assert sync.main([str(folder)]) == 0
-    assert "a process works on it, and sends its records itself" in capsys.readouterr().out
+    assert "in use by a process, which sends its records itself" in capsys.readouterr().out
     process.resume()
     assert until(lambda: not is_locked(folder), 60)
     run = only_run(outputs)

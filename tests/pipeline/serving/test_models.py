@@ -30,7 +30,7 @@ def run(outputs: Path) -> Path:
 
 def test_of_a_run_it_is_the_export(run: Path, tmp_path: Path) -> None:
     """Whether or not it was tracked, and wherever it is."""
-    with pytest.raises(UserError, match=r"has exported no SavedModel"):
+    with pytest.raises(UserError, match=r"has no exported SavedModel"):
         saved_model(str(run), None, tmp_path)
     write_files(run, {"export/saved_model/saved_model.pb": ""})
     shutil.copytree(run, copied := tmp_path / "far" / "from" / "x")
@@ -79,7 +79,7 @@ def test_errors_end_with_what_to_type(outputs: Path) -> None:
 def test_ports_that_can_be_had_are_returned_and_others_refused(capsys: Printed) -> None:
     assert serve.main(["nope", "--port=65536"]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("error: port 65536 of 127.0.0.1 cannot be had")
+    assert printed.err.startswith("error: port 65536 of 127.0.0.1 is not available")
     assert (printed.err.count("\n"), printed.out) == (1, "")
     port = free_port(None, 20_000)
     assert 20_000 <= free_port(port, 5001) == port < 20_100

@@ -59,7 +59,7 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["{run}", "x.parquet", "--output=x.parquet"], "error: --output=x.parquet is a table to read."),
+    [(["{run}", "x.parquet", "--output=x.parquet"], "error: --output=x.parquet is also an input file."),
      (["nope", "{image}"], "error: nope matches no run")],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(

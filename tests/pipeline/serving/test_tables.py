@@ -136,7 +136,7 @@ def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Pat
     assert predict.main([str(own), str(folder / "d.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "none"
     assert predict.main([str(own), str(tmp_path / "runs")]) == 2
-    assert "has no file for this model. Expected files that end in .txt" in capsys.readouterr().err
+    assert "contains no files for this model. Expected files that end in .txt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_no_setting_is_advised_that_the_command_does_not_have(run: Path, tmp_pat
     (tmp_path / "new.csv").write_text("color,size (m)\nred,1\n", "utf16")
     assert predict.main([str(run), str(tmp_path / "new.csv")]) == 2
     said = capsys.readouterr().err
-    assert "is not in utf8. Expected one encoding in all files, as in the training" in said
+    assert "is not in utf8. Expected one encoding in all files, as in training" in said
     assert "data." not in said
     assert predict.main(["no_run", str(tmp_path / "nofile.csv")]) == 2
-    assert "nofile.csv is not there. Expected files or folders" in capsys.readouterr().err
+    assert "nofile.csv was not found. Expected existing files or folders" in capsys.readouterr().err
 
 
 def test_answers_are_not_written_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:

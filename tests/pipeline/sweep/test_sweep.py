@@ -152,8 +152,8 @@ def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: 
     assert parent.info.status == "FAILED"
     assert sorted(run.info.status for run in children) == [*["FAILED"] * 4, "KILLED"]
     for said in (
-        "it gave no sign of life for 10 s",
-        "it gave no sign of life for hang_seconds",
+        "it made no progress for 10 s",
+        "its process made no progress for hang_seconds",
         "stopped by job_timeout_seconds=15",
         "exit code 124",
     ):

@@ -68,7 +68,7 @@ def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPa
         for process in processes[3:]:
             process.signal(signal.SIGSTOP)
         until(look, 4 * LIMIT)
-        hung = (HUNG, "gave no sign of life for hang_seconds")
+        hung = (HUNG, "made no progress for hang_seconds")
         assert ended == {"holds Python's lock": hung, "is suspended": hung}
         time.sleep(6)  # as suspended itself, with its jobs
         processes[0].signal(signal.SIGSTOP)

@@ -187,7 +187,7 @@ def test_a_server_tells_what_has_moved_as_rows_double(capsys: pytest.CaptureFixt
     answers = [predict(frame) for _ in range(20)]
     np.testing.assert_array_equal([row["doubled"] for row in answers[-1]], 2 * frame["size"])
     for line, count in zip(capsys.readouterr().out.splitlines(), (200, 400, 800), strict=True):
-        assert line.startswith(f"the {count} examples asked about differ from those of the training in size (m) ")
+        assert line.startswith(f"the {count} examples of the requests differ from those of the training in size (m) ")
 
 
 def test_no_rows_count_nothing() -> None:
