@@ -1,5 +1,5 @@
-# Trains: `docker build --tag pipeline .`, then `docker run pipeline --help`.
-# GPUs: --build-arg EXTRAS=gpu; TensorFlow's packages bring CUDA, so that the host needs a driver alone.
+# Usage: `docker build --tag pipeline .`, then `docker run pipeline --help`.
+# GPUs: --build-arg EXTRAS=gpu. TensorFlow's packages include CUDA, so the host only needs a driver.
 # BASE: any image with Python 3.11 to 3.13 and pip.
 ARG BASE=python:3.11-slim
 FROM ${BASE}
@@ -12,7 +12,7 @@ COPY . source
 RUN extras="${EXTRAS#none}" && pip install --no-cache-dir --constraint source/constraints.txt "./source${extras:+[$extras]}" \
   && mkdir /outputs && chown trainer /outputs && rm -r source
 
-# Datasets and pretrained weights that are downloaded, and matplotlib's fonts, go to the user's home.
+# Downloaded data sets and pretrained weights, and matplotlib's font cache, are stored in the user's home.
 USER 1000
 VOLUME /outputs
 

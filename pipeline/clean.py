@@ -120,7 +120,7 @@ main.add_argument(
 main.add_argument(
     "--unfinished",
     action="store_true",
-    help="also delete checkpoints of unfinished runs, which can then not be resumed",
+    help="also delete checkpoints from which unfinished runs could resume",
 )
 main.add_argument("--dry-run", action="store_true", help="list the files without deleting them")
 main.add_argument("--yes", action="store_true", help="delete without asking for confirmation")

@@ -40,7 +40,8 @@ Other commands (each has its own --help):
   python -m pipeline.compare         compare the jobs of the last sweep, or any runs
   python -m pipeline.diff RUN RUN    show the differences between two runs
   python -m pipeline.ui              open MLflow's UI
-  python -m pipeline.predict RUN     predict with an exported model; serve RUN: over HTTP
+  python -m pipeline.predict RUN     predict with an exported model
+  python -m pipeline.serve RUN       serve an exported model over HTTP
   python -m pipeline.sync            send pending records to MLflow
   python -m pipeline.clean           delete files that are no longer needed
 
@@ -55,20 +56,20 @@ Groups and their options, chosen by group=option (the first option is the defaul
 """
 
 _TAIL = """
-Settings are set by their dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
+Change a setting by its dotted name: train.epochs=5 train.batch_size=128 optimizer.learning_rate=0.003 seed=7
 
-Flags and settings of the command:
+Flags, and settings that change what the command does:
   -m, --multirun          run a sweep over all values given as a,b,c, range(1,4) or glob(c*)
   sweep=<option>          run a sweep defined in a file; sweep.n_jobs=2 runs two jobs of any sweep at a time
-  dry_run=true            print the plan and stop
+  dry_run=true            print the plan and exit
   debug=fast              run two steps of everything
-  -c job, --cfg job       print the configuration and stop; --resolve: with all references resolved
+  -c job, --cfg job       print the configuration and exit; --resolve resolves all references
   -cd, --config-dir DIR   add a folder with your own options
-  -h, --help              print this help and stop
-  --version               print the version and stop
+  -h, --help              print this help and exit
+  --version               print the version and exit
 
-Set HYDRA_FULL_ERROR=1 in the environment to see the traceback of an error. tf-pipeline is a shorter name of this
-command; eval "$(tf-pipeline --shell-completion install=bash)" makes bash complete groups, options and settings.
+Set HYDRA_FULL_ERROR=1 in the environment to see the traceback of an error. The command tf-pipeline does
+the same; eval "$(tf-pipeline --shell-completion install=bash)" makes bash complete groups, options and settings.
 """
 _WIDTH = 118
 

@@ -92,7 +92,7 @@ TYPED = {
     "strategy=mirord": WRONG["strategy=mirord"],
     "tracking=server tracking.uri=htp://me:secret@h": r"tracking\.uri=htp://\*\*\*@h is not the address",
     "outputs=/proc/nope": r"outputs=/proc/nope cannot be written",
-    "-m +tracking.tags.api_key=first_key,second_key": r"api_key=\*\*\*.*its tracking is not that of the first",
+    "-m +tracking.tags.api_key=first_key,second_key": r"api_key=\*\*\*.*its tracking differs from the first job's",
     "-m strategy=one_device,nope": r"unknown option 'strategy=nope'",
     "-m seed=range(1,4,0)": r"range\(1,4,0\) never ends\. Expected .*Try: seed=range\(1,4\)",
     "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*cannot be shared by 2 replicas",
