@@ -1,4 +1,4 @@
-"""`python -m pipeline.compare`: runs side by side: which setting won, and which differences may be chance."""
+"""`python -m pipeline.compare`: compare runs, name the winner, and report which differences are significant."""
 
 import argparse
 import re
@@ -13,13 +13,13 @@ from pipeline.paths import shorter
 from pipeline.sweep.select import compared
 
 EXAMPLES = """what to compare:
-  (nothing)                          the jobs of the last sweep
-  20261122-101500-4d9eb298 seed=1    jobs of this sweep (its folder or name) that match all filters
-  4d9eb298 5e1a7c02                  these runs (their folders, or the beginnings of their ids)
-  status=FINISHED 'test/accuracy>0.9'  runs that match all filters; see python -m pipeline.runs --help
+  (no argument)                        the jobs of the last sweep
+  20261122-101500-4d9eb298 seed=1      the jobs of this sweep (its folder or its name) that match every filter
+  4d9eb298 5e1a7c02                    these runs (folders, or beginnings of ids)
+  status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as in `python -m pipeline.runs`
 
-Runs that differ only by seed form one row, with mean and standard deviation. The best row is chosen on validation.
-Differences in the task's metric (accuracy, rmse, …) are measured against the baseline, on the same test examples."""
+Runs that differ only by seed are one row, with their mean and standard deviation. The winner is chosen on validation.
+Differences in the primary metric (accuracy, RMSE, …) are measured from the baseline on the same test examples."""
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def _compare(options: argparse.Namespace) -> int:
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
     show(comparison, console)
-    # A sweep's own files are those of the comparison that it ended with, and that MLflow has.
+    # The files in a sweep's folder stay those of its standard comparison, which MLflow has too.
     folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,9 @@ def _baseline(text: str | None) -> dict[str, str] | None:
 
 main = Command("compare", _compare, "Compare the jobs of a sweep, or any runs.", EXAMPLES)
 main.add_argument("what", nargs="*", help="a sweep, runs, or filters of runs (default: the last sweep)")
-main.add_argument("--baseline", metavar="NAME=VALUE,…", help="settings of the baseline (default: the first row)")
+main.add_argument(
+    "--baseline", metavar="NAME=VALUE,…", help="settings of the baseline (default: the first combination)"
+)
 main.add_argument("--columns", metavar="METRIC,…", help="metrics to show instead of the standard columns")
 main.add_argument("--to", metavar="FOLDER", help="write the files to this folder (default for a sweep: its own folder)")
 

@@ -24,20 +24,19 @@ COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"
 
 MEASURED = re.compile(r"(seconds|_per_second|milliseconds|_mib|_fraction)$")
-"""Ends of the names of metrics that no two runs have in common."""
+"""Ends of the names of metrics that differ between any two runs."""
 
 Pair = tuple[Any, Any]
 """A value in the first run and in the second; None where the run does not have it."""
 
 
 def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
-    """Return the names that differ with their values in both runs, by section, by the files in their folders.
+    """Return the values that differ between two runs, by section and name, as the files in their folders have them.
 
     Returns:
-        sections `settings` (each once, though other groups may refer to it), `code` (digests of files, the commit),
-        `packages` (versions of those that decide the numbers), `data` (the data set's fingerprint), `metrics` (the
-        last value of each) and `measurements` (of time, speed and memory), but those that one of the runs has not
-        recorded.
+        Sections that both runs have recorded: `settings` (each once, although other groups may refer to it), `code`
+        (digests of files, the commit), `packages` (versions of those that affect the results), `data` (the data set's
+        fingerprint), `metrics` (the last value of each) and `measurements` (of time, speed and memory).
     """
     facts = [_facts(summary) for summary in (first, second)]
     sections: dict[str, dict[str, Pair]] = {}
@@ -77,7 +76,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:  # the run ended before it had one
         return {}
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        print_warning(f"{shorter(path)} cannot be read, and is not compared ({one_line(error)})")
+        print_warning(f"{shorter(path)} cannot be read and is not compared ({one_line(error)})")
         return {}
 
 

@@ -27,11 +27,11 @@ STYLE: dict[Any, Any] = {
 }
 """Settings of matplotlib."""
 
-COLORS = ("#007fc7", "#cc5100", "#008a66", "#b9559b", "#8a7800", "#786ece", "#dd3f36", "#3f829c")
+COLORS = ("#0081c6", "#c95500", "#36a075", "#852bff", "#e31e4d", "#ad749d", "#b8059e", "#6b64e8")
 """Colors of the rows that are drawn: the ones to take, the baseline and the next best ones.
 
-Each has a contrast of 4 or more on white and on the page's dark background. Line styles and letters distinguish them
-for readers who see no colors.
+Each has a contrast of 3 or more on white and on the page's dark background, and any two are distinct to people with
+deuteranopia or protanopia. Line styles and letters distinguish them without colors.
 """
 
 DASHES = ("", "7 3", "2 2", "9 3 2 3", "12 2", "5 2 1 2 1 2", "1 3", "10 3 5 3")

@@ -1,5 +1,6 @@
 """The columns of a comparison, with the figures that every table, page and file shows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from typing import NamedTuple
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
 from pipeline.comparison.seeds import POWER, seeds_to_tell
-from pipeline.comparison.words import is_percentage, metric_name
+from pipeline.comparison.words import MOST_DECIMALS, is_percentage, magnitude, metric_name
 from pipeline.run_folder.summary import is_lower_better
 from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
 
@@ -82,10 +83,12 @@ class Column:
         """Return a row's value, with ± standard deviation if it has several runs."""
         if (figure := self.figures.get(row)) is None:
             return ""
-        text = self._written(figure.value, self.style) + self.suffix
-        if figure.std is not None and not self.is_wide:
-            text += f" ±{self._written(figure.std, self.style.replace('4g', '2g'))}"
-        return text
+        std = None if self.is_wide else figure.std
+        style, of_std = self.style, self.style
+        if std and math.isfinite(std) and style == ".4g":  # as many digits after the point as the two of the std
+            style = of_std = f",.{min(max(1 - magnitude(std), 0), MOST_DECIMALS)}f"
+        text = self._written(figure.value, style) + self.suffix
+        return text if std is None else f"{text} ±{self._written(std, of_std)}"
 
     def interval(self, row: Row) -> str:
         """Return the interval of a row's value; empty if there is none, or it is too wide to show."""
@@ -176,20 +179,16 @@ def difference_column(comparison: Comparison) -> Column:
     metric = f"test/{comparison.primary}"
     is_fraction = is_percentage(metric)
     found = comparison.differences.items()
-    figures = {row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one)) for row, one in found}
-    figures = {row: figure._replace(is_telling=False) if found_same(comparison, row) else figure
-               for row, figure in figures.items()}  # fmt: skip
+    figures = {
+        row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one) and not one.is_same)
+        for row, one in found
+    }
     notes = {row: _note(comparison, row, difference) for row, difference in found}
     heading = f"{metric_name(metric)} vs baseline"
     suffix = unit_of(comparison.primary)
     return Column(
         DIFFERENCE, heading, figures, "+.2%" if is_fraction else "+.4g", suffix, MEANINGS[DIFFERENCE], notes, True
     )
-
-
-def found_same(comparison: Comparison, row: Row) -> bool:
-    """Return whether a row does equally well as the baseline on every single example."""
-    return row in comparison.differences and comparison.differences[row].is_same
 
 
 def _note(comparison: Comparison, row: Row, difference: MetricDifference) -> str:

@@ -35,8 +35,8 @@ MAIN_COLUMNS = 4
 MOST_SETTINGS = 3
 """Settings that have a column each on the page; more of them share one."""
 
-BREAKABLE = re.compile(r"[^._/=]{1,16}[._/=]?|[._/=]")
-"""Parts of a name between which the page may break a line."""
+LONGEST = 20
+"""Letters of a part of a name in which the page breaks no line."""
 
 WIDEST = 6
 """Columns of figures in each of the page's other tables."""
@@ -218,7 +218,7 @@ def page(comparison: Comparison) -> str:
         curves=_image(curves) if curves is not None else None,
         swatches={row: Swatch(COLORS[place], DASHES[place]) for row, place in styles.items()} if curves else {},
         compared=(DIFFERENCE, SPEED_UP),
-        parts=lambda name: BREAKABLE.findall(name),
+        parts=breakable,
     )
 
 
@@ -227,6 +227,13 @@ def _parts(columns: Sequence[Column]) -> list[Sequence[Column]]:
     tables = math.ceil(len(columns) / WIDEST)
     ends = [len(columns) * place // tables for place in range(1, tables + 1)] if tables else []
     return [columns[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def breakable(name: str) -> list[str]:
+    """Return the parts of a name between which the page may break a line: those between dots, if they are short."""
+    parts = re.findall(r"[^.]+\.?|\.", name)
+    return [piece for part in parts for piece in (re.findall(r"[^_/=]{1,16}[_/=]?|[_/=]", part)
+            if len(part) > LONGEST else [part])]  # fmt: skip
 
 
 def pieces(text: str, labels: Sequence[str]) -> list[tuple[bool, str]]:

@@ -45,7 +45,7 @@ def value_text(key: str, value: float, decimals: int = 0) -> str:
         return f"{100 * value:.{max(decimals, 2)}f}%"
     if not math.isfinite(value):
         return str(value)
-    digits = max(decimals, 2 - _magnitude(value))
+    digits = max(decimals, 2 - magnitude(value))
     return f"{value:,.{min(max(digits, 0), MOST_DECIMALS)}f}".replace("-", MINUS)
 
 
@@ -60,14 +60,14 @@ def interval_texts(key: str, values: Sequence[float]) -> tuple[list[str], int]:
     """
     scaled = [100 * value for value in values] if is_percentage(key) else list(values)
     half = (scaled[2] - scaled[1]) / 2
-    decimals = max(1 - _magnitude(half or scaled[0]), 0)
+    decimals = max(1 - magnitude(half or scaled[0]), 0)
     while decimals < MOST_DECIMALS and any(value and round(value, decimals) == 0 for value in scaled):
         decimals += 1
     decimals = min(decimals, MOST_DECIMALS)
     return [f"{value:,.{decimals}f}".replace("-", MINUS) for value in scaled], decimals
 
 
-def _magnitude(value: float) -> int:
+def magnitude(value: float) -> int:
     """Return the power of ten of the first digit; 0 for 0 and for what is not finite."""
     return math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
 

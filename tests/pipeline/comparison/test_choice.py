@@ -296,3 +296,42 @@ def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> No
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
+
+
+def test_so_many_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: Path) -> None:
+    """If pairs of runs go on to differ as they did; the answer has the number for the hardest pair."""
+    change = np.array([0.02, -0.01, 0.035])
+    base = np.array([0.30, 0.31, 0.32])
+    made = [
+        runs(name, dict(zip("123", losses, strict=True)))
+        for name, losses in (("a", base), ("b", base + change), ("c", base + 3 * change), ("d", base))
+    ]
+    found = compared(tmp_path / "s", *made[:3])
+    match = re.search(r"About (\d+) seeds per combination would settle it", choice(found))
+    assert match is not None
+    random, number = np.random.default_rng(0), int(match[1])
+    drawn = random.normal(change.mean(), change.std(ddof=1), (4000, number))
+    assert 0.78 < float((stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean()) < 0.87
+    same = choice(compared(tmp_path / "same", made[0], made[3]))
+    assert same == "Both combinations have the same validation loss, 0.310. Default choice: precision=a (the baseline)."
+    with_same = choice(compared(tmp_path / "with", made[0], made[1], made[3]))
+    assert f"About {number} seeds per combination would settle it" in with_same, "equal rows need no number of seeds"
+    far = runs("e", dict.fromkeys("123", 0.9))
+    some = choice(compared(tmp_path / "some", made[0], made[3], far))
+    assert some.startswith("2 of 3 combinations have the same lowest validation loss, 0.310. Default choice: ")
+
+
+def test_a_combination_may_win_as_no_other_is_finite(tmp_path: Path) -> None:
+    broken = runs("mixed", dict.fromkeys("12", np.nan))
+    found = compared(tmp_path, runs("float32", dict.fromkeys("12", 0.5)), broken)
+    assert choice(found) == "precision=float32 wins: no other combination has a finite validation loss (0.500)."
+
+
+def test_the_lead_over_the_nearest_is_that_of_students_t(tmp_path: Path) -> None:
+    """With each of several rows, the interval is that of pairs of the same seed."""
+    best, second = np.array([0.030, 0.034, 0.031]), np.array([0.043, 0.046, 0.042])
+    rows = [("a", second), ("b", best), ("c", second + 0.1)]
+    found = compared(tmp_path, *(runs(name, dict(zip("123", losses, strict=True))) for name, losses in rows))
+    low, high = stats.ttest_rel(second, best).confidence_interval()
+    expected = f"0.0120 lower than the runner-up (95% CI {low:.4f} to {high:.4f}, 3 seeds)."
+    assert choice(found) == f"precision=b wins: validation loss 0.0317, {expected}"

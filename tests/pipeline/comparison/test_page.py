@@ -145,3 +145,23 @@ def test_the_answer_marks_its_settings(comparison: Comparison) -> None:
         (True, "model=a"),
         (False, "."),
     ]
+
+
+SIGHT = (np.eye(3), [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+         [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]])  # fmt: skip
+"""Linear colors as seen, with deuteranopia, with protanopia (Machado, Oliveira and Fernandes, 2009)."""
+
+
+def test_the_colors_are_distinct_with_color_blindness_and_on_both_grounds() -> None:
+    """By the distance in CIELAB, of which 2 can just be seen."""
+    codes = np.array([[int(code[place : place + 2], 16) for place in (1, 3, 5)] for code in (*COLORS, "#0d1117")]) / 255
+    linear = np.where(codes <= 0.04045, codes / 12.92, ((codes + 0.055) / 1.055) ** 2.4)
+    *light, dark = linear @ [0.2126, 0.7152, 0.0722]
+    assert all(min(1.05 / (one + 0.05), (one + 0.05) / (dark + 0.05)) > 3 for one in light)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    for sight in SIGHT:
+        seen = np.clip(linear[:-1] @ np.transpose(sight), 0, 1)
+        x, y, z = np.cbrt(seen @ to_xyz.T / [0.9505, 1, 1.089]).T
+        lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], axis=1)
+        apart = np.linalg.norm(lab[:, None] - lab, axis=-1)[np.triu_indices(len(COLORS), 1)]
+        assert apart.min() > 18
