@@ -115,10 +115,11 @@ def _label_ends(panel: Any, ends: dict[str, tuple[Any, str]]) -> None:
         if len(found)
     }
     below = -1.0
-    for name in sorted(heights, key=lambda name: heights[name]):
+    order = list(heights)
+    for name in sorted(heights, key=lambda name: (heights[name], -order.index(name))):
         below = heights[name] = max(heights[name], below + GAP)
     above = 1.0 + GAP
-    for name in sorted(heights, key=lambda name: -heights[name]):
+    for name in sorted(heights, key=lambda name: (-heights[name], order.index(name))):
         above = heights[name] = min(heights[name], above - GAP)
         panel.text(1.015, above, name, color=ends[name][1], transform=panel.transAxes, va="center", weight="bold")
 

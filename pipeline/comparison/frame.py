@@ -15,7 +15,7 @@ from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
 DIFFERENCE, SPEED_UP = "difference", "speed-up"
 """Keys of the columns that compare a row with the baseline."""
 
-NOT_SIGNIFICANT = "no significant difference"
+NOT_SIGNIFICANT = "not significant"
 
 MEANINGS = {
     "seconds": "Wall time of the run in seconds.",

@@ -218,6 +218,7 @@ def page(comparison: Comparison) -> str:
         curves=_image(curves) if curves is not None else None,
         swatches={row: Swatch(COLORS[place], DASHES[place]) for row, place in styles.items()} if curves else {},
         compared=(DIFFERENCE, SPEED_UP),
+        is_open=comparison.search is None and best_mark(comparison) != "winner",
         parts=breakable,
     )
 

@@ -93,7 +93,7 @@ WIDE = """return [document.scrollingElement, ...document.querySelectorAll(".scro
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize("settings", [2, 5])
+@pytest.mark.parametrize("settings", [2, 3, 5])
 def test_nothing_scrolls_sideways_at_1280_pixels(settings: int, tmp_path: Path) -> None:
     """With eight combinations, long names and values, and many metrics, of one's own as well."""
     random = np.random.default_rng(0)
@@ -102,7 +102,8 @@ def test_nothing_scrolls_sideways_at_1280_pixels(settings: int, tmp_path: Path) 
     runs = [
         MadeRun(
             {**dict.fromkeys(names, f"/a/folder/with-a-long-name/and_{place}"), "seed": str(seed)},
-            random.random(200) < 0.9, speed=1e6 * random.random(), val_loss=random.random(), metrics=more, epochs=4,
+            random.random(200) < 0.9, speed=1e6 * random.random(), val_loss=0.5 + 0.01 * random.random(),
+            metrics=more, epochs=4,
         )
         for place in range(8) for seed in (1, 2)
     ]  # fmt: skip
@@ -134,6 +135,7 @@ def test_eight_curves_are_distinct_without_colors(tmp_path: Path) -> None:
         heights = sorted(text.get_position()[1] for text in axes.texts)
         assert [text.get_text() for text in sorted(axes.texts, key=lambda text: text.get_text())] == list("ABCDEFGH")
         assert min(np.diff(heights)) >= GAP - 1e-9
+        assert 0 <= heights[0] < heights[-1] <= 1, "within the panel"
 
 
 def test_the_answer_marks_its_settings(comparison: Comparison) -> None:
