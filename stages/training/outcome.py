@@ -50,7 +50,8 @@ def report_completed(progress: Progress, epochs: int, reporter: Reporter) -> Non
     name, done = "train.fine_tune_epochs" if progress.phase else "train.epochs", progress.epoch - progress.began
     if done >= epochs and not progress.finished:
         raise UserError(
-            f"{name}={epochs}, but the checkpoint that this run starts from has already trained {done} epochs",
+            f"{name}={epochs}, but the checkpoint that this run starts from has already trained "
+            f"{done} epoch{'s' * (done != 1)}",
             f"more than {done}",
             f"{name}={2 * done}",
         )

@@ -192,5 +192,5 @@ def test_a_fork_goes_on_within_the_epoch_unless_it_sums_otherwise(
 
 def test_a_fork_with_nothing_left_to_do_is_refused(whole: Whole, tmp_path: Path) -> None:
     start_from(whole.folder / "checkpoints", tmp_path / "checkpoints")
-    with pytest.raises(UserError, match=r"train.epochs=4, and 4 are over.*Try: train.epochs=8"):
+    with pytest.raises(UserError, match=r"train.epochs=4, but .* already trained 4 epochs.*Try: train.epochs=8"):
         stopped.run(one_device(), tmp_path, early_stopping_patience=0)

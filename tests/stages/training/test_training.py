@@ -184,7 +184,7 @@ def test_replicas_of_fit_drop_what_one_device_drops() -> None:
 
 
 def test_fit_refuses_what_keras_would_get_wrong() -> None:
-    with pytest.raises(UserError, match=r"2 replicas, train.batch_size=63.*keras/issues/19891.*Try: train=loop"):
+    with pytest.raises(UserError, match=r"2 replicas share.*train.batch_size=63.*keras/issues/19891.*Try: train=loop"):
         run(mirrored(2), fit, kinds.FitSettings, batch_size=63)
 
 
@@ -198,7 +198,7 @@ def test_class_weights() -> None:
     counts = np.bincount(dataset.train.targets)
     balanced = dataset.task.for_training(kinds.TrainSettings(class_weights="balanced"), dataset.train.targets)
     assert balanced.class_weights == pytest.approx(list(900 / (10 * counts)))  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=r"has 2 numbers\. Expected 10, one for each of 0, 1"):
+    with pytest.raises(UserError, match=r"has 2 numbers, but there are 10 classes\. Expected one number each for 0, 1"):
         dataset.task.for_training(kinds.TrainSettings(class_weights=[1.0, 2.0]), dataset.train.targets)
 
 

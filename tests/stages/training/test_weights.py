@@ -91,5 +91,5 @@ def test_fit_refuses_weights_on_several_replicas(of_classes: bool) -> None:
     """It would take the mean of the replicas' means, whose weights have other sums."""
     dataset = DIGITS if of_classes else weighted(DIGITS, BY_CLASS)
     given: dict[str, Any] = {"class_weights": "balanced"} if of_classes else {}
-    with pytest.raises(UserError, match=r"train=fit .*weights .*2 replicas.*Try: train=loop"):
+    with pytest.raises(UserError, match=r"train=fit .*weights .*but 2 are used.*Try: train=loop"):
         run(dataset, mirrored(2), fit, batch_size=50, **given)

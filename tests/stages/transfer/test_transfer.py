@@ -143,7 +143,9 @@ def test_a_fork_of_a_second_phase_whose_first_one_stopped_early_stays_in_it(tmp_
     early: dict[str, Any] = {"optimizer": adam(learning_rate=1e-9), "monitor": "val_accuracy", "epochs": 9}
     run(one_device(), tmp_path / "a", **early, early_stopping_patience=1, fine_tune_epochs=1)
     start_from(tmp_path / "a" / "checkpoints", tmp_path / "b" / "checkpoints")
-    with pytest.raises(UserError, match=r"fine_tune_epochs=1, and 1 are over.*Try: train\.fine_tune_epochs=2"):
+    with pytest.raises(
+        UserError, match=r"fine_tune_epochs=1, but .* has already trained 1 epoch.*Try: train\.fine_tune_epochs=2"
+    ):
         run(one_device(), tmp_path / "b", **early, fine_tune_epochs=1)
     trained, told = run(one_device(), tmp_path / "b", **early, fine_tune_epochs=2)
     assert (list(told.rows), [row["train/phase"] for row in trained.history]) == ([4], [2.0])
