@@ -49,7 +49,7 @@ def class_at(target: str, base: type, group: str, fix: str) -> Any:
     place, expected = f"{group}._target_={target}", f"a class that extends {base.__module__}.{base.__name__}"
     found = imported(target, place, expected, fix)
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise UserError(f"{place} is no {base.__name__}", expected, fix)
+        raise UserError(f"{place} does not extend {base.__name__}", expected, fix)
     return found
 
 
@@ -65,9 +65,9 @@ def made(kind: type, target: str, place: str, expected: str, fix: str, /, *posit
     try:
         result = import_target(target)(*positional, **arguments)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(f"{place} cannot be made ({error})", expected, fix) from error
+        raise UserError(f"{place} cannot be created ({error})", expected, fix) from error
     if not isinstance(result, kind):
-        raise UserError(f"{place} is no {kind.__name__}", expected, fix)
+        raise UserError(f"{place} is not a {kind.__name__}", expected, fix)
     return result
 
 

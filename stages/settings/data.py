@@ -27,21 +27,21 @@ def refuse_missing(setting: str, names: Iterable[str], known: Sequence[str], of:
             if near and not fix and len(names) == 1 and not setting.endswith("features"):
                 fix = assignment(setting, near)
             fix = fix or f"{setting}=<column>"
-            raise UserError(f"{setting}={name}: {of} has no such column", f"one of {shown}", fix)
+            raise UserError(f"{setting}={name}: {of} has no such column", f"one of: {shown}", fix)
 
 
 @dataclass(kw_only=True)
 class DataSettings:
-    """Settings of every source: fractions of the held-out splits, and their seed."""
+    """Settings that every data source has: the fractions of the held-out splits, and the seed that draws them."""
 
     _target_: str = "???"
-    """The function that loads, such as `stages.load.digits.digits`."""
+    """Import path of the function that loads the data, such as `stages.load.digits.digits`."""
     val_fraction: float = number(0.1, above=0, below=1)
-    """Fraction of the training examples for validation, the same in every class."""
+    """Fraction of the training examples to hold out for validation. Classes keep their proportions."""
     test_fraction: float = number(0.2, above=0, below=1)
-    """Fraction of all examples for the test, the same in every class."""
+    """Fraction of all examples to hold out for the test split. Classes keep their proportions."""
     split_seed: int = number(42, at_least=0, at_most=2**31 - 1)
-    """Fixes which examples go to a split that is cut. Separate from the run's `seed`, so that runs of several seeds
+    """Seed that decides which examples are held out. It is separate from the run's `seed`, so runs with different seeds
     are compared on the same test examples."""
 
     @property
@@ -63,7 +63,7 @@ class DataSettings:
 @option("data", "digits")
 @dataclass(kw_only=True)
 class DigitsSettings(DataSettings):
-    """scikit-learn's 1,797 digits of 8×8 gray pixels from 0 to 16, 10 classes."""
+    """scikit-learn's 1,797 handwritten digits: 8×8 gray pixels with values from 0 to 16, 10 classes."""
 
     _target_: str = "stages.load.digits.digits"
 
@@ -75,25 +75,27 @@ class DigitsSettings(DataSettings):
 
 @dataclass(kw_only=True)
 class SourceSettings(DataSettings):
-    """Settings of sources of any size: where their decoded images are kept."""
+    """Settings of data sources that may be larger than memory: where their decoded images are kept."""
 
     cache: str = choice("disk", "disk", "off")
-    """`disk`: decoded once into `outputs/cache`, for all runs; `off`: by each run, into memory."""
-    memory_gib: float | None = number(None, at_least=0, unit="GiB that images may take in memory")
-    """Larger sets are read from the cache during training; null: a third of the free memory."""
+    """`disk`: decode the images once into `outputs/cache`, for all runs. `off`: each run decodes them into memory."""
+    memory_gib: float | None = number(None, at_least=0, unit="GiB of memory for images")
+    """Memory that images may use, in GiB. Larger data sets are read from the cache during training. null: a third of
+    the free memory."""
     on_error: str = choice("fail", "fail", "skip")
-    """For images that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
+    """What to do with images that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    leave them out, and list them in `data/skipped.csv`."""
 
 
 @option("data", "synthetic")
 @dataclass(kw_only=True)
 class SyntheticSettings(SourceSettings):
-    """Random images with a bright patch whose place depends on the class, drawn from `split_seed`. For benchmarks and
-    tests."""
+    """Random images with a bright patch whose position depends on the class, generated from `split_seed`. For
+    benchmarks and tests."""
 
     _target_: str = "stages.load.synthetic.synthetic"
     examples: int = number(1024, at_least=10, at_most=10_000_000, unit="training and validation examples")
-    test_examples: int = number(256, at_least=1, at_most=10_000_000, unit="examples")
+    test_examples: int = number(256, at_least=1, at_most=10_000_000, unit="test examples")
     height: int = number(32, at_least=4, at_most=8192, unit="pixels")
     width: int = number(32, at_least=4, at_most=8192, unit="pixels")
     channels: int = number(3, at_least=1, at_most=4)
@@ -103,15 +105,17 @@ class SyntheticSettings(SourceSettings):
 
 @dataclass(kw_only=True)
 class ImagesSettings(SourceSettings):
-    """Settings of sources of encoded images."""
+    """Settings of data sources with encoded images, such as JPEG and PNG files."""
 
     test_fraction: float = number(0.1, above=0, below=1)
     size: Any = None
-    """Size of the images in training, in pixels: a side, or [height, width]; null: their own, if all have the same."""
+    """Size of the training images in pixels: one number for squares, or [height, width]. null: the size of the source's
+    images, which must be the same for all."""
     resize: str = choice("stretch", "stretch", "crop", "pad")
-    """`crop` keeps the middle, `pad` the whole image on black; both keep the aspect."""
+    """How images are fitted to `size`. `stretch`: changes the aspect ratio. `crop`: keeps the aspect ratio, and the
+    middle of the image. `pad`: keeps the aspect ratio, and adds black borders."""
     channels: int | None = None
-    """1: gray, 3: color; null: those of the source."""
+    """Number of channels: 1 for gray, 3 for color. null: as in the source."""
 
     def shape(self, of_source: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
         """Returns (H, W, C) of the images in training.
@@ -125,7 +129,7 @@ class ImagesSettings(SourceSettings):
         height, width = self._sides or of_source[:2]
         if height is None or width is None:
             raise UserError(
-                "the images have several sizes, and data.size is not set", "a side in pixels", "data.size=160"
+                "the images have different sizes, and data.size is not set", "a size in pixels", "data.size=160"
             )
         channels = self.channels or of_source[2]
         return int(height), int(width), 1 if channels == 1 else 3
@@ -139,39 +143,44 @@ class ImagesSettings(SourceSettings):
         is_valid = len(sides) == 2 and all(type(side) is int and 1 <= side <= 8192 for side in sides)
         if self.size is not None and not is_valid:
             raise UserError(
-                f"{path}.size={self.size} is no size of an image",
-                "a side in pixels, from 1 to 8192, or [height, width]",
+                f"{path}.size={self.size} is not an image size",
+                "a number of pixels from 1 to 8192, or [height, width]",
                 f"{path}.size=160",
             )
         if self.channels not in (None, 1, 3):
-            raise UserError(f"{path}.channels={self.channels}", "1 (gray), 3 (color), null", f"{path}.channels=3")
+            problem = f"{path}.channels={self.channels} is not supported"
+            raise UserError(problem, "1 (gray), 3 (color) or null", f"{path}.channels=3")
 
 
 @option("data", "tfds")
 @dataclass(kw_only=True)
 class TfdsSettings(ImagesSettings):
-    """A set of TensorFlow Datasets."""
+    """A data set from TensorFlow Datasets (TFDS)."""
 
     _target_: str = "stages.load.tfds.tfds"
-    name: str = text("???", r"[\w.:/-]{1,200}", "a name that TFDS has", "mnist")
-    """Its name in TFDS, such as `mnist`."""
+    name: str = text("???", r"[\w.:/-]{1,200}", "the name of a TFDS data set", "mnist")
+    """Name of the data set in TFDS, such as `mnist`."""
     dir: str | None = None
-    """The folder in which TFDS keeps prepared sets; null: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
+    """Folder with the prepared TFDS data sets. null: `$TFDS_DATA_DIR` if it is set, else `~/tensorflow_datasets`."""
     download: bool = False
-    """Whether TFDS may download and prepare the set if it is missing."""
+    """Whether TFDS may download and prepare the data set if it is missing."""
     image_key: str | None = None
-    """The feature that is the image; null: that of the declared pair, else `image`, else the only Image."""
+    """Name of the feature with the image. null: the input of the supervised pair that the data set declares, else
+    `image`, else the only Image feature."""
     label_key: str | None = None
-    """The feature that is predicted; null: that of the declared pair, else `label`, else the only ClassLabel."""
+    """Name of the feature to predict. null: the target of the supervised pair that the data set declares, else `label`,
+    else the only ClassLabel feature."""
     features: Any = None
-    """Of sets without images: from columns to kinds, as for tables, or a list of the only ones to use."""
+    """For data sets without images: a mapping from columns to kinds, as for tables, or a list of the only columns to
+    use."""
     task: Any = II("task")
     train_split: str = "train"
-    """In TFDS' syntax, such as `train[:80%]`."""
+    """Training split in TFDS syntax, such as `train[:80%]`."""
     val_split: str | None = None
-    """null: `validation` where the set has it, else `val_fraction` of the training examples."""
+    """Validation split in TFDS syntax. null: `validation` if the data set has it, else `val_fraction` of the training
+    examples."""
     test_split: str | None = None
-    """null: `test` where the set has it, else `test_fraction` of all."""
+    """Test split in TFDS syntax. null: `test` if the data set has it, else `test_fraction` of all examples."""
 
     @property
     def source(self) -> str:
@@ -189,19 +198,20 @@ class TfdsSettings(ImagesSettings):
         if not self.download and not any(found):
             raise UserError(
                 f"{path}.name={self.name} is not prepared in {self.folder}",
-                f"a set that TFDS has prepared there, or leave to download it: {path}.download=true",
-                f"{path}.dir=<where it is>",
+                f"a data set that TFDS has prepared there, or {path}.download=true to download it",
+                f"{path}.dir=<folder>",
             )
 
 
 @dataclass(kw_only=True)
 class FolderSettings(DataSettings):
-    """Settings of a directory with a folder for each class."""
+    """Settings of data sources with one folder per class."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Of files that are examples."""
+    """Suffixes of the files that are examples."""
     dir: str | None = None
-    """Holds a folder for each class, or `train`, `val` and `test` with those in them."""
+    """Directory with one folder per class, or with folders `train`, `val` and `test` that each have one folder per
+    class."""
 
     @property
     def source(self) -> str:
@@ -217,8 +227,8 @@ class FolderSettings(DataSettings):
         if self.dir is None or not is_folder(self.dir):
             problem = f"{path}.dir={self.dir} is not a directory" if self.dir else f"{path}.dir is not set"
             if self.dir and not Path(self.dir).expanduser().is_absolute():
-                problem += f" below {Path.cwd()}"
-            raise UserError(problem, "a directory with a folder for each class", f"{path}.dir=<directory>")
+                problem += f" in {Path.cwd()}"
+            raise UserError(problem, "a directory with one folder per class", f"{path}.dir=<directory>")
         if self.suffixes and self._target_ == type(self)._target_:
             classes_of(self.folder, self.suffixes)
 
@@ -226,7 +236,7 @@ class FolderSettings(DataSettings):
 @option("data", "image_folder")
 @dataclass(kw_only=True)
 class ImageFolderSettings(ImagesSettings, FolderSettings):
-    """A directory with a folder of images for each class, with or without train/, val/, test/ above them."""
+    """A directory with one folder of images per class, either directly or in train/, val/ and test/."""
 
     suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
     _target_: str = "stages.load.folders.image_folder"
@@ -240,12 +250,12 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
 @option("data", "text_folder")
 @dataclass(kw_only=True)
 class TextFolderSettings(FolderSettings):
-    """A directory with a folder of texts (`.txt`) for each class, with or without train/, val/, test/ above them."""
+    """A directory with one folder of text files (`.txt`) per class, either directly or in train/, val/ and test/."""
 
     suffixes: ClassVar[tuple[str, ...]] = TEXT_SUFFIXES
     _target_: str = "stages.load.folders.text_folder"
     encoding: str = "utf8"
-    """Of all files, such as `cp1252`."""
+    """Encoding of all files, such as `cp1252`."""
 
     @property
     def is_without_images(self) -> bool:
@@ -255,21 +265,22 @@ class TextFolderSettings(FolderSettings):
 @option("data", "arrays")
 @dataclass(kw_only=True)
 class ArraysSettings(DataSettings):
-    """Arrays of an `.npz` file, or those that a function returns."""
+    """Arrays from an `.npz` file, or from a Python function."""
 
     _target_: str = "stages.load.arrays.arrays"
     files: str | None = None
-    """The file: `x_train`, `y_train`, with weights `w_train`, and those of `val` and `test`; or `x`, `y`, `w`; or any
-    names, with `target`."""
+    """An `.npz` file. It has the arrays `x_train` and `y_train`, optionally the weights `w_train`, and the same for
+    `val` and `test`; or `x`, `y` and optionally `w`; or arrays of any names, if `target` is set."""
     target: Any = None
-    """The array to predict, or a list of arrays; all others are features."""
+    """Name of the array to predict, or a list of names. All other arrays are features."""
     weight: str | None = None
-    """The array that holds the weight of each example in loss and metrics."""
+    """Name of the array with the weight of each example in the loss and the metrics."""
     features: Any = None
-    """From arrays of values to kinds, as for tables; or a list of the only ones to use."""
+    """A mapping from arrays of values to kinds, as for tables, or a list of the only arrays to use."""
     task: Any = II("task")
     on_error: str = choice("fail", "fail", "skip")
-    """For examples that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
+    """What to do with examples that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    leave them out, and list them in `data/skipped.csv`."""
 
     @property
     def source(self) -> str:
@@ -301,10 +312,11 @@ class ArraysSettings(DataSettings):
                 refuse_missing("data.weight", [weight] if self.weight else [], known, self.files)
                 found[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
         if "train" not in found:
+            names = ", ".join(known[:12])
             raise UserError(
-                f"data.files={self.files} has {', '.join(known[:12]) or 'no arrays'}",
-                "x_train and y_train, or x and y, or any names with data.target",
-                "data.target=<one of them>",
+                f"data.files={self.files} has {f'the arrays {names}' if names else 'no arrays'}",
+                "x_train and y_train, or x and y, or the name of an array in data.target",
+                "data.target=<array>",
             )
         return found
 
@@ -312,7 +324,7 @@ class ArraysSettings(DataSettings):
         if self._target_ != ArraysSettings._target_:
             return
         if self.files is None:
-            raise UserError(f"{path}.files is not set", "an .npz file", f"{path}.files=<it>")
+            raise UserError(f"{path}.files is not set", "an .npz file", f"{path}.files=<file>")
         try:
             with zipfile.ZipFile(regular_file(self.path)) as file:
                 names = [name.removesuffix(".npy") for name in file.namelist()]
@@ -325,47 +337,64 @@ class ArraysSettings(DataSettings):
 @option("normalize", "normalize")
 @dataclass(kw_only=True)
 class NormalizeSettings:
-    """Scaling of pixels, and encoding of columns and texts, in front of the network and so of its export."""
+    """Scaling of pixels, and encoding of columns and texts. Both are part of the exported model."""
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
-    """`auto`: as the network declares (those of keras.applications do), else as `rescale`, to 0..1; `standardize`: to
-    mean 0 and std 1 of the training split, by channel; `imagenet`: by mean and std of ImageNet's pixels."""
-    max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary of a text, at most")
-    length: int | None = number(None, at_least=1, at_most=100_000, unit="words of a text that the network takes")
-    """null: as many as 95% of the training split's texts have at most, up to 256."""
+    """How pixels are scaled. `auto`: as the network declares (the networks of keras.applications do), else like
+    `rescale`. `rescale`: to 0..1. `standardize`: to mean 0 and std 1 per channel, measured on the training split.
+    `imagenet`: by the mean and std of ImageNet's pixels. `none`: not at all."""
+    max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary")
+    """Maximum number of words in the vocabulary of a text column."""
+    length: int | None = number(None, at_least=1, at_most=100_000, unit="words per text")
+    """Number of words kept per text; tokens, if `tokenizer` is set. null: the 95th percentile of the training texts'
+    lengths, at most 256."""
     tokenizer: str | None = None
-    """A KerasHub preset's folder, whose tokenizer makes numbers of a text; null: a vocabulary that is learnt."""
+    """Folder of a KerasHub preset whose tokenizer is used. null: texts are split into words, and the vocabulary is
+    learned from the training split."""
 
 
 @option("augment", "augment")
 @dataclass(kw_only=True)
 class AugmentSettings:
-    """Random changes of the training images. By default, none changes anything."""
+    """Random augmentation of the training images. By default, every augmentation is off."""
 
     _target_: str = "stages.augment.augment"
     where: str = choice("input", "input", "model")
-    """`input`: the input changes images, on the host's CPU; `model`: the training step does, on its device."""
+    """Where images are augmented. `input`: in the input pipeline, on the host's CPU. `model`: in the training step, on
+    its device."""
     horizontal_flip: bool = False
-    """Whether half of the images are mirrored left to right."""
+    """Whether to mirror half of the images left to right."""
     vertical_flip: bool = False
-    """Whether half of the images are mirrored top to bottom."""
-    crop: float = number(0.0, at_least=0, below=1, unit="of the side, cut off at most; the rest fills the image")
-    aspect: float = number(1.0, at_least=1, at_most=4, unit="times as wide, or as high, as it was, at most")
-    """Largest factor by which a crop changes the ratio of width to height."""
-    rotation: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn, to either side")
-    zoom: float = number(0.0, at_least=0, below=1, unit="larger or smaller, as a fraction of the size, at most")
-    translation: float = number(0.0, at_least=0, at_most=1, unit="of the side, in each direction, at most")
-    brightness: float = number(0.0, at_least=0, at_most=1, unit="more or less light, as a fraction of it, at most")
-    contrast: float = number(0.0, at_least=0, at_most=1, unit="more or less difference from the mean, at most")
-    saturation: float = number(0.0, at_least=0, at_most=1, unit="more or less color, as a fraction of it, at most")
-    hue: float = number(0.0, at_least=0, at_most=0.5, unit="of a turn of the color circle, to either side")
-    """Images that do not have three channels have neither saturation nor hue: the two are skipped."""
-    rand_augment: int = number(0, at_least=0, at_most=10, unit="operations, drawn for each image")
-    magnitude: float = number(9.0, at_least=0, at_most=10, unit="of 10, the strength of those operations")
-    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's weight; 0: off")
-    cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha), an image's area; 0: off")
-    """With both, half of the examples are mixed in either way."""
+    """Whether to mirror half of the images top to bottom."""
+    crop: float = number(0.0, at_least=0, below=1, unit="fraction of the side")
+    """Largest fraction of a side to cut off. The rest of the image is enlarged to the full size."""
+    aspect: float = number(1.0, at_least=1, at_most=4, unit="factor of the aspect ratio")
+    """Largest factor by which a crop changes the ratio of width to height. 1: unchanged."""
+    rotation: float = number(0.0, at_least=0, at_most=0.5, unit="fraction of a full turn")
+    """Largest rotation in either direction, as a fraction of a full turn."""
+    zoom: float = number(0.0, at_least=0, below=1, unit="fraction of the size")
+    """Largest change of the size, as a fraction of it. Images become larger or smaller."""
+    translation: float = number(0.0, at_least=0, at_most=1, unit="fraction of the side")
+    """Largest shift in each direction, as a fraction of the side."""
+    brightness: float = number(0.0, at_least=0, at_most=1, unit="fraction of the brightness")
+    """Largest change of the brightness, as a fraction of it."""
+    contrast: float = number(0.0, at_least=0, at_most=1, unit="fraction of the contrast")
+    """Largest change of the contrast (the difference from the mean), as a fraction of it."""
+    saturation: float = number(0.0, at_least=0, at_most=1, unit="fraction of the saturation")
+    """Largest change of the saturation, as a fraction of it. Only images with three channels are changed."""
+    hue: float = number(0.0, at_least=0, at_most=0.5, unit="fraction of the color circle")
+    """Largest shift of the hue in either direction, as a fraction of the color circle. Only images with three channels
+    are changed."""
+    rand_augment: int = number(0, at_least=0, at_most=10, unit="operations per image")
+    """Number of random RandAugment operations per image. 0: off."""
+    magnitude: float = number(9.0, at_least=0, at_most=10, unit="on a scale of 10")
+    """Strength of the RandAugment operations, from 0 to 10."""
+    mixup: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha); 0: off")
+    """MixUp: alpha of the distribution Beta(alpha, alpha) that the weight of an image is drawn from. 0: off."""
+    cutmix: float = number(0.0, at_least=0, at_most=100, unit="alpha of Beta(alpha, alpha); 0: off")
+    """CutMix: alpha of the distribution Beta(alpha, alpha) that the area of an image is drawn from. 0: off. If MixUp is
+    on too, each of the two is applied to half of the examples."""
 
     @property
     def mixes(self) -> bool:
@@ -383,8 +412,8 @@ class AugmentSettings:
     def check(self, path: str) -> None:
         if self.where == "model" and self.mixes:
             raise UserError(
-                f"{path}.where=model with {path}.mixup or {path}.cutmix: a replica does not have the others' images",
-                f"{path}.where=input, or neither of them",
+                f"{path}.where=model does not support {path}.mixup and {path}.cutmix: they need images of all replicas",
+                f"{path}.where=input, or {path}.mixup=0 and {path}.cutmix=0",
                 f"{path}.where=input",
             )
 
@@ -392,9 +421,10 @@ class AugmentSettings:
 @option("inspect", "inspect")
 @dataclass(kw_only=True)
 class InspectSettings:
-    """Statistics of the splits, and galleries of the images that training will see."""
+    """Statistics of the splits, and galleries of the images as training sees them."""
 
     _target_: str = "stages.inspect.inspect"
-    batch_size: int = number("${oc.select:train.batch_size,64}", at_least=1, unit="examples of the global batch")
-    """By default that of training, so that the batch shown is training's first."""
+    batch_size: int = number("${oc.select:train.batch_size,64}", at_least=1, unit="examples per global batch")
+    """Global batch size of the batch that is shown. By default `train.batch_size`, so the first training batch is
+    shown."""
     seed: int = II("seed")

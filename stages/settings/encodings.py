@@ -29,15 +29,19 @@ def not_in_encoding(path: Path, encoding: str) -> UserError:
         is_packed = raw.read(2) == b"\x1f\x8b"
     if is_packed and path.suffix != ".gz":
         fix = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.gz')}"
-        return UserError(f"{path} is compressed, and its name does not end in .gz", f"data.files={path}.gz", fix)
+        return UserError(f"{path} is compressed, but its name does not end in .gz", "a name that ends in .gz", fix)
     with gzip.open(path) if is_packed else path.open("rb") as file:
         content = file.read(2**20)
     wide = next((name for mark, name in WIDE.items() if content.startswith(mark)), _without_mark(content))
     if b"\0" in content and not wide:
-        return UserError(f"{path} holds no text", "a text file, or a name that ends as files of its kind do")
+        return UserError(f"{path} is not a text file", "a text file, or the usual file name extension for its format")
     for other in (wide,) if wide else ("utf8", "cp1252", "latin1"):
         with suppress(UnicodeError):
             codecs.getincrementaldecoder(other)().decode(content)  # which may end within a letter
             if codecs.lookup(other) != codecs.lookup(encoding):
-                return UserError(f"{path} is not in {encoding}", "one encoding in all files", f"data.encoding={other}")
-    return UserError(f"{path} is not in {encoding}", "one encoding in all files", "data.encoding=<encoding>")
+                return UserError(
+                    f"{path} is not encoded in {encoding}", "the same encoding in all files", f"data.encoding={other}"
+                )
+    return UserError(
+        f"{path} is not encoded in {encoding}", "the same encoding in all files", "data.encoding=<encoding>"
+    )

@@ -73,30 +73,35 @@ def _check_values(settings: TableSettings, rows: FirstRows) -> None:
     task, several = settings.predicts, len(settings.targets) > 1
     if task == "classification" and several:
         fix = "task=multi_label" if all(map(_is_label, _present(rows))) else ""
-        raise UserError(f"task=classification with {len(settings.targets)} targets", "one target, or labels", fix)
+        problem = f"task=classification needs one target, but data.target has {len(settings.targets)}"
+        raise UserError(problem, "one target, or task=multi_label for columns of 0 and 1", fix)
     for name, values in rows.values.items():
         present = [value for value in values if value]
         if rows.are_all and not present:
-            raise UserError(f"data.target={name} has no value in any row", "a column with values")
+            raise UserError(f"data.target={name} has no values", "a column with values")
         if rows.are_all and len({*present}) == 1 and (not several or task == "regression"):
-            raise UserError(f"data.target={name} is {present[0]} in all rows", "a column that differs")
+            raise UserError(
+                f"data.target={name} is {present[0]} in all rows", "a column with at least two different values"
+            )
         if task == "multi_label" and (wrong := next((value for value in present if not _is_label(value)), None)):
-            expected = "a target of 0 and 1, or several, or another task"
-            raise UserError(f"task=multi_label, and {name} has {wrong!r}", expected, "" if several else "task=auto")
+            expected = "one or more targets of 0 and 1, or a different task"
+            problem = f"task=multi_label needs labels of 0 and 1, but {name} has {wrong!r}"
+            raise UserError(problem, expected, "" if several else "task=auto")
         if settings.declared.get(name) == "number":
             allowed = {*NO_VALUES, *(text.casefold() for text in settings.missing or ())}
             texts = [value for value in present if not re.search(r"\d", value) and value.casefold() not in allowed]
             is_wrong = texts if settings.on_error == "fail" else rows.are_all and len(texts) == len(present)
             if is_wrong and task == "regression" and not several:
-                problem = f"task=regression, and {name} has {texts[0]!r}, which is not a number"
-                raise UserError(problem, "a target of numbers, or classes", "task=classification")
+                problem = f"task=regression needs numbers, but {name} has {texts[0]!r}"
+                raise UserError(problem, "a target of numbers, or task=classification", "task=classification")
 
 
 def _check_counts(settings: TableSettings, rows: FirstRows) -> None:
     """Refuse a table from which no split can be cut: it is stratified by class."""
     splits = 1 + len(settings.held_out)
     if len(rows) < splits:
-        raise UserError(f"data.files has {len(rows)} rows", f"one at least for each of {splits} splits")
+        problem = f"data.files has only {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+        raise UserError(problem, f"at least {splits} rows, one for each split")
     if len(settings.targets) > 1:
         return
     present = [value for value in _present(rows) if value]
@@ -107,10 +112,11 @@ def _check_counts(settings: TableSettings, rows: FirstRows) -> None:
     rarest, count = counts.most_common()[-1]
     if count == 1:
         shown = next(value for value in present if same_name(value) == rarest)
-        more = f", as {[*counts.values()].count(1) - 1:,} more of {len(counts):,}" if len(counts) > 1 else ""
+        rare = [*counts.values()].count(1)
         raise UserError(
-            f"the class {shown} of {settings.targets[0]} has 1 example{more}",
-            f"an example of each class in each of {splits} splits",
+            f"{rare:,} of {len(counts):,} classes of {settings.targets[0]} {'have' if rare > 1 else 'has'} only 1 example"
+            f"{', such as' if rare > 1 else ':'} {shown}",
+            f"at least {splits} examples per class, one for each split",
         )
 
 

@@ -39,7 +39,7 @@ def entries(folder: Path) -> Iterator[Path]:
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - of names, which sort and compare faster
     except OSError as error:
-        raise UserError(f"{folder} cannot be read ({error.strerror})", "a folder that you may read") from error
+        raise UserError(f"{folder} cannot be read ({error.strerror})", "a folder that you can read") from error
     for name in names:
         if not name.startswith(".") and name.casefold() not in LEFTOVERS:
             yield folder / name
@@ -89,9 +89,9 @@ def split_folders(root: Path) -> dict[str, Path]:
         return {"train": root}
     if len(named) < len(folders) or "train" not in named.values() or len({*named.values()}) < len(named):
         raise UserError(
-            f"data.dir={root} has {', '.join(f'{path.name}/' for path in folders)}",
-            "train/, val/ and test/ and nothing else, or a folder for each class",
-            "data.dir=<a folder with those alone>",
+            f"data.dir={root} has the folders {', '.join(f'{path.name}/' for path in folders)}",
+            "only train/, val/ and test/, or one folder per class",
+            "data.dir=<folder>",
         )
     return {split: path for split in ("test", "train", "val") for path in folders if named[path] == split}
 
@@ -113,9 +113,9 @@ def class_names(root: Path, splits: Mapping[str, Path]) -> list[str]:
                 (str(other.relative_to(root)), str(folder.relative_to(root)), other.name),
             )
             raise UserError(
-                f"data.dir={root}: {one} and {two} are two classes, and their names are the same except for case, "
-                "spaces or the form of a letter",
-                f"one name for each class: rename {two} to {name}, or to a different name",
+                f"data.dir={root}: the class names {one} and {two} differ only in case, spaces or the Unicode form of "
+                "a letter",
+                f"one name per class; rename {two} to {name}, or to a different name",
             )
     names = sorted({folder.name for folder in folders})
     if len(names) < 2:
@@ -123,7 +123,7 @@ def class_names(root: Path, splits: Mapping[str, Path]) -> list[str]:
         is_above = len(splits) == 1 and sum(path.is_dir() for path in entries(inside)) > 1
         raise UserError(
             f"data.dir={root} has {len(names)} class folder(s){': ' if names else ''}{', '.join(names)}",
-            "a folder for each class, or train/, val/, test/ with those in them",
+            "at least 2 class folders, or train/, val/ and test/ that contain them",
             f"data.dir={shlex.quote(str(inside))}" if is_above else "data.dir=<the folder above the class folders>",
         )
     return names
@@ -147,15 +147,17 @@ def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], 
         present = list(islice(has_files, least))
         if split == "train" and not present:
             raise UserError(
-                f"data.dir={root} has no file that ends in {ends} in a class folder", "one in each at least"
+                f"data.dir={root} has no files that end in {ends} in its class folders", "at least one per class folder"
             )
         if split == "train" and len(present) < least:
             raise UserError(
-                f"data.dir={root}: only the class {present[0]} has training examples, files that end in {ends}",
-                "training examples of two classes or more",
+                f"data.dir={root}: only the class {present[0]} has training examples (files that end in {ends})",
+                "training examples of at least two classes",
             )
         if not present:
-            raise UserError(f"the {split} split of {root.name} has no example in a class folder", f"files in {top}")
+            raise UserError(
+                f"the {split} split of {root.name} has no examples in its class folders", f"files below {top}"
+            )
     return splits, names
 
 

@@ -114,9 +114,13 @@ def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str)
     except UnicodeError as error:
         raise not_in_encoding(path, encoding) from error
     except LookupError as error:
-        raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
+        raise UserError(
+            f"data.encoding={encoding} is unknown", "an encoding such as utf8 or cp1252", "data.encoding=utf8"
+        ) from error
     except (OSError, EOFError, ValueError, TypeError, csv.Error, zlib.error) as error:  # pyarrow's are among them
-        raise UserError(f"{path} cannot be read ({str(error) or type(error).__name__})", "a table") from error
+        raise UserError(
+            f"{path} cannot be read ({str(error) or type(error).__name__})", "a CSV, TSV, Parquet or Feather file"
+        ) from error
 
 
 def _is_utf8(encoding: str) -> bool:
@@ -126,13 +130,14 @@ def _is_utf8(encoding: str) -> bool:
 def refuse_names(path: Path, columns: Sequence[str]) -> None:
     """Raise UserError for names that are missing, several times there, or too many."""
     if not any(column.strip() for column in columns):
-        raise UserError(f"{path} is empty", "a header with the names of the columns, and rows")
+        raise UserError(f"{path} is empty", "a header with the names of the columns, and rows below it")
     if "" in columns:  # of Parquet; a text file's get names
         raise UserError(f"{path}: column {columns.index('') + 1} has no name", "a name for each column")
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
-        raise UserError(f"{path} has two columns named {twice[0]}", "a name of its own for each column")
+        raise UserError(f"{path} has two columns named {twice[0]}", "unique column names")
     if len(columns) > MOST_COLUMNS:
         raise UserError(
-            f"{path} has {len(columns):,} columns", f"{MOST_COLUMNS:,} at most; a row of that many numbers is a vector"
+            f"{path} has {len(columns):,} columns",
+            f"at most {MOST_COLUMNS:,}; longer rows of numbers can be vectors of data=arrays",
         )

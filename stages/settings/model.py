@@ -20,21 +20,22 @@ POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
 @option("precision", "precision")
 @dataclass(kw_only=True)
 class PrecisionSettings:
-    """The dtypes of computation and of variables, by Keras' policy names."""
+    """The dtypes of computations and of variables, as a Keras dtype policy."""
 
     policy: str = choice(
         "float32", "float32", "mixed", "mixed_float16", "mixed_bfloat16", "bfloat16", "float16", "float64"
     )
-    """`mixed`: float16 on GPUs with tensor cores (compute capability 7.0 and up), else bfloat16."""
+    """Keras dtype policy. `mixed`: mixed_float16 on GPUs with tensor cores (compute capability 7.0 and up), else
+    mixed_bfloat16."""
     layers: dict[str, str] = field(default_factory=dict)
-    """From patterns of layer names (`conv2d*`) to policies; the first that matches counts, and all other layers have
-    `policy`. Variables are float32 in each of these policies."""
+    """A mapping from patterns of layer names (`conv2d*`) to policies. The first pattern that matches a layer decides;
+    all other layers use `policy`. Variables are float32 in each of these policies."""
 
     def check(self, path: str) -> None:
         allowed = (*POLICIES_OF_LAYERS, "mixed")
         for policy in (self.policy, *self.layers.values()) if self.layers else ():
             if policy not in allowed:
-                problem = f"{path}.layers with the policy {policy}, whose variables are no float32"
+                problem = f"{path}.layers does not support the policy {policy}, whose variables are not float32"
                 raise UserError(problem, allowed, f"'{path}.layers={{conv2d*: mixed_bfloat16}}' {path}.policy=float32")
 
     @property
@@ -55,7 +56,7 @@ class AutoSettings:
 @option("network", "mlp")
 @dataclass(kw_only=True)
 class MlpSettings:
-    """Dense layers on flattened images, or on the columns of a table, with embeddings of categories."""
+    """Dense layers on flattened images, or on the columns of a table, with embeddings for categories."""
 
     _target_: str = "stages.networks.mlp.mlp"
     hidden: list[int] = number([256, 256], at_least=1, at_most=65536, unit="units in each hidden layer")
@@ -65,7 +66,7 @@ class MlpSettings:
 @option("network", "wide_and_deep")
 @dataclass(kw_only=True)
 class WideAndDeepSettings(MlpSettings):
-    """The same beside a linear model."""
+    """Wide & Deep: an MLP plus a linear model."""
 
     _target_: str = "stages.networks.mlp.wide_and_deep"
 
@@ -73,25 +74,23 @@ class WideAndDeepSettings(MlpSettings):
 @option("network", "text_cnn")
 @dataclass(kw_only=True)
 class TextCnnSettings:
-    """Convolutions over the words of texts, and the greatest value of each filter."""
+    """Convolutions over the words of texts, followed by max pooling over each text."""
 
     takes: ClassVar[tuple[str, ...]] = ("texts",)
     _target_: str = "stages.networks.texts.text_cnn"
-    filters: int = number(
-        128, at_least=1, at_most=65536, unit="filters of each width, and numbers that stand for a word"
-    )
-    widths: list[int] = number([3, 4, 5], at_least=1, at_most=1024, unit="words that a filter sees")
+    filters: int = number(128, at_least=1, at_most=65536, unit="filters per width, and size of the word embedding")
+    widths: list[int] = number([3, 4, 5], at_least=1, at_most=1024, unit="words per filter")
     dropout: float = number(0.5, at_least=0, below=1)
 
 
 @option("network", "transformer")
 @dataclass(kw_only=True)
 class TransformerSettings:
-    """Attention among the words of texts, and the mean over them."""
+    """A transformer encoder over the words of texts, followed by average pooling."""
 
     takes: ClassVar[tuple[str, ...]] = ("texts",)
     _target_: str = "stages.networks.texts.transformer"
-    width: int = number(64, at_least=1, at_most=65536, unit="numbers that stand for a word")
+    width: int = number(64, at_least=1, at_most=65536, unit="size of the word embedding")
     blocks: int = number(2, at_least=1, at_most=1000, unit="blocks of attention and dense layers")
     dropout: float = number(0.1, at_least=0, below=1)
 
@@ -129,28 +128,28 @@ class ResnetSettings:
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.cnn.resnet"
-    blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks a group: 3 are ResNet-20, 9 ResNet-56")
+    blocks: int = number(3, at_least=1, at_most=1000, unit="residual blocks per group; 3 is ResNet-20, 9 is ResNet-56")
     filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
 
 
 @option("network", "application")
 @dataclass(kw_only=True)
 class ApplicationSettings:
-    """A network of keras.applications without its top, pooling, dropout and one dense layer."""
+    """A backbone from keras.applications, followed by pooling, dropout and one dense layer."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.applications.application"
     name: str = "ResNet50"
     """Name of the class in keras.applications."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the class, such as `alpha`."""
+    """Additional arguments of the class, such as `alpha`."""
     dropout: float = number(0.2, at_least=0, below=1)
 
 
 @option("network", "keras_hub")
 @dataclass(kw_only=True)
 class KerasHubSettings:
-    """A backbone of KerasHub with its weights, pooling, dropout and one dense layer."""
+    """A backbone from KerasHub with its weights, followed by pooling, dropout and one dense layer."""
 
     requires: ClassVar[tuple[str, ...]] = ("keras_hub",)
     extra: ClassVar[str] = "hub"
@@ -158,33 +157,37 @@ class KerasHubSettings:
 
     _target_: str = "stages.networks.keras_hub.keras_hub"
     preset: str = MISSING
-    """A folder that KerasHub's `save_to_preset` has written; nothing is downloaded."""
+    """Folder written by KerasHub's `save_to_preset`. Nothing is downloaded."""
     dropout: float = number(0.2, at_least=0, below=1)
 
     def check(self, path: str) -> None:
         folder = resolved(self.preset)
         weights = [*folder.glob("*.weights.h5"), *folder.glob("*.safetensors")]
         if not weights or not (folder / "config.json").is_file():
-            expected = "a folder with config.json and weights, as KerasHub's save_to_preset writes it"
-            raise UserError(f"{path}.preset={self.preset} is no preset", expected, f"{path}.preset=<folder>")
+            expected = "a folder with config.json and weights, written by KerasHub's save_to_preset"
+            raise UserError(
+                f"{path}.preset={self.preset} is not a KerasHub preset", expected, f"{path}.preset=<folder>"
+            )
 
 
 @option("model", "model")
 @dataclass(kw_only=True)
 class ModelSettings:
-    """A network by its function, the function's settings, and its initial weights."""
+    """The function that builds the network, its settings, and the initial weights."""
 
     _target_: str = "stages.model.model"
     network: Any = MISSING
-    """`_target_`: a function `(input_shape, num_classes, **settings) -> keras.Model`, and its settings."""
+    """`_target_`: import path of a function `(input_shape, num_classes, **settings) -> keras.Model`. The other keys are
+    its settings."""
     outputs: str = choice("logits", "logits", "probabilities")
-    """Kind of what the network returns. One of your own whose last layer is a softmax says `probabilities`."""
+    """What the network returns. Set `probabilities` for your own network if its last layer is a softmax."""
     weights: str = "none"
-    """`none`: drawn from the seed; `imagenet`: those of the backbone in keras.applications; a file (`.h5`,
-    `.weights.h5`) or an exported SavedModel of the network or of its backbone; `runs:/<run id>` or `models:/…`: of a
-    tracked run or a model in MLflow."""
+    """Initial weights. `none`: random, drawn from the seed. `imagenet`: the keras.applications weights of the backbone.
+    A file (`.h5`, `.weights.h5`) or an exported SavedModel: weights of the network or of its backbone. `runs:/<run id>`
+    or `models:/…`: weights of a tracked run or of a model in MLflow."""
     frozen: bool = False
-    """Whether the layer named `backbone` keeps its weights, and runs in inference mode during training."""
+    """Whether the layer named `backbone` is frozen: its weights stay unchanged, and it runs in inference mode during
+    training."""
     task: Any = II("task")
     precision: PrecisionSettings = II("precision")
     seed: int = II("seed")
@@ -197,7 +200,7 @@ class ModelSettings:
     def check(self, path: str) -> None:
         if not isinstance(self.network, Mapping) and not is_dataclass(self.network):
             raise UserError(
-                f"{path}.network={self.network} is no network",
+                f"{path}.network={self.network} is not a network",
                 "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
                 f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
             )
@@ -222,7 +225,7 @@ def _check_weights(setting: str, text: str) -> None:
     inside = [f"{text}/{name}" for name in ("export/saved_model", "checkpoints/best.weights.h5")]
     found = [name for name in inside if is_file_or_folder(name) and re.fullmatch(r"[\w./~+-]+", name)]
     raise UserError(
-        f"{setting}={text} has no weights",
+        f"{setting}={text} is not a file or folder with weights",
         "none, imagenet, a file (.h5, .weights.h5, .keras), a SavedModel, runs:/<run id>, models:/<name>/<version>",
         f"{setting}={(found or ['<a file>'])[0]}",
     )

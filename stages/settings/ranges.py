@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from stages.errors import UserError
 
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 """Kinds of values, as errors name them."""
 
 
@@ -97,10 +97,12 @@ def check(settings: Any, path: str) -> None:
         name = known_as(field, path)
         options = field.metadata.get("options")
         if options and len(options) == 1 and value not in options and path:
-            raise UserError(f"{name}={value}: the option of {path} sets it", options, f"{path}=<option>")
+            raise UserError(
+                f"{name}={value} cannot be set directly: the option of {path} sets it", options, f"{path}=<option>"
+            )
         if options and value not in options:
             near = nearest(str(value), options) or options[0]
-            raise UserError(f"{name}={value} is not known", options, f"{name}={near}")
+            raise UserError(f"{name}={value} is not supported", options, f"{name}={near}")
         for place, item in _items(name, value):
             _check_number(place, name, item, field)
             pattern = field.metadata.get("pattern")

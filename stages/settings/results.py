@@ -14,43 +14,51 @@ from stages.targets import target_of
 @option("evaluate", "evaluate")
 @dataclass(kw_only=True)
 class EvaluateSettings:
-    """Metrics on the test split with their intervals, by class and of calibration; the hardest mistakes."""
+    """Metrics on the test split with their confidence intervals, also per class, calibration, and the worst
+    mistakes."""
 
     _target_: str = "stages.evaluate.evaluate"
-    batch_size: int | None = number(None, at_least=1, unit="examples of the global batch, over all replicas")
-    """null: 256, or as many as take 256 MiB where that is fewer; the metrics are the same."""
+    batch_size: int | None = number(None, at_least=1, unit="examples per global batch, over all replicas")
+    """Global batch size of the evaluation. null: 256, or fewer if they would take more than 256 MiB. The metrics do not
+    depend on it."""
     predictions: bool = True
-    """Writes predictions.parquet: label, predicted class and probabilities of each test example."""
-    confidence: float = number(0.95, above=0, below=1, unit="that an interval holds the metric")
-    calibration_bins: int = number(15, at_least=1, at_most=1000, unit="bins of the calibration error, of equal width")
-    mistakes: int = number(
-        32, at_least=0, at_most=1000, unit="of the hardest mistakes in plots/mistakes.png; 0: no plot"
-    )
+    """Whether to write predictions.parquet, with the label, predicted class and probabilities of each test example."""
+    confidence: float = number(0.95, above=0, below=1, unit="probability that an interval contains the metric")
+    """Confidence level of the intervals."""
+    calibration_bins: int = number(15, at_least=1, at_most=1000, unit="bins of equal width")
+    """Number of bins for the calibration error."""
+    mistakes: int = number(32, at_least=0, at_most=1000, unit="images; 0: no plot")
+    """Number of mistakes to show in plots/mistakes.png, the worst first. 0: no plot."""
     against: str | None = None
-    """A run, by its folder or the beginning of its id, that was tested on the same examples, to compare with."""
+    """A run to compare with, given by its folder or the first characters of its id. It must have been tested on the
+    same examples."""
     baseline: bool = True
-    """Of tables and texts: compares with a standard model of scikit-learn's, fitted to the same split and columns."""
+    """Whether to compare with a standard scikit-learn model, fitted to the same split and columns. For tables and
+    texts."""
     importance: bool | None = None
-    """Of columns: how much worse the network answers with the values of each permuted; null: where that takes seconds,
-    of 2 to 100 columns without a text."""
+    """Whether to measure the permutation importance of columns: how much worse the predictions become when the values
+    of a column are permuted. null: only if that takes seconds, for 2 to 100 columns without a text."""
     slices: list[str] = field(default_factory=list)
-    """Columns of whose values, or fifths of a number, the metrics are told one by one, the worst first."""
+    """Columns to evaluate separately: the metrics for each value of a category, or for each fifth of the examples for a
+    number, the worst first."""
 
 
 @dataclass(kw_only=True)
 class FormatSettings:
-    """A format of export: its exporter, and how far its answers may be from the model's on real test examples."""
+    """An export format: its exporter, and how far the exported predictions may differ on real test examples."""
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """Packages without which it cannot be written or reloaded."""
+    """Packages that are required to write and reload it."""
     extra: ClassVar[str] = ""
-    """The project's extra with these packages."""
+    """The project's pip extra with these packages."""
 
     _target_: str = "???"
-    """A class that extends `stages.exporters.exporter.Exporter`."""
-    largest_difference: float | None = number(None, at_least=0, at_most=1, unit="of a probability")
-    """null: 0.0001 for a network that computes in float32 or float64, 0.05 in half precision."""
-    least_agreement: float = number(0.995, at_least=0, at_most=1, unit="of the examples, with the same class")
+    """Import path of a class that extends `stages.exporters.exporter.Exporter`."""
+    largest_difference: float | None = number(None, at_least=0, at_most=1, unit="difference of probabilities")
+    """Largest difference allowed between the probabilities of the exported model and of the trained one. null: 0.0001
+    for a network that computes in float32 or float64, 0.05 for half precision."""
+    least_agreement: float = number(0.995, at_least=0, at_most=1, unit="fraction of the examples")
+    """Smallest fraction of the examples for which both models must predict the same class."""
 
 
 @option("format", "saved_model")
@@ -64,7 +72,7 @@ class SavedModelSettings(FormatSettings):
 @option("format", "keras")
 @dataclass(kw_only=True)
 class KerasSettings(FormatSettings):
-    """A `.keras` file of Keras' own layers."""
+    """A `.keras` file that contains only layers of Keras itself."""
 
     _target_: str = "stages.exporters.keras_file.KerasFile"
 
@@ -76,8 +84,10 @@ class LiteRTSettings(FormatSettings):
 
     _target_: str = "stages.exporters.litert.LiteRT"
     weights: str = choice("float32", "float32", "float16", "int8")
-    """`int8`: activations, too, by the ranges that representative examples take."""
-    representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples, for int8")
+    """Type of the weights. `int8`: activations are quantized too, to the ranges that representative examples
+    produce."""
+    representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples")
+    """Number of training examples from which `int8` measures the ranges of the activations."""
 
 
 @option("format", "onnx")
@@ -89,7 +99,7 @@ class OnnxSettings(FormatSettings):
     extra: ClassVar[str] = "onnx"
 
     _target_: str = "stages.exporters.onnx_file.OnnxFile"
-    opset: int = number(18, at_least=13, at_most=18, unit="version of ONNX's operators")
+    opset: int = number(18, at_least=13, at_most=18, unit="opset version of ONNX")
 
 
 def schema_of(target: str) -> type[FormatSettings]:
@@ -101,29 +111,32 @@ def schema_of(target: str) -> type[FormatSettings]:
 @option("export", "export")
 @dataclass(kw_only=True)
 class ExportSettings:
-    """Formats of the trained model, each reloaded and compared with it."""
+    """Export of the trained model. Each exported file is reloaded and compared with the model."""
 
     _target_: str = "stages.export.export"
     formats: dict[str, Any] = field(default_factory=dict)
-    """From names of files to exporters, each a mapping with `_target_`; empty: a SavedModel alone."""
-    compared_examples: int = number(256, at_least=1, unit="test examples on which reloaded files are compared")
+    """A mapping from file names to exporters, which are mappings with `_target_`. Empty: only a SavedModel."""
+    compared_examples: int = number(256, at_least=1, unit="test examples")
+    """Number of test examples on which the exported files are compared with the model."""
     reload: str = field(
         default_factory=lambda: os.environ.get("EXPORT_RELOAD", "process"), metadata={"options": ("process", "here")}
     )
-    """`process`: files are reloaded in fresh processes that import nothing of this project, which takes some seconds;
-    `here`: in the run's own."""
-    reload_seconds: float = number(600.0, at_least=10, unit="seconds in which a file has to be reloaded and compared")
-    license: str | None = text(None, r"[a-z0-9][a-z0-9.-]{0,63}", "an identifier in lower case", "apache-2.0")
-    """Licence of the model in its card, by the Hub's identifier."""
-    register: str | None = text(None, r"\w[\w .-]{0,199}", "letters, digits, spaces and _-., 200 at most", "mine")
-    """A name in MLflow's registry, of which the model becomes a version."""
+    """Where the exported files are reloaded. `process`: in new processes that import nothing from this project, which
+    takes a few seconds. `here`: in the process of the run."""
+    reload_seconds: float = number(600.0, at_least=10, unit="seconds per file")
+    """Timeout for reloading an exported file and comparing it, in seconds."""
+    license: str | None = text(None, r"[a-z0-9][a-z0-9.-]{0,63}", "a license identifier in lower case", "apache-2.0")
+    """License of the model for its model card, as an identifier of the Hugging Face Hub."""
+    register: str | None = text(None, r"\w[\w .-]{0,199}", "at most 200 letters, digits, spaces and _-.", "mine")
+    """Name in MLflow's model registry. The model becomes a new version of it."""
     alias: str | None = text(
-        None, r"(?!latest$)(?!v\d+$)[\w-]{1,255}", "letters, digits and _-, neither latest nor v1, v2, …", "champion"
+        None, r"(?!latest$)(?!v\d+$)[\w-]{1,255}", "letters, digits and _-, but not latest, v1, v2, …", "champion"
     )
-    """An alias of that name, such as `champion`, which moves to the new version where `promote_if` holds."""
+    """Alias in the registry, such as `champion`. It moves to the new version if `promote_if` allows it."""
     promote_if: str = choice("better", "better", "higher", "always")
-    """`better`: more accurate on the same test examples than the version that has the alias, by more than the
-    interval of the difference; `higher`: by however little; `always`: without a comparison."""
+    """When the alias moves. `better`: the new version is more accurate than the version with the alias on the same test
+    examples, and the confidence interval of the difference excludes 0. `higher`: it is more accurate by any amount.
+    `always`: without a comparison."""
 
     def check(self, path: str) -> None:
         for name, settings in self.formats.items():
@@ -131,7 +144,7 @@ class ExportSettings:
             target = target_of(settings)
             if not isinstance(target, str):
                 raise UserError(
-                    f"{place}={settings} names no exporter", "a mapping with `_target_`", "export=saved_model"
+                    f"{place}={settings} does not name an exporter", "a mapping with `_target_`", "export=saved_model"
                 )
             if isinstance(settings, Mapping):
                 schema = schema_of(target)

@@ -15,7 +15,7 @@ def device(default: Any, example: str = "/cpu:0") -> Any:
 
 @dataclass(kw_only=True)
 class StrategySettings:
-    """Settings of every strategy."""
+    """Settings that every strategy has."""
 
     _target_: str = "stages.strategy.strategy"
     deterministic: bool = II("deterministic")
@@ -28,7 +28,7 @@ class StrategySettings:
 @option("strategy", "default")
 @dataclass(kw_only=True)
 class DefaultSettings(StrategySettings):
-    """TensorFlow without a strategy: one replica, where TensorFlow puts it."""
+    """No distribution strategy: one replica, on the devices that TensorFlow chooses."""
 
 
 @option("strategy", "one_device")
@@ -37,7 +37,7 @@ class OneDeviceSettings(StrategySettings):
     """One replica on one device."""
 
     device: str | None = device(None)
-    """A TensorFlow device such as `/cpu:0`; null: the first GPU, else the CPU."""
+    """TensorFlow device, such as `/cpu:0`. null: the first GPU, or the CPU if there is no GPU."""
 
 
 @dataclass(kw_only=True)
@@ -45,46 +45,48 @@ class DevicesSettings(StrategySettings):
     """Several devices of this machine."""
 
     devices: list[str] = device([], "[/cpu:0,/cpu:1]")
-    """TensorFlow devices such as `[/gpu:0,/gpu:1]`; empty: all GPUs, else `cpu_replicas` logical CPU devices."""
-    cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, where there is no GPU")
+    """TensorFlow devices, such as `[/gpu:0,/gpu:1]`. Empty: all GPUs, or `cpu_replicas` logical CPU devices if there is
+    no GPU."""
+    cpu_replicas: int = number(2, at_least=1, at_most=64, unit="logical CPU devices, if there is no GPU")
 
 
 @option("strategy", "mirrored")
 @dataclass(kw_only=True)
 class MirroredSettings(DevicesSettings):
-    """One replica on each device, variables mirrored, gradients summed."""
+    """One replica per device, with mirrored variables. Gradients are summed over the replicas."""
 
     reduction: str = choice("auto", "auto", "one_device")
-    """The way in which gradients are summed: `auto` is NCCL between GPUs, else on one device, as without NCCL."""
+    """How gradients are summed. `auto`: by NCCL between GPUs, else on one device. `one_device`: on one device."""
 
 
 @option("strategy", "central_storage")
 @dataclass(kw_only=True)
 class CentralStorageSettings(DevicesSettings):
-    """One replica on each device, the variables on one of them or on the CPU."""
+    """One replica per device, with all variables on one device or on the CPU."""
 
     parameter_device: str = device("/cpu:0")
-    """Device of the variables."""
+    """Device that holds the variables."""
 
 
 @option("strategy", "model_parallel")
 @dataclass(kw_only=True)
 class ModelParallelSettings(DevicesSettings):
-    """One replica, the layers of its model on several devices."""
+    """One replica whose layers are placed on several devices."""
 
     layers: dict[str, str] = field(default_factory=dict)
-    """From patterns of layer names (`conv2d*`) to devices; layers that no pattern matches go to the
-    devices in order, by the bytes of their weights."""
+    """A mapping from patterns of layer names (`conv2d*`) to devices. The other layers are distributed over the devices
+    in order, by the size of their weights in bytes."""
 
 
 @option("strategy", "multi_worker")
 @dataclass(kw_only=True)
 class MultiWorkerSettings(StrategySettings):
-    """One replica in each worker process (on each of its GPUs), variables mirrored, gradients summed by collectives."""
+    """One replica per worker process (per GPU, if it has GPUs), with mirrored variables. Collectives sum the
+    gradients."""
 
-    workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts")
+    workers: int = number(2, at_least=1, at_most=64, unit="worker processes that cluster=local starts")
     communication: str = choice("auto", "auto", "ring")
-    """Between workers: `auto` is NCCL for GPUs, else gRPC in a ring, as without NCCL."""
+    """How workers communicate. `auto`: by NCCL for GPUs, else by gRPC in a ring. `ring`: by gRPC in a ring."""
 
     def members(self) -> dict[str, int]:
         return {"worker": self.workers}
@@ -93,10 +95,10 @@ class MultiWorkerSettings(StrategySettings):
 @option("strategy", "parameter_server")
 @dataclass(kw_only=True)
 class ParameterServerSettings(StrategySettings):
-    """Workers compute gradients, each at its own pace, and apply them to variables on servers."""
+    """Workers compute gradients asynchronously, and apply them to variables on parameter servers."""
 
-    workers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to compute")
-    servers: int = number(2, at_least=1, at_most=64, unit="processes that cluster=local starts to hold variables")
+    workers: int = number(2, at_least=1, at_most=64, unit="worker processes that cluster=local starts")
+    servers: int = number(2, at_least=1, at_most=64, unit="parameter servers that cluster=local starts")
 
     def members(self) -> dict[str, int]:
         return {"chief": 1, "ps": self.servers, "worker": self.workers}
@@ -105,7 +107,7 @@ class ParameterServerSettings(StrategySettings):
 @option("strategy", "tpu")
 @dataclass(kw_only=True)
 class TpuSettings(StrategySettings):
-    """One replica on each core of a TPU."""
+    """One replica per core of a TPU."""
 
     name: str | None = None
-    """The TPU's name or address (grpc://host:port), or `local`; null: that of the environment (TPU_NAME)."""
+    """Name or address of the TPU (grpc://host:port), or `local`. null: the environment variable TPU_NAME."""

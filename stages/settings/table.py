@@ -35,46 +35,52 @@ KINDS = ("number", "category", "text", "image", "leave_out")
 @option("data", "table")
 @dataclass(kw_only=True)
 class TableSettings(ImagesSettings):
-    """A table with a target: CSV, TSV, Parquet or Feather files with the same columns."""
+    """A table with a target column: CSV, TSV, Parquet or Feather files with the same columns."""
 
     _target_: str = "stages.load.table.table"
     files: Any = None
-    """A file, or a list of files and patterns such as `reviews/*.parquet`; or one of these for each split, such as
-    `{train: a.csv, test: b.csv}`: a split that is not named is cut."""
+    """A file, or a list of files and patterns such as `reviews/*.parquet`; or one of these per split, such as
+    `{train: a.csv, test: b.csv}`. Splits that are not given are cut from the training rows."""
     target: Any = None
-    """The column to predict, or a list of columns."""
+    """Name of the column to predict, or a list of names."""
     features: Any = None
-    """From columns to kinds (`number`, `category`, `text`, `image`, `leave_out`), for those whose kind was found
-    wrongly, for texts, which are not used otherwise, and for paths of images; or a list of the only columns to use."""
+    """A mapping from columns to kinds (`number`, `category`, `text`, `image`, `leave_out`), or a list of the only
+    columns to use. The mapping corrects kinds that were detected wrongly. Texts and paths of images are used only if
+    they are declared there."""
     root: str | None = None
-    """The folder that the paths of images begin in; null: that of the table."""
+    """Folder to which the paths of images are relative. null: the folder of the table."""
     weight: str | None = None
-    """The column that holds the weight of each example in loss and metrics."""
+    """Column with the weight of each example in the loss and the metrics."""
     split_column: str | None = None
-    """The column that says `train`, `val` (or `validation`) or `test`; a split that it does not name is cut."""
+    """Column with the split of each row: `train`, `val` (or `validation`) or `test`. Splits that do not occur in it are
+    cut from the training rows."""
     group: str | None = None
-    """The column whose equal values stay in one split, such as a patient."""
+    """Column whose equal values stay in the same split, such as the patient."""
     time: str | None = None
-    """The column by which rows are ordered: the last are the test, those before them the validation."""
+    """Column by which rows are ordered. The last rows become the test split, the rows before them the validation
+    split."""
     delimiter: str | None = None
-    """null: the comma, tab, semicolon or bar, outside quotes, that divides the rows as it divides the header."""
+    """Character between the values of a text file. null: detected among comma, tab, semicolon and vertical bar."""
     encoding: str = "utf8"
-    """Of text files, such as `cp1252`."""
+    """Encoding of text files, such as `cp1252`."""
     decimal: str = choice(".", ".", ",")
-    """The decimal mark of numbers that are texts."""
+    """Decimal mark of numbers that are stored as text."""
     thousands: str | None = text(None, "[.,]", "a comma or a point", r"\,")
-    """A comma or a point between groups of three digits (`1,200`); spaces, apostrophes and underscores always are."""
+    """Thousands separator: a comma or a point (`1,200`). Spaces, apostrophes and underscores are always accepted as
+    such."""
     units: Any = None
-    """From columns to the unit that stands before or behind their numbers, such as `{weight: kg, price: $}`."""
+    """A mapping from columns to the unit before or after their numbers, such as `{weight: kg, price: $}`."""
     missing: list[str] | None = None
-    """Texts that mean a missing value, in addition to the empty one; null: NA, N/A, NaN and null in text files, and
-    none in Parquet and Feather files, which have missing values of their own."""
+    """Texts that mean a missing value, in addition to the empty text. null: NA, N/A, NaN and null in text files; none
+    in Parquet and Feather files, which have their own missing values."""
     on_error: str = choice("fail", "fail", "skip")
-    """For rows that cannot be used: `fail` ends the run and names one; `skip` leaves them out and records them."""
-    memory_gib: float | None = number(None, at_least=0, unit="GiB that a table, or its images, may take in memory")
-    """Larger ones are converted once, and read from the disk during training; null: a third of the free memory."""
+    """What to do with rows that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    leave them out, and list them in `data/skipped.csv`."""
+    memory_gib: float | None = number(None, at_least=0, unit="GiB of memory for a table, or for its images")
+    """Memory that a table, or its images, may use, in GiB. Larger ones are converted once, and read from the disk
+    during training. null: a third of the free memory."""
     test_fraction: float = number(0.2, above=0, below=1)
-    """Fraction of all examples for the test, the same in every class."""
+    """Fraction of all examples to hold out for the test split. Classes keep their proportions."""
     size: Any = 160
     task: Any = II("task")
 
@@ -152,25 +158,32 @@ class TableSettings(ImagesSettings):
         super().check(path)
         self._check_files_and_target(path)
         if isinstance(self.features, Sequence) and not self.features:
-            raise UserError(f"{path}.features=[]", "a column at least", f"{path}.features=null")
+            raise UserError(f"{path}.features=[] selects no columns", "at least one column", f"{path}.features=null")
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
-            expected = "columns with their kinds, or a list of columns"
-            raise UserError(f"{path}.features={self.features}", expected, f"'{path}.features=[<column>]'")
+            problem, expected = (
+                f"{path}.features={self.features} is not valid",
+                "a mapping from columns to kinds, or a list of columns",
+            )
+            raise UserError(problem, expected, f"'{path}.features=[<column>]'")
         if len({*self.targets}) < len(self.targets):
-            raise UserError(f"{path}.target={self.target}", "each column once")
+            raise UserError(f"{path}.target={self.target} has a column twice", "each column only once")
         if self.delimiter is not None and len(self.delimiter) != 1:
-            raise UserError(f"{path}.delimiter={self.delimiter}", "one character", f"{path}.delimiter=null")
+            raise UserError(
+                f"{path}.delimiter={self.delimiter} is not a single character",
+                "one character",
+                f"{path}.delimiter=null",
+            )
         if self.units is not None and not (isinstance(self.units, Mapping) and all(map(str, self.units.values()))):
-            expected = "columns with their units"
-            raise UserError(f"{path}.units={self.units}", expected, f"'{path}.units={{<column>: <unit>}}'")
+            problem, expected = f"{path}.units={self.units} is not valid", "a mapping from columns to units"
+            raise UserError(problem, expected, f"'{path}.units={{<column>: <unit>}}'")
         check_kinds(path, self.declared)
         self._check_splits(path)
         self._check_images(path)
         if self.group and self.time:
-            raise UserError(f"{path}.group with {path}.time", "one of the two", f"{path}.group=null")
+            raise UserError(f"{path}.group and {path}.time are both set", "only one of them", f"{path}.group=null")
         if self.thousands == self.decimal:
             fix = f"{path}.thousands=." if self.decimal == "," else rf"'{path}.thousands=\,'"
-            raise UserError(f"{path}.thousands={self.thousands} is {path}.decimal", "two marks", fix)
+            raise UserError(f"{path}.thousands={self.thousands} is also {path}.decimal", "two different marks", fix)
         header = self.header
         named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units or ())}
         fix = "" if {*self.targets} <= {*header.columns} else self._other_delimiter(path, header)
@@ -218,11 +231,13 @@ class TableSettings(ImagesSettings):
         for name, value in (*(("files", part) for part in files), ("target", self.target)):
             items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             if not value or not all(isinstance(item, str) for item in items):
-                expected, fix = "a file, or a list of them", f"{path}.files=<file>"
+                expected, fix = "a file, or a list of files", f"{path}.files=<file>"
                 if name == "target":
                     columns = Header.of(files_of(self.files), self.delimiter, self.encoding).columns
-                    expected, fix = f"one of {', '.join(columns[:12])}, or a list", f"{path}.target=<column>"
-                raise UserError(f"{path}.{name} is {value or 'not set'}", expected, fix)
+                    expected, fix = f"one of: {', '.join(columns[:12])}; or a list of them", f"{path}.target=<column>"
+                raise UserError(
+                    f"{path}.{name}={value} is not valid" if value else f"{path}.{name} is not set", expected, fix
+                )
 
     def _check_splits(self, path: str) -> None:
         if not isinstance(self.files, Mapping):
@@ -230,15 +245,17 @@ class TableSettings(ImagesSettings):
         fix = f"'{path}.files={{train: <file>, test: <file>}}'"
         if not {"train"} <= {*self.files} <= {"train", "val", "test"}:
             raise UserError(
-                f"{path}.files has files for {', '.join(map(str, self.files))}", "train, and val or test", fix
+                f"{path}.files has the splits {', '.join(map(str, self.files))}",
+                "train, and optionally val and test",
+                fix,
             )
         if self.split_column:
-            problem = f"{path}.split_column with a file for each split"
-            raise UserError(problem, "one of the two", f"{path}.split_column=null")
+            problem = f"{path}.split_column is set, but {path}.files already has one entry per split"
+            raise UserError(problem, "only one of them", f"{path}.split_column=null")
         found = files_of(self.files)
         twice = next((file for file in found if found.count(file) > 1), None)
         if twice is not None:
-            raise UserError(f"{path}.files has {twice} in two splits", "files of one split each", fix)
+            raise UserError(f"{path}.files has {twice} in two splits", "each file in only one split", fix)
 
     def _check_images(self, path: str) -> None:
         others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
@@ -246,15 +263,19 @@ class TableSettings(ImagesSettings):
         images = [column for column, kind in self.declared.items() if kind == "image"]
         if len(images) > 1 or (images and beside):
             raise UserError(
-                f"{path}.features: {(images[1:] or beside)[0]} beside the image {images[0]}",
-                "an image alone, or other columns",
+                f"{path}.features: {(images[1:] or beside)[0]} cannot be used with the image column {images[0]}",
+                "only one column of images, or columns without images",
                 f"'{path}.features={{{images[0]}: image}}'",
             )
         if self.root is not None and not images:
             fix = f"'{path}.features={{<column>: image}}'"
-            raise UserError(f"{path}.root={self.root} without a column of images", "one", fix)
+            raise UserError(
+                f"{path}.root={self.root} requires a column of images", f"such a column in {path}.features", fix
+            )
         if self.root is not None and not is_folder(self.root):
-            raise UserError(f"{path}.root={self.root} is not a directory", "the one that paths of images begin in")
+            raise UserError(
+                f"{path}.root={self.root} is not a directory", "the directory to which the paths of images are relative"
+            )
 
 
 @dataclass(kw_only=True)
@@ -300,7 +321,11 @@ def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
     """Raises UserError for a kind of a column that there is not."""
     for column, kind in kinds.items():
         if kind not in KINDS:
-            raise UserError(f"{path}.features: {column} is {kind}", KINDS, declaring({column: KINDS[1]}, path))
+            raise UserError(
+                f"{path}.features: the column {column} has the unknown kind {kind}",
+                KINDS,
+                declaring({column: KINDS[1]}, path),
+            )
 
 
 def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
@@ -321,14 +346,16 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
             paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not paths:
             raise UserError(
-                f"data.files={pattern}: {Path(pattern).absolute()} is not there", "a table", "data.files=<it>"
+                f"data.files={pattern}: {Path(pattern).absolute()} was not found",
+                "an existing file",
+                "data.files=<file>",
             )
         found += paths
     for path in found:
         if not path.is_file():
-            raise UserError(f"data.files={path} is no file", "files, or a pattern", f"data.files='{path}/*.csv'")
+            raise UserError(f"data.files={path} is not a file", "files, or a pattern", f"data.files='{path}/*.csv'")
         if format_of(path) is None:
-            raise UserError(f"data.files={path} is of no known format", f"a file that ends in {', '.join(SUFFIXES)}")
+            raise UserError(f"data.files={path} has an unknown format", f"a file that ends in {', '.join(SUFFIXES)}")
     return list(dict.fromkeys(found))
 
 
@@ -379,15 +406,17 @@ class Header:
             if first is None:
                 first = cls(tuple(files), tuple(columns), used, lines)
             if used != first.delimiter:
-                problem = f"{path} is separated by {used!r}, unlike {files[0]}"
-                raise UserError(problem, "files of the same columns and kind")
+                mark = f"the delimiter {used!r}" if used else "no delimiter"
+                raise UserError(f"{path} has {mark}, unlike {files[0]}", "files with the same format and delimiter")
             both = {*first.columns} & {*columns}
             unlike = [name for name in dict.fromkeys([*first.columns, *columns]) if name not in both]
             used_ones = [name for name in unlike if not (name.startswith(UNNAMED) or leaves_out(name))]
             if used_ones:
                 has, lacks = (path, files[0]) if used_ones[0] in columns else (files[0], path)
                 fix = "" if {*used_ones} & {*needed} else declaring(dict.fromkeys(used_ones, "leave_out"))
-                raise UserError(f"{lacks} has no column {used_ones[0]}, unlike {has}", "files of the same columns", fix)
+                raise UserError(
+                    f"{lacks} has no column {used_ones[0]}, unlike {has}", "files with the same columns", fix
+                )
             common = tuple(name for name in first.columns if name in columns)
             first = replace(first, columns=common, others=first.others | {*unlike})
         assert first is not None

@@ -106,7 +106,7 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     assert re.search(message, said), said
     if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
         return error
-    of_last_word = "unknown setting|does not exist yet|names no exporter|already exists"
+    of_last_word = "unknown setting|does not exist yet|does not name an exporter|already exists"
     is_replaced |= re.search(of_last_word, error.problem) is not None
     is_unread = re.search("unknown flag|not an override|argument --", error.problem)
     kept = _readable(words, error) if is_unread else [*words]

@@ -52,7 +52,7 @@ def test_training_stops_early_and_reports_why() -> None:
 
 
 def test_the_replicas_must_have_a_share_of_the_batch() -> None:
-    with pytest.raises(UserError, match=r"train.batch_size=3 cannot be shared by 4 replicas\. Expected 4 or more"):
+    with pytest.raises(UserError, match=r"train.batch_size=3 is too small for 4 replicas\. Expected at least 4"):
         run(mirrored(4), batch_size=3)
 
 

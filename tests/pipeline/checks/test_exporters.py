@@ -24,10 +24,10 @@ def test_a_format_without_its_packages_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_a_backbone_of_keras_hub_needs_its_extra_and_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("model=keras_hub", f"model.network.preset={tmp_path}", "tracking=off")
-    with pytest.raises(UserError, match="is no preset"):
+    with pytest.raises(UserError, match="is not a KerasHub preset"):
         experiment(*given)
     (tmp_path / "model.weights.h5").touch()
-    with pytest.raises(UserError, match="is no preset"):
+    with pytest.raises(UserError, match="is not a KerasHub preset"):
         experiment(*given)
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(KerasHubSettings, "requires", ("no_such_package",))

@@ -42,7 +42,7 @@ WRONG = {
     "bins: 0": r"own\.bins=0 is out of range\. Expected at least 1 \(bins\)",
     "bins: many": r"own\.bins=many has the wrong type\. Expected a whole number",
     "binz: 1": r"unknown setting 'own\.binz'\. Expected one of: own\.bins, own\.share, .*deep.*Try: own\.bins=",
-    "kind: c": r"own\.kind=c is not known\. Expected one of: a, b",
+    "kind: c": r"own\.kind=c is not supported\. Expected one of: a, b",
     "sides: [1, 0]": r"own\.sides.*0 is out of range",
     "a-b: 1": r"unknown setting 'own\.a-b'",
 }

@@ -57,8 +57,8 @@ def test_a_path_without_weights_is_refused_before_anything_starts(tmp_path: Path
     (tmp_path / "run" / "export" / "saved_model").mkdir(parents=True)
     (tmp_path / "run" / "export" / "saved_model" / "saved_model.pb").touch()
     for name in ("", "empty.h5", "text.weights.h5", "page.keras", "pipe.h5"):
-        assert_refused([f"model.weights={tmp_path / name}"], "has no weights")
-    error = assert_refused([f"model.weights={tmp_path / 'run'}"], "has no weights")
+        assert_refused([f"model.weights={tmp_path / name}"], "is not a file or folder with weights")
+    error = assert_refused([f"model.weights={tmp_path / 'run'}"], "is not a file or folder with weights")
     assert error.fix == f"model.weights={tmp_path}/run/export/saved_model"
 
 

@@ -100,7 +100,7 @@ OF_TABLES = {
     "semicolons.csv data.target=density data.delimiter=semicolon": "data.delimiter=null",
     "wide16.csv data.target=density": "data.encoding=utf16", "photo.csv data.target=density": "",
     "wide16.csv data.target=density data.encoding=cp1252": "data.encoding=utf16",
-    "odd.csv data.target=column2": "data.encoding=latin1", "nothing.csv data.target=x": "data.files=<it>",
+    "odd.csv data.target=column2": "data.encoding=latin1", "nothing.csv data.target=x": "data.files=<file>",
 }  # fmt: skip
 
 

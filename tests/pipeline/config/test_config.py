@@ -68,7 +68,7 @@ WRONG = {
     "cluster=hosts cluster.hosts=[null]": r"hosts=\[null\] has the wrong type\. Expected a list",
     "model.network.filters=[8,x]": r"filters=\[8,x\] has the wrong type\. Expected a list",
     "model.network.filters[0]=3": r"'model\.network\.filters\[0\]=3' is not an override",
-    "model.network=null": r"model\.network=None is no network\. .*Try: 'model\.network={_target_: ",
+    "model.network=null": r"model\.network=None is not a network\. .*Try: 'model\.network={_target_: ",
     "model.network._target_=''": r"model\.network\._target_= cannot be imported \(Empty module name",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",
     "train.epochs=0": r"train\.epochs=0 is out of range\. Expected at least 1",
@@ -77,16 +77,16 @@ WRONG = {
     "data": r"'data' is not an override\. Expected key=value.*Try: data=<value>",
     "data=tfds": r"data\.name: .*missing mandatory value: name\. Try: data\.name=<value>",
     "data=mnist data.dir=/": r"data\.name=mnist is not prepared in /\. .*data\.download=true",
-    "strategy=mirrored train.batch_size=1": r"train\.batch_size=1 cannot be shared by 2 replicas\. Expected 2 or more",
+    "strategy=mirrored train.batch_size=1": r"train\.batch_size=1 is too small for 2 replicas\. Expected at least 2",
     "train._target_=stages.train.nope": r"train\._target_=.* cannot be imported \(.* has no attribute .nope",
     "tracking=server tracking.uri=ftp://x": r"tracking\.uri=ftp://x is not the address of an MLflow server",
     "tracking=server tracking.uri=http://h:port": r"tracking\.uri=http://h:port is not the address of an MLflow server",
     "tracking=server tracking.uri=http://me:secret@127.0.0.1:9": r"http://\*\*\*@127\.0\.0\.1:9 does not answer",
     "name=../up": r"name=\.\./up cannot be the name of a folder.*Try: name=up",
-    "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 fills all of train\.epochs=30\. Expected less than 30",
+    "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 leaves no epoch of train\.epochs=30\. Expected less",
     "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
     "strategy=mirrored strategy.devices=[/cpu:0,cpu]": r"devices\[1\]=cpu is not valid\. .*Try: 'strategy\.devices=\[",
-    "optimizer=custom optimizer._target_=keras.optimizers.SGD optimizer.arguments={learning_rate:1}": "do nothing",
+    "optimizer=custom optimizer._target_=keras.optimizers.SGD optimizer.arguments={learning_rate:1}": "are both set",
 }
 TYPED = {
     "strategy=mirord": WRONG["strategy=mirord"],
@@ -95,7 +95,7 @@ TYPED = {
     "-m +tracking.tags.api_key=first_key,second_key": r"api_key=\*\*\*.*its tracking differs from the first job's",
     "-m strategy=one_device,nope": r"unknown option 'strategy=nope'",
     "-m seed=range(1,4,0)": r"range\(1,4,0\) never ends\. Expected .*Try: seed=range\(1,4\)",
-    "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*cannot be shared by 2 replicas",
+    "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*is too small for 2 replicas",
 }
 """Of each way to be refused, by names, by a check and in a sweep, one that is typed."""
 

@@ -157,7 +157,7 @@ def test_no_setting_is_advised_that_the_command_does_not_have(run: Path, tmp_pat
     (tmp_path / "new.csv").write_text("color,size (m)\nred,1\n", "utf16")
     assert predict.main([str(run), str(tmp_path / "new.csv")]) == 2
     said = capsys.readouterr().err
-    assert "is not in utf8. Expected one encoding in all files, as in training" in said
+    assert "is not encoded in utf8. Expected the same encoding in all files, as in training" in said
     assert "data." not in said
     assert predict.main(["no_run", str(tmp_path / "nofile.csv")]) == 2
     assert "nofile.csv was not found. Expected existing files or folders" in capsys.readouterr().err

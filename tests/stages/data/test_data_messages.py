@@ -96,7 +96,7 @@ def test_a_split_whose_folder_is_empty_is_not_cut_from_another(split: str, tmp_p
     (tmp_path / split / "class 0").mkdir(parents=True)
     (tmp_path / split / "class 0" / ".gitkeep").touch()
     name = "test" if split == "test" else "val"
-    assert f"the {name} split of {tmp_path.name} has no example in a class folder" in str(
+    assert f"the {name} split of {tmp_path.name} has no examples in its class folders" in str(
         refused(image_folder, settings(tmp_path))
     )
     write(tmp_path / split / "class 0" / "1.png", 7)
@@ -161,7 +161,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "detection": ({"image": IMAGE, "boxes": BOXES}, r"has boxes \(Sequence\), image \(Image\)"),
     "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
     "deep": ({"image": kinds.Image(dtype=np.uint16), "label": LABEL}, "Expected one Image of uint8"),
-    "single": ({"image": IMAGE, "label": kinds.ClassLabel(num_classes=1)}, "two classes or more"),
+    "single": ({"image": IMAGE, "label": kinds.ClassLabel(num_classes=1)}, "at least two classes"),
 }
 
 

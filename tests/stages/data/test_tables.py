@@ -319,7 +319,7 @@ def test_texts_that_mean_a_missing_value_are_those_of_text_files_or_given(
     ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
     ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "Expected 2 columns, got 3: 1,2,3). "),
     ("a,price\n1,2\n1\n", Typed("a", "number"), "Expected 2 columns, got 1: 1). "),
-    (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv is not in utf8"),
+    (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv is not encoded in utf8"),
 ])  # fmt: skip
 def test_rows_that_cannot_be_used_are_named(write: Write, content: str, read_as: Typed, message: str) -> None:
     settings = write(content)
@@ -343,9 +343,9 @@ def test_skipping_is_advised_only_where_rows_are_left(write: Write) -> None:
     (",,\n1,2,3\n", {}, "table.csv is empty"), ("a,b\n1,2\n", {}, "data.target=price: "),
     ("a:price\n1:2\n", {}, "Try: \"data.delimiter=':'\""),
     ("a,price\n1,2\n", {"features": {"b": "number"}}, "data.features=b: "),
-    ("a,price\n1,2\n", {"features": {"a": "picture"}}, "data.features: a is picture"),
+    ("a,price\n1,2\n", {"features": {"a": "picture"}}, "data.features: the column a has the unknown kind picture"),
     ("a,price\n1,2\n", {"weight": "w"}, "data.weight=w: "),
-    ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group with data.time"),
+    ("a,price\n1,2\n", {"group": "a", "time": "a"}, "data.group and data.time are both set"),
     ("a,price\n1,2\n", {"encoding": "utf9"}, "data.encoding=utf9 is unknown"),
     ("a,price\n1,2\n".encode("utf16"), {}, "Try: data.encoding=utf16"),
     ("a,price\n1,2\n".encode("utf32"), {}, "Try: data.encoding=utf32"),
@@ -354,14 +354,14 @@ def test_skipping_is_advised_only_where_rows_are_left(write: Write) -> None:
     ("size,price\n1,2\n", {"units": {"sise": "kg"}}, "Try: 'data.units={size: \"kg\"}'"),
     ("a,price\n1,2\n", {"features": ["b"]}, "Try: 'data.features=[<column>]'"),
     ("a,price\n1,2\n", {"features": []}, "Try: data.features=null"),
-    ("a,price\n1,2\n", {"delimiter": ";;"}, 'data.delimiter=;;. Expected one character'),
+    ("a,price\n1,2\n", {"delimiter": ";;"}, "data.delimiter=;; is not a single character"),
     ("a,price\n1,2\n", {"target": None}, "data.target is not set"),
-    ("a,price\n1,2\n", {"files": True}, "data.files is True"),
-    ("a,price\n1,2\n", {"files": "a**b.csv"}, "a**b.csv is not there"),
-    ("a,price\n1,2\n", {"files": "~nobody/b.csv"}, "~nobody/b.csv is not there"),
+    ("a,price\n1,2\n", {"files": True}, "data.files=True is not valid"),
+    ("a,price\n1,2\n", {"files": "a**b.csv"}, "a**b.csv was not found"),
+    ("a,price\n1,2\n", {"files": "~nobody/b.csv"}, "~nobody/b.csv was not found"),
     ("a,price\n1,2\n", {"features": "a"}, "data.features=a"),
-    (b"caf\xe9,price\n1,2\n", {}, "Expected one encoding in all files. Try: data.encoding=cp1252"),
-    ("a,price\n1,2\n", {"target": ["price", "price"]}, "Expected each column once"),
+    (b"caf\xe9,price\n1,2\n", {}, "Expected the same encoding in all files. Try: data.encoding=cp1252"),
+    ("a,price\n1,2\n", {"target": ["price", "price"]}, "Expected each column only once"),
     (",".join(f"c{n}" for n in range(10_000)) + ",price\n", {}, "has 10,001 columns"),
 ])  # fmt: skip
 def test_headers_and_settings_that_cannot_be_used(
@@ -458,7 +458,12 @@ def test_a_list_is_no_feature(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [("nothing.csv", "is not there"), ("no*.csv", "is not there"), (".", "is no file"), ("a.json", "no known format")],
+    [
+        ("nothing.csv", "was not found"),
+        ("no*.csv", "was not found"),
+        (".", "is not a file"),
+        ("a.json", "unknown format"),
+    ],
 )
 def test_files_that_are_no_tables(tmp_path: Path, files: str, message: str) -> None:
     (tmp_path / "a.json").write_text("{}")

@@ -241,12 +241,12 @@ def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: st
 @pytest.mark.parametrize(("names", "settings", "message"), [
     (None, {}, "cannot be read (No such file or directory)"),
     (b"no zip", {}, "cannot be read (File is not a zip file)"),
-    ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has a, b"),
+    ({"a": NUMBERS, "b": CLASSES}, {}, "some.npz has the arrays a, b"),
     ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
     ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
     ({"x": NUMBERS, "y": CLASSES}, {"weight": "c"}, "data.weight=c: "),
     ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is no array"),
-    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "data.features: a is numbr"),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "a has the unknown kind numbr"),
     ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
 ])  # fmt: skip
 def test_files_that_cannot_be_read(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:

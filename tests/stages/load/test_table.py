@@ -166,11 +166,15 @@ def test_files_of_splits_are_whole_and_of_one_split(tmp_path: Path) -> None:
         (tmp_path / name).write_text("size,price\n1,2\n")
     first, second = (str(tmp_path / name) for name in ("a.csv", "b.csv"))
     errors: list[tuple[Any, Any, str]] = [
-        ({"test": second}, {}, "has files for test. Expected train, and val or test"),
-        ({"train": first, "dev": second}, {}, "has files for train, dev"),
+        ({"test": second}, {}, "has the splits test. Expected train, and optionally val and test"),
+        ({"train": first, "dev": second}, {}, "has the splits train, dev"),
         ({"train": first, "test": str(tmp_path / "*.csv")}, {}, "a.csv in two splits"),
-        ({"train": first, "test": []}, {}, "a file, or a list of them"),
-        ({"train": first, "test": second}, {"split_column": "size"}, "split_column with a file for each split"),
+        ({"train": first, "test": []}, {}, "a file, or a list of files"),
+        (
+            {"train": first, "test": second},
+            {"split_column": "size"},
+            "split_column is set, but data.files already has one entry per split",
+        ),
     ]
     for files, given, message in errors:
         with pytest.raises(UserError, match=re.escape(message)):

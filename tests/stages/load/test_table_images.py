@@ -93,9 +93,9 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"features": {"file": "image", "price": "number"}}, "data.features: price beside the image file"),
-    ({"features": {"file": "image", "kind": "image"}}, "data.features: kind beside the image file"),
-    ({"features": {"file": "text"}}, "without a column of images"), ({"size": 0}, "data.size=0 is no size"),
+    ({"features": {"file": "image", "price": "number"}}, "price cannot be used with the image column file"),
+    ({"features": {"file": "image", "kind": "image"}}, "kind cannot be used with the image column file"),
+    ({"features": {"file": "text"}}, "requires a column of images"), ({"size": 0}, "data.size=0 is not an image size"),
     ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_used(photos: Path, given: dict[str, Any], message: str) -> None:

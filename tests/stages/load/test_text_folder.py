@@ -46,7 +46,7 @@ def test_another_encoding_is_refused_by_name_and_can_be_set(tmp_path: Path) -> N
     write(tmp_path, "good")
     latin = write(tmp_path, "bad") / "3.txt"
     latin.write_bytes("naïve".encode("latin1"))
-    with pytest.raises(UserError, match=r"bad/3\.txt is not in utf8") as caught:
+    with pytest.raises(UserError, match=r"bad/3\.txt is not encoded in utf8") as caught:
         text_folder(settings(tmp_path))
     assert "\n" not in str(caught.value.args[0])
     texts = np.concatenate(
@@ -61,9 +61,9 @@ def test_folders_without_texts_are_refused(tmp_path: Path) -> None:
     """Without two classes of them: as of images, tests/stages/data/test_data_messages.py."""
     for name in ("a", "b"):
         write(tmp_path / "none", name, 0)
-    with pytest.raises(UserError, match=r"none has no file that ends in \.txt in a class folder"):
+    with pytest.raises(UserError, match=r"none has no files that end in \.txt in its class folders"):
         text_folder(settings(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"none has no file that ends in \.jpg, \.jpeg"):
+    with pytest.raises(UserError, match=r"none has no files that end in \.jpg, \.jpeg"):
         image_folder(ImageFolderSettings(dir=str(tmp_path / "none"), size=8))
     with pytest.raises(UserError, match=r"data\.dir is not set"):
         TextFolderSettings().check("data")
@@ -76,5 +76,5 @@ def test_marks_of_byte_order_are_no_words_and_tell_the_encoding(tmp_path: Path) 
     assert "größe" in texts
     assert not any("\ufeff" in text for text in texts)
     (tmp_path / "bad" / "3.txt").write_text("größe", "utf16")
-    with pytest.raises(UserError, match=r"is not in utf8\..* Try: data\.encoding=utf16"):
+    with pytest.raises(UserError, match=r"is not encoded in utf8\..* Try: data\.encoding=utf16"):
         text_folder(settings(tmp_path))

@@ -107,7 +107,9 @@ def test_patterns_that_change_nothing_or_too_much_are_refused(layers: dict[str, 
     ("policy", "of_layer", "named"), [("float32", "bfloat16", "bfloat16"), ("float64", "float32", "float64")]
 )
 def test_policies_that_cannot_be_mixed_are_refused(policy: str, of_layer: str, named: str) -> None:
-    with pytest.raises(UserError, match=f"precision.layers with the policy {named}, whose variables are no float32"):
+    with pytest.raises(
+        UserError, match=f"precision.layers does not support the policy {named}, whose variables are not"
+    ):
         PrecisionSettings(policy=policy, layers={"a": of_layer}).check("precision")
 
 

@@ -123,7 +123,7 @@ def test_float16_overflow_skips_one_step_everywhere(name: str, place: str) -> No
 
 @pytest.mark.parametrize(("target", "arguments", "message"), [
     ("keras.optimizers.Lion", {"global_clipnorm": 1.0}, "sets global_clipnorm.*optimizer.clip_norm"),
-    ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be made"), ("keras.layers.ReLU", {}, "cannot be made"),
+    ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be created"), ("keras.layers.ReLU", {}, "cannot be created"),
     ("keras.optimizers.SGD", {"clipnorm": 1.0}, "with clipnorm of the optimizer.*Try: optimizer.clip_norm=0"),
     (f"{__name__}.Decaying", {"clipvalue": 1.0}, "clip_norm=0.5 with clipvalue of the optimizer"),
     (f"{__name__}.Forgetful", {}, "checkpoints cannot include: calls"),
@@ -148,5 +148,5 @@ def test_a_schedule_of_keras_and_one_of_ones_own_follow_the_warm_up() -> None:
     assert callable(half)
     assert [float(half(step)) for step in (0, 5, 40)] == pytest.approx([0.04, 0.2, 0.02])
     assert float(build_optimizer(SgdSettings(), half).learning_rate) == pytest.approx(0.04)
-    with pytest.raises(UserError, match="Absent cannot be made"):
+    with pytest.raises(UserError, match="Absent cannot be created"):
         learning_rate(0.2, CustomScheduleSettings(_target_="keras.Absent"), 10, 4)
