@@ -113,9 +113,9 @@ def _check_counts(settings: TableSettings, rows: FirstRows) -> None:
     if count == 1:
         shown = next(value for value in present if same_name(value) == rarest)
         rare = [*counts.values()].count(1)
+        only = f"have only 1 example, such as {shown}" if rare > 1 else f"has only 1 example: {shown}"
         raise UserError(
-            f"{rare:,} of {len(counts):,} classes of {settings.targets[0]} {'have' if rare > 1 else 'has'} only 1 example"
-            f"{', such as' if rare > 1 else ':'} {shown}",
+            f"{rare:,} of {len(counts):,} classes of {settings.targets[0]} {only}",
             f"at least {splits} examples per class, one for each split",
         )
 
