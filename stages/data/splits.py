@@ -65,7 +65,7 @@ def cut_classes(
     if len(present) < 2:
         raise UserError(
             f"only the class {names[present[0]]} has training examples that can be used",
-            "training examples of two classes or more",
+            "training examples of at least two classes",
         )
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     cut = cut_all(labels[train], missing, settings.split_seed, names)

@@ -67,7 +67,7 @@ def test_splits_are_found_by_any_case(tmp_path: Path) -> None:
     assert dataset.task.names == ("class 0", "class 1")
     assert len(dataset.test) == 12
     (tmp_path / "Train").rename(tmp_path / "val")
-    assert "has Test/, val/. Expected train/" in str(refused(image_folder, settings(tmp_path)))
+    assert "has the folders Test/, val/. Expected only train/" in str(refused(image_folder, settings(tmp_path)))
     folder_of(tmp_path / "vehicles")
     (tmp_path / "vehicles" / "class 0").rename(tmp_path / "vehicles" / "Train")
     assert image_folder(settings(tmp_path / "vehicles")).task.names == ("Train", "class 1")

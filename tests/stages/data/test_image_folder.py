@@ -47,7 +47,7 @@ def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:
             np.testing.assert_array_equal(left.splits[name].targets, dataset.splits[name].targets)
     write(root / "train" / "c0" / "1.png", 1)
     (root / "test").rename(root / "other")
-    with pytest.raises(UserError, match=r"has other/, train/, validation/"):
+    with pytest.raises(UserError, match=r"has the folders other/, train/, validation/"):
         image_folder(settings(root))
     (root / "other").rename(tmp_path / "other")
     assert [len(split) for split in image_folder(settings(root)).splits.values()] == [6, 8, 2]
@@ -161,7 +161,7 @@ def test_a_folder_above_the_classes_is_found(tmp_path: Path) -> None:
 def test_splits_beside_another_folder_are_no_classes(tmp_path: Path) -> None:
     for name in ("Train", "Test", "predictions"):
         folder_of(tmp_path / name)
-    with pytest.raises(UserError, match=r"has Test/, Train/, predictions/\. Expected train/"):
+    with pytest.raises(UserError, match=r"has the folders Test/, Train/, predictions/\. Expected only train/"):
         settings(tmp_path).check("data")
 
 
