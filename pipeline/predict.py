@@ -17,7 +17,8 @@ from stages.errors import UserError, printable
 from stages.features.drift import IMAGES, Drift
 from stages.settings.folders import files_below
 from stages.settings.places import regular_file
-from stages.settings.table import NAMES, TableSettings
+from stages.settings.table import TableSettings
+from stages.settings.table_files import NAMES
 
 BATCH = 32
 """Images that are decoded and classified at once."""

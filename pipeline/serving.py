@@ -21,7 +21,8 @@ from stages.exporters.reload import load_saved_model
 from stages.features.drift import Drift
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES
 from stages.settings.places import regular_folder
-from stages.settings.table import MISSING, NAMES, Header, TableSettings, files_of
+from stages.settings.table import MISSING, Header, TableSettings
+from stages.settings.table_files import NAMES, files_of
 from stages.storage.atomic import atomic_write
 
 BYTES = "serve_bytes"

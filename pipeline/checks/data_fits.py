@@ -5,8 +5,8 @@ import zipfile
 
 from pipeline.config.experiment import Experiment
 from stages.errors import UserError
+from stages.settings.arrays import ArraysSettings
 from stages.settings.data import (
-    ArraysSettings,
     AugmentSettings,
     DataSettings,
     DigitsSettings,

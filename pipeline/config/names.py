@@ -121,7 +121,7 @@ def is_setting(name: str) -> bool:
 
 def named_as_path(word: str) -> str:
     """Return what to type for a path to data that was given in place of a setting or an option; empty if none."""
-    from stages.settings.table import format_of  # needed for errors only
+    from stages.settings.table_files import format_of  # needed for errors only
 
     if format_of(Path(word)) is not None:
         return f"data=table {assignment('data.files', word)} data.target=<column>"

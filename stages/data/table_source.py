@@ -18,7 +18,8 @@ from stages.errors import UserError
 from stages.features.kinds import Feature
 from stages.reporter import Reporter
 from stages.settings.folders import SPLITS
-from stages.settings.table import Header, TableSettings, TrainedTableSettings, format_of
+from stages.settings.table import Header, TableSettings, TrainedTableSettings
+from stages.settings.table_files import format_of
 from stages.storage.cache import Contents, cached
 
 ORDER = ("train", "val", "test")

@@ -21,7 +21,8 @@ from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
 from stages.settings.encodings import not_in_encoding
-from stages.settings.table import Header, TableSettings, declaring, format_of
+from stages.settings.table import Header, TableSettings, declaring
+from stages.settings.table_files import format_of
 from stages.storage.cache import load_mapped
 
 BLOCK = 2**23

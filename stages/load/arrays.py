@@ -18,7 +18,7 @@ from stages.features.kinds import IMAGES, Feature, image
 from stages.load.table import Wide, cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
-from stages.settings.data import ArraysSettings
+from stages.settings.arrays import ArraysSettings
 from stages.settings.table import TableSettings, check_kinds
 
 FEATURES = "features"

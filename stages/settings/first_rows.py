@@ -18,7 +18,8 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.folders import same_name
-from stages.settings.table import Header, TableSettings, files_of, format_of
+from stages.settings.table import Header, TableSettings
+from stages.settings.table_files import files_of, format_of
 
 ROWS = 10_000
 """Rows that are read."""

@@ -18,15 +18,10 @@ from stages.settings.folders import name_of_file
 from stages.settings.headers import UNNAMED, names_in, refuse_names
 from stages.settings.places import is_folder
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
-
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
-"""From suffixes to formats; those of text may be followed by `.gz`."""
+from stages.settings.table_files import files_of, format_of
 
 MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 """Texts that mean a missing value in text files."""
-
-NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
-"""Ends of the names of tables."""
 
 KINDS = ("number", "category", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
@@ -326,42 +321,6 @@ def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
                 KINDS,
                 declaring({column: KINDS[1]}, path),
             )
-
-
-def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
-    """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
-
-    Those of one split after those of another, where they are given by split.
-
-    Raises:
-        UserError: where there is none, or it is of no known format.
-    """
-    if isinstance(files, Mapping):
-        return [path for part in files.values() for path in files_of(part)]
-    found: list[Path] = []
-    for pattern in [files] if isinstance(files, str) else files:
-        paths: list[Path] = []
-        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`; the home of nobody
-            path = Path(pattern).expanduser()
-            paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not paths:
-            raise UserError(
-                f"data.files={pattern}: {Path(pattern).absolute()} was not found",
-                "an existing file",
-                "data.files=<file>",
-            )
-        found += paths
-    for path in found:
-        if not path.is_file():
-            raise UserError(f"data.files={path} is not a file", "files, or a pattern", f"data.files='{path}/*.csv'")
-        if format_of(path) is None:
-            raise UserError(f"data.files={path} has an unknown format", f"a file that ends in {', '.join(SUFFIXES)}")
-    return list(dict.fromkeys(found))
-
-
-def format_of(path: Path) -> str | None:
-    """Returns the format of a file by its suffix; None: unknown."""
-    return SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from pipeline import predict
 from pipeline.serving import _rows_of_files, as_taken, as_trained
 from stages.data.tables import Typed, read, read_files
 from stages.features.drift import Drift
-from stages.settings.table import Header, TableSettings, files_of
+from stages.settings.table import Header, TableSettings
+from stages.settings.table_files import files_of
 from tests.pipeline.experiments import Patch, Printed, write_run
 
 

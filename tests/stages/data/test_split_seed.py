@@ -18,7 +18,7 @@ from stages.load.folders import image_folder
 from stages.load.synthetic import synthetic
 from stages.load.tfds import tfds
 from stages.results import Dataset
-from stages.settings.data import ArraysSettings
+from stages.settings.arrays import ArraysSettings
 from tests.conftest import shared
 from tests.pipeline.experiments import experiment
 from tests.stages.images import folder_of

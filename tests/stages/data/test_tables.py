@@ -22,7 +22,8 @@ from stages.data.table_source import read_rows as read_rows_of
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
-from stages.settings.table import Header, TableSettings, files_of
+from stages.settings.table import Header, TableSettings
+from stages.settings.table_files import files_of
 
 PLAIN = "size,color,price\n1.5,red,10\n2.5,blue,20\n,red,30\n"
 

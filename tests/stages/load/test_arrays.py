@@ -15,7 +15,8 @@ from stages.inspect import statistics
 from stages.load.arrays import arrays, dataset_of_result
 from stages.normalize import normalize
 from stages.results import Dataset
-from stages.settings.data import ArraysSettings, NormalizeSettings
+from stages.settings.arrays import ArraysSettings
+from stages.settings.data import NormalizeSettings
 from stages.settings.train import RegressionSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel

@@ -14,7 +14,7 @@ from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
 from stages.features.drift import Drift
 from stages.load.folders import image_folder, read_text
-from stages.settings.data import ArraysSettings
+from stages.settings.arrays import ArraysSettings
 from stages.settings.places import content_digest, is_file_or_folder, regular_file
 from tests.stages.images import folder_of, settings
 

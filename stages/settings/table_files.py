@@ -1,0 +1,50 @@
+"""The files of a table: what a path or a pattern names, and formats by suffixes."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stages.errors import UserError
+
+SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
+"""From suffixes to formats; those of text may be followed by `.gz`."""
+
+NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
+"""Ends of the names of tables."""
+
+
+def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
+    """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
+
+    Those of one split after those of another, where they are given by split.
+
+    Raises:
+        UserError: where there is none, or it is of no known format.
+    """
+    if isinstance(files, Mapping):
+        return [path for part in files.values() for path in files_of(part)]
+    found: list[Path] = []
+    for pattern in [files] if isinstance(files, str) else files:
+        paths: list[Path] = []
+        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`; the home of nobody
+            path = Path(pattern).expanduser()
+            paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not paths:
+            raise UserError(
+                f"data.files={pattern}: {Path(pattern).absolute()} was not found",
+                "an existing file",
+                "data.files=<file>",
+            )
+        found += paths
+    for path in found:
+        if not path.is_file():
+            raise UserError(f"data.files={path} is not a file", "files, or a pattern", f"data.files='{path}/*.csv'")
+        if format_of(path) is None:
+            raise UserError(f"data.files={path} has an unknown format", f"a file that ends in {', '.join(SUFFIXES)}")
+    return list(dict.fromkeys(found))
+
+
+def format_of(path: Path) -> str | None:
+    """Returns the format of a file by its suffix; None: unknown."""
+    return SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
