@@ -32,7 +32,7 @@ class ArraysSettings(DataSettings):
     """A mapping from arrays of values to kinds, as for tables, or a list of the only arrays to use."""
     task: Any = II("task")
     on_error: str = choice("fail", "fail", "skip")
-    """What to do with examples that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    """Handling of examples that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
     leave them out, and list them in `data/skipped.csv`."""
 
     @property

@@ -82,7 +82,7 @@ class SourceSettings(DataSettings):
     """Memory that images may use, in GiB. Larger data sets are read from the cache during training. null: a third of
     the free memory."""
     on_error: str = choice("fail", "fail", "skip")
-    """What to do with images that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    """Handling of images that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
     leave them out, and list them in `data/skipped.csv`."""
 
 
@@ -111,7 +111,7 @@ class ImagesSettings(SourceSettings):
     """Size of the training images in pixels: one number for squares, or [height, width]. null: the size of the source's
     images, which must be the same for all."""
     resize: str = choice("stretch", "stretch", "crop", "pad")
-    """How images are fitted to `size`. `stretch`: changes the aspect ratio. `crop`: keeps the aspect ratio, and the
+    """Method that fits images to `size`. `stretch`: changes the aspect ratio. `crop`: keeps the aspect ratio, and the
     middle of the image. `pad`: keeps the aspect ratio, and adds black borders."""
     channels: int | None = None
     """Number of channels: 1 for gray, 3 for color. null: as in the source."""
@@ -268,7 +268,7 @@ class NormalizeSettings:
 
     _target_: str = "stages.normalize.normalize"
     method: str = choice("auto", "auto", "rescale", "standardize", "imagenet", "none")
-    """How pixels are scaled. `auto`: as the network declares (the networks of keras.applications do), else like
+    """Scaling of pixels. `auto`: as the network declares (the networks of keras.applications do), else like
     `rescale`. `rescale`: to 0..1. `standardize`: to mean 0 and std 1 per channel, measured on the training split.
     `imagenet`: by the mean and std of ImageNet's pixels. `none`: not at all."""
     max_tokens: int = number(20_000, at_least=1, at_most=10_000_000, unit="words in the vocabulary")
@@ -288,8 +288,8 @@ class AugmentSettings:
 
     _target_: str = "stages.augment.augment"
     where: str = choice("input", "input", "model")
-    """Where images are augmented. `input`: in the input pipeline, on the host's CPU. `model`: in the training step, on
-    its device."""
+    """Place where images are augmented. `input`: in the input pipeline, on the host's CPU. `model`: in the training
+    step, on its device."""
     horizontal_flip: bool = False
     """Whether to mirror half of the images left to right."""
     vertical_flip: bool = False

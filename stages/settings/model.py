@@ -180,7 +180,8 @@ class ModelSettings:
     """`_target_`: import path of a function `(input_shape, num_classes, **settings) -> keras.Model`. The other keys are
     its settings."""
     outputs: str = choice("logits", "logits", "probabilities")
-    """What the network returns. Set `probabilities` for your own network if its last layer is a softmax."""
+    """Kind of values that the network returns. Set `probabilities` for your own network if its last layer is a
+    softmax."""
     weights: str = "none"
     """Initial weights. `none`: random, drawn from the seed. `imagenet`: the keras.applications weights of the backbone.
     A file (`.h5`, `.weights.h5`) or an exported SavedModel: weights of the network or of its backbone. `runs:/<run id>`

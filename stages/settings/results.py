@@ -121,8 +121,8 @@ class ExportSettings:
     reload: str = field(
         default_factory=lambda: os.environ.get("EXPORT_RELOAD", "process"), metadata={"options": ("process", "here")}
     )
-    """Where the exported files are reloaded. `process`: in new processes that import nothing from this project, which
-    takes a few seconds. `here`: in the process of the run."""
+    """Process in which the exported files are reloaded. `process`: new processes that import nothing from this project,
+    which takes a few seconds. `here`: the process of the run."""
     reload_seconds: float = number(600.0, at_least=10, unit="seconds per file")
     """Timeout for reloading an exported file and comparing it, in seconds."""
     license: str | None = text(None, r"[a-z0-9][a-z0-9.-]{0,63}", "a license identifier in lower case", "apache-2.0")
@@ -134,9 +134,9 @@ class ExportSettings:
     )
     """Alias in the registry, such as `champion`. It moves to the new version if `promote_if` allows it."""
     promote_if: str = choice("better", "better", "higher", "always")
-    """When the alias moves. `better`: the new version is more accurate than the version with the alias on the same test
-    examples, and the confidence interval of the difference excludes 0. `higher`: it is more accurate by any amount.
-    `always`: without a comparison."""
+    """Condition for moving the alias. `better`: the new version is more accurate than the version with the alias on the
+    same test examples, and the confidence interval of the difference excludes 0. `higher`: it is more accurate by any
+    amount. `always`: without a comparison."""
 
     def check(self, path: str) -> None:
         for name, settings in self.formats.items():

@@ -56,7 +56,7 @@ class MirroredSettings(DevicesSettings):
     """One replica per device, with mirrored variables. Gradients are summed over the replicas."""
 
     reduction: str = choice("auto", "auto", "one_device")
-    """How gradients are summed. `auto`: by NCCL between GPUs, else on one device. `one_device`: on one device."""
+    """Method that sums the gradients. `auto`: by NCCL between GPUs, else on one device. `one_device`: on one device."""
 
 
 @option("strategy", "central_storage")
@@ -86,7 +86,8 @@ class MultiWorkerSettings(StrategySettings):
 
     workers: int = number(2, at_least=1, at_most=64, unit="worker processes that cluster=local starts")
     communication: str = choice("auto", "auto", "ring")
-    """How workers communicate. `auto`: by NCCL for GPUs, else by gRPC in a ring. `ring`: by gRPC in a ring."""
+    """Method by which workers communicate. `auto`: by NCCL for GPUs, else by gRPC in a ring. `ring`: by gRPC in a
+    ring."""
 
     def members(self) -> dict[str, int]:
         return {"worker": self.workers}

@@ -69,7 +69,7 @@ class TableSettings(ImagesSettings):
     """Texts that mean a missing value, in addition to the empty text. null: NA, N/A, NaN and null in text files; none
     in Parquet and Feather files, which have their own missing values."""
     on_error: str = choice("fail", "fail", "skip")
-    """What to do with rows that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
+    """Handling of rows that cannot be used. `fail`: end the run with an error that names the first one. `skip`:
     leave them out, and list them in `data/skipped.csv`."""
     memory_gib: float | None = number(None, at_least=0, unit="GiB of memory for a table, or for its images")
     """Memory that a table, or its images, may use, in GiB. Larger ones are converted once, and read from the disk

@@ -16,7 +16,7 @@ METRICS = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_ma
 
 @dataclass(kw_only=True)
 class TaskSettings:
-    """What is predicted, and the loss and metrics for it."""
+    """Task: what is predicted, and the loss and metrics for it."""
 
     kind: str = choice("auto", "auto", "classification", "multi_label", "regression")
     """Kind of the task. `auto`: detected from the target."""
