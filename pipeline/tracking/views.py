@@ -77,7 +77,7 @@ class View:
             "datasetsFilter": [],
             "modelVersionFilter": "All Runs",
             "selectedColumns": [*columns, "attributes.`Duration`"],
-            "columnOrder": ["1", name, "runDateAndNestInfo", *columns, "duration"],  # 1: the boxes to tick
+            "columnOrder": [name, "runDateAndNestInfo", *columns, "duration"],
             "columnWidths": {**{column: _width(column) for column in columns}, **_WIDTHS[bool(self.combinations)]},
             "runsHiddenMode": "FIRST_20_RUNS",  # in charts; the first are the best
             "compareRunCharts": list(self._charts()),

@@ -123,7 +123,7 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
 def test_a_name_that_two_jobs_have_is_refused(tmp_path: Path) -> None:
     for sweep in ("20260101-000000-aaaaaaaa", "20260102-000000-bbbbbbbb"):
         write_run(tmp_path / "sweeps" / sweep / "1_seed=1", "KILLED")
-    with pytest.raises(UserError, match="1_seed=1 is 2 runs"):
+    with pytest.raises(UserError, match="1_seed=1 matches 2 runs"):
         Runs(tmp_path).find("1_seed=1")
 
 

@@ -20,6 +20,7 @@ from mlflow import MlflowClient
 
 from pipeline.api import Run
 from pipeline.checks.registry import check_rules
+from pipeline.tracking.views import TAG
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import QUICK, SMALL, TRAINED, command_error, experiment
@@ -68,7 +69,10 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert {run.data.tags["team"] for run in runs} == {"vision"}
     assert {entry.path for entry in client.list_artifacts(parent.info.run_id)} >= {"comparison.md", "comparison.csv"}
-    assert f"open        {served.address}/#/experiments/{found.experiment_id}/runs/" in done.stdout
+    key = f"sweep-{parent.info.run_id[:12]}"
+    page = f"{served.address}/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning"
+    assert f"open        {page}&viewStateShareKey={key}\n" in done.stdout
+    assert f"{TAG}{key}" in client.get_experiment(found.experiment_id).tags
     for job in jobs:
         assert {"config.yaml", "plots"} <= {entry.path for entry in client.list_artifacts(job.info.run_id)}
         assert job.data.metrics["test/accuracy"] > 0
