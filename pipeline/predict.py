@@ -97,12 +97,21 @@ def _answer_tables(loaded: Any, settings: TableSettings, options: argparse.Names
             lists = {key: value for key, value in row.items() if isinstance(value, list) and len(value) == len(names)}
             row |= {key: dict(zip(names, value, strict=True)) for key, value in lists.items()}
             print(
-                json.dumps(row) if options.json else "\t".join(printable(str(value)) for value in row.values()),
+                json.dumps(row) if options.json else "\t".join(printable(_shown(value)) for value in row.values()),
                 flush=True,
             )
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code
     return 0
+
+
+def _shown(value: Any) -> str:
+    """Return a value with the seven digits of a float32, and probabilities as `large 0.98, small 0.02`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return f"{value:.7g}" if isinstance(value, float) and abs(value) < 1e7 else str(value)
 
 
 def _files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -115,7 +115,8 @@ def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) ->
     answered = {"doubled": 6.0, "name": "blüe", "probabilities": pair, "target": 6.0}
     assert rows[2] == {"file": "new.csv", "row": 3, **answered}
     assert predict.main([str(run), str(table)]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["new.csv", "1", "3.0"]
+    shown = ["new.csv", "3", "6", "blüe", "large 6, grün 3", "6"]
+    assert capsys.readouterr().out.splitlines()[2].split("\t") == shown
 
 
 def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Path, capsys: Printed) -> None:
