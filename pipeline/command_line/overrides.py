@@ -194,7 +194,7 @@ class Grid:
         self._overrides = overrides
         for override in overrides:
             if override.is_interval_sweep():
-                problem = f"{override.input_line}: a sweep runs every value, but an interval is not a list of values"
+                problem = f"{override.input_line}: a sweep requires a list of values, not an interval"
                 raise UserError(problem, _VALUES, f"{override.key_or_group}=<a>,<b>")
         values = {one.key_or_group: list(sweep_lines(one)) for one in overrides if one.is_sweep_override()}
         zips = {name: tuple(names) for names in settings.zipped() for name in names}

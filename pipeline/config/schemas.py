@@ -168,7 +168,8 @@ class TopSettings:
             short = re.sub(r"\W+", "_", self.name).strip("_")[: LONGEST_NAME // 4]
             raise UserError(
                 f"name={self.name} cannot be the name of a folder",
-                f"at most {LONGEST_NAME} bytes: a letter, digit or _, then also spaces and . = + -",
+                f"at most {LONGEST_NAME} bytes of letters, digits, spaces and _ . = + -, "
+                "starting with a letter, digit or _",
                 f"name={short or 'mine'}",
             )
 

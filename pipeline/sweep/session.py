@@ -189,9 +189,9 @@ class Sweep:
         outputs = self.first.outputs
         self.folder = resumed or outputs / "sweeps" / new_folder_name(outputs)
         self.folder.mkdir(parents=True, exist_ok=True)
-        at_once = f", {len(slots)} at a time" if len(slots) > 1 else ""
+        ending = "s" * (self.total != 1) + (f", {len(slots)} at a time" if len(slots) > 1 else "")
         begun = "resuming " if resumed else ""
-        self.console.log(f"{begun}{self.kind} {self.folder.name}: {self.total:,} {self.unit}s{at_once}")
+        self.console.log(f"{begun}{self.kind} {self.folder.name}: {self.total:,} {self.unit}{ending}")
         with locked(self.folder):
             if resumed and to_resume(self, lambda line: None) != resumed:
                 problem = f"{shorter(resumed)} was finished by another process"
