@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shlex
-import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
-from pipeline.paths import CONF, shorter
+from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
 from pipeline.tracking.views import RUNS, key_of, query
@@ -124,8 +123,10 @@ class Store:
         uri = str(redact(self.uri))
         if uri.startswith(HTTP):
             return address
-        command = [shorter(Path(sys.executable)), "-m", "mlflow", "ui", "--backend-store-uri", uri]
-        return f"{shlex.join(command)}\n{address}"
+        if self.settings.kind == "local":
+            place = "" if self.outputs == outputs_folder(None) else f" outputs={shlex.quote(shorter(self.outputs))}"
+            return f"python -m pipeline.ui{place}\n{address}"
+        return f"python -m mlflow ui --backend-store-uri {shlex.quote(uri)}\n{address}"
 
     def links(self, experiment: str, run_id: str, has_jobs: bool) -> dict[str, str]:
         """Return other addresses by what they show: the charts of a sweep, or all runs of the experiment."""

@@ -265,7 +265,7 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
-    store = "mlflow ui --backend-store-uri sqlite:///"
-    for said in ("best epoch", "test        accuracy", "images/s", store, "differ from the trained model's by"):
+    pages = "open        python -m pipeline.ui outputs=.\n"
+    for said in ("best epoch", "test        accuracy", "images/s", pages, "differ from the trained model's by"):
         assert said in done.stdout
     assert len((only_folder(outputs) / "test_by_class.csv").read_text().splitlines()) == 11
