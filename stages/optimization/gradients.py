@@ -185,7 +185,7 @@ class Gradients:
         for weight, value in zip(self._variables.trained, values.trained, strict=True):
             if scope.get_current_value(weight) is not value:
                 raise UserError(
-                    f"a layer assigns the trainable weight {weight.path} in its call, which train=loop would ignore",
+                    f"a layer assigns the trainable weight {weight.path} in call, which train=loop would ignore",
                     "layers that do not assign trainable weights",
                     "train=fit",
                 )

@@ -302,7 +302,7 @@ def test_losses_of_the_network_s_own_are_honoured(network: str) -> None:
 def test_a_network_that_would_be_trained_wrong_is_refused() -> None:
     for kind, given, where, said in (
         ("odd", "batch_norm", "mirrored 2", "a synchronized BatchNorm and a custom compute_loss"),
-        ("plain", "is_spectral", "default", r"assigns the trained weight \S*dense_\d*/kernel in call.*train=fit"),
+        ("plain", "is_spectral", "default", r"assigns the trainable weight \S*dense_\d*/kernel in call.*train=fit"),
     ):
         case = Case(network={"_target_": f"{__name__}.{kind}", given: True}, train={"optimizer": SgdSettings()})
         with pytest.raises(UserError, match=said):

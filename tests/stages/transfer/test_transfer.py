@@ -153,7 +153,7 @@ def test_a_fork_of_a_second_phase_whose_first_one_stopped_early_stays_in_it(tmp_
 
 def test_a_checkpoint_of_a_phase_that_is_not_asked_for_is_refused(tmp_path: Path) -> None:
     stopped.stop(one_device(), tmp_path, 8, **two_phases())
-    with pytest.raises(UserError, match="the checkpoint fine-tunes"):
+    with pytest.raises(UserError, match="the checkpoint is from the fine-tuning phase"):
         run(one_device(), tmp_path, fine_tune_epochs=0)
 
 
