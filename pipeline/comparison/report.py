@@ -232,7 +232,7 @@ def _parts(columns: Sequence[Column]) -> list[Sequence[Column]]:
 
 def breakable(name: str) -> list[str]:
     """Return the parts of a name between which the page may break a line: those between dots, if they are short."""
-    parts = re.findall(r"[^.]+\.?|\.", name)
+    parts = re.findall(r"[^.\s]+\.?|\.|\s+", name)
     return [piece for part in parts for piece in (re.findall(r"[^_/=]{1,16}[_/=]?|[_/=]", part)
             if len(part) > LONGEST else [part])]  # fmt: skip
 

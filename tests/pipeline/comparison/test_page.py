@@ -11,7 +11,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.comparison.answer import choice
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.curves import COLORS, DASHES, GAP, draw_curves
-from pipeline.comparison.report import page, pieces, write
+from pipeline.comparison.report import breakable, page, pieces, write
 from pipeline.sweep.index import compare
 from tests.servers import browser
 
@@ -167,3 +167,13 @@ def test_the_colors_are_distinct_with_color_blindness_and_on_both_grounds() -> N
         lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], axis=1)
         apart = np.linalg.norm(lab[:, None] - lab, axis=-1)[np.triu_indices(len(COLORS), 1)]
         assert apart.min() > 18
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("test accuracy vs baseline", ["test", " ", "accuracy", " ", "vs", " ", "baseline"]),
+     ("optimizer.learning_rate", ["optimizer.", "learning_rate"]),
+     ("my/own_metric_with_a_long_name", ["my/", "own_", "metric_", "with_", "a_", "long_", "name"])],
+)  # fmt: skip
+def test_a_name_breaks_between_its_parts(name: str, parts: list[str]) -> None:
+    assert breakable(name) == parts
