@@ -105,7 +105,7 @@ const broken = [...content.querySelectorAll("code")].filter(code => !code.closes
   if (code.getClientRects().length < 2) return [];
   const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT), words = [];
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    for (const word of node.data.matchAll(/\w+/g)) {
+    for (const word of node.data.matchAll(/(?:(?<=^|\s)--?)?\w+/g)) {
       const range = document.createRange();
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);
