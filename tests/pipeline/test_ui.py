@@ -119,7 +119,7 @@ def test_the_links_of_a_sweep_and_a_run_open_pages_that_show_their_results(swept
             assert re.findall(r"Group: .+", "\n".join(rows)) == _best_first(jobs)
             _keep(opened, "mlflow_runs")
 
-            _open(opened, server + links["charts"], "Result (", "val/loss", "val/accuracy", "val/best_loss", "lr=0.01")
+            _open(opened, server + links["charts"], "Result", "val/loss", "val/accuracy", "val/best_loss", "lr=0.01")
             until_drawn = "return document.querySelectorAll('.js-plotly-plot .main-svg').length >= 5"
             assert until(lambda: opened.execute_script(until_drawn), READY_SECONDS)
             _keep(opened, "mlflow_compare")
