@@ -64,4 +64,4 @@ def test_a_run_is_compared_with_another_by_rmse(sweep: tuple[Path, str], tmp_pat
     difference = last(tmp_path).facts["against"]["rmse"]
     assert difference["low"] < difference["difference"] < difference["high"]
     assert f"rmse {difference['difference']:+.4g}".replace("-", "\N{MINUS SIGN}") in printed
-    assert "predictions differ by" in printed
+    assert "example differ by" in " ".join(printed.split())

@@ -210,13 +210,16 @@ def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(o
     ("words", "said"),
     [
         pytest.param(["sweep=tpe"], "no setting has several values", marks=pytest.mark.smoke),
-        (["sweep=tpe", "seed=1,2", "sweep.metric=baseline/accuracy_difference"], "then tests nothing"),
-        (["sweep=tpe", "task.loss._target_=keras.losses.Huber,keras.losses.MeanAbsoluteError"], "not on one scale"),
+        (["sweep=tpe", "seed=1,2", "sweep.metric=baseline/accuracy_difference"], "would choose on the test split"),
+        (
+            ["sweep=tpe", "task.loss._target_=keras.losses.Huber,keras.losses.MeanAbsoluteError"],
+            "different losses have different scales",
+        ),
         (["sweep=tpe", "sweep.sampler=grid", "optimizer.learning_rate=interval(1e-4,1)"], "is an interval"),
         (["sweep=tpe", "optimizer.learning_rat=interval(0.1,1)"], "optimizer.learning_rate"),
         (["sweep=tpe", "seed=1,2", "sweep.zip=[seed,data.split_seed]", "data.split_seed=1,2"], "draws each setting"),
         (["-m", "optimizer.learning_rate=interval(0.1,1)"], "sweep=tpe"),
-        (["sweep=tpe", "seed=1,2", "resume=none-such"], "no search of these trials"),
+        (["sweep=tpe", "seed=1,2", "resume=none-such"], "is not a search with these trials"),
     ],
 )
 def test_wrong_searches_are_refused_before_anything_starts(words: list[str], said: str, tmp_path: Path) -> None:
