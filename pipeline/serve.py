@@ -65,14 +65,28 @@ def _serve(options: argparse.Namespace) -> int:
 
     address = f"http://{HOST}:{port}"
     lines = [f"serving {options.model} at {address} (press Ctrl-C to stop)"]
-    if any(route.path == IMAGES for route in app.routes):
+    takes_images = any(route.path == IMAGES for route in app.routes)
+    print(*lines, *requests(address, folder, takes_images), sep="\n", flush=True)
+    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
+    return 0
+
+
+def requests(address: str, folder: Path, takes_images: bool) -> list[str]:
+    """Return commands that ask the server, one per line: an image, the stored example, rows of a CSV file.
+
+    Args:
+        folder: the SavedModel, whose folder may have an example of its input.
+        takes_images: whether the server accepts encoded images.
+    """
+    lines = []
+    if takes_images:
         lines.append(f"an image    curl {address}{IMAGES} -H 'Content-Type: image/png' --data-binary @image.png")
     for example in [path for name in EXAMPLES if (path := folder.parent / name).is_file()][:1]:
         body = f"-H 'Content-Type: application/json' --data-binary {shlex.quote(f'@{example}')}"
         lines.append(f"an example  curl {address}/invocations {body}")
-    print(*lines, sep="\n", flush=True)
-    uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
-    return 0
+        if isinstance(json.loads(example.read_text()).get("inputs"), dict):  # by the names of columns
+            lines.append(f"a CSV file  curl {address}/invocations -H 'Content-Type: text/csv' --data-binary @rows.csv")
+    return lines
 
 
 def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:

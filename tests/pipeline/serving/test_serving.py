@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.serve import OWN_NAMES, Guard, _is_over, _scores
+from pipeline.serve import OWN_NAMES, Guard, _is_over, _scores, requests
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import QUICK, only_folder
@@ -115,6 +115,16 @@ def test_the_printed_commands_work_as_they_are_pasted(served: tuple[str, int], o
     for line in lines:
         done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
         assert json.loads(done.stdout)["predictions"], line
+
+
+def test_models_of_columns_show_how_to_send_a_csv_file(tmp_path: Path) -> None:
+    """A model of images, whose example is an array, does not."""
+    example = tmp_path / "input_example.json"
+    for inputs, count in ({"age": [59.0]}, 2), ([[0.0]], 1):
+        example.write_text(json.dumps({"inputs": inputs}))
+        lines = requests("http://127.0.0.1:5001", tmp_path / "saved_model", takes_images=False)
+        assert len(lines) == count
+        assert ("--data-binary @rows.csv" in lines[-1]) is (count == 2)
 
 
 GOOD = base64.b64encode(encoded()).decode()
