@@ -61,7 +61,7 @@ def as_png(content: bytes) -> bytes:
             upright.convert("RGB").save(file, "PNG", compress_level=1)
             return file.getvalue()
     except UnidentifiedImageError as error:  # its text has the address of an object
-        why = f"cannot identify it as one of {', '.join(FORMATS)}" if content else "an empty file"
+        why = f"the file is not one of {', '.join(FORMATS)}" if content else "the file is empty"
         raise InvalidImageError(why) from error
     except Exception as error:  # what Pillow raises for damage has no common class
         raise InvalidImageError(str(error) or type(error).__name__) from error

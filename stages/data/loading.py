@@ -87,7 +87,7 @@ class Source:
         if isinstance(image, InvalidImageError):
             return Invalid(item.where, str(image))
         if not 0 <= item.label < len(self.class_names):
-            return Invalid(item.where, f"label {item.label} of {len(self.class_names)} classes")
+            return Invalid(item.where, f"label {item.label}, but there are only {len(self.class_names)} classes")
         return image, item.label
 
 
@@ -138,7 +138,7 @@ def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded 
     except (OSError, ValueError) as error:  # an impossible path
         why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, OSError) and error.errno not in _OF_A_PATH:
-            raise UserError(f"{where(number)} cannot be read ({why})", "a disk that answers") from error
+            raise UserError(f"{where(number)} cannot be read ({why})", "a readable disk") from error
         return Invalid(where(number), why)
 
 
@@ -221,7 +221,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
         if fits:
             return Prepared(make(None), fits=True)
         raise UserError(
-            f"{source.name} does not fit into memory, and no cache keeps its images on the disk",
+            f"{source.name} does not fit into memory, and its images are not cached on the disk",
             f"data.cache=disk, or at most {allowed / 2**30:.3g} GiB of images",
             "data.cache=disk",
         )
@@ -256,7 +256,7 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
         count += len(pixels)
         results += [result if isinstance(result, Invalid) else result[1] for result in block]
         described.append(part)
-        reporter.progress(len(results), len(source), f"{'reads' if folder is None else 'prepares'} {source.name}")
+        reporter.progress(len(results), len(source), f"{'reading' if folder is None else 'preparing'} {source.name}")
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
     arrays = {
         _IMAGES: images,
@@ -292,7 +292,7 @@ def _refuse(invalid: Sequence[Invalid], on_error: str, count: int) -> None:
     if invalid and on_error == "fail":
         more = f", and {len(invalid) - 1:,} more" if len(invalid) > 1 else ""
         fix = "data.on_error=skip" if len(invalid) < count else ""
-        raise UserError(f"{invalid[0].where}: {invalid[0].why}{more}", "examples that can be used", fix)
+        raise UserError(f"{invalid[0].where}: {invalid[0].why}{more}", "valid examples", fix)
 
 
 def report_left_out(
@@ -304,7 +304,7 @@ def report_left_out(
         left_out: where examples are, and why they cannot be used.
     """
     if left_out:
-        reporter.warn(f"{len(left_out):,} examples of {name} left out; the first: {': '.join(left_out[0])}")
+        reporter.warn(f"left out {len(left_out):,} examples of {name}; the first: {': '.join(left_out[0])}")
     if not left_out or folder is None:
         return []
     path = folder / "data" / "skipped.csv"

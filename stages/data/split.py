@@ -56,7 +56,7 @@ class Split:
         if now.keys() != before.keys() or any(now[name] is not before[name] for name in now):
             if self.encoded is not None and self.encoded is encoded:
                 raise UserError(
-                    "a stage after `normalize` changes features, which are encoded already",
+                    "a stage after `normalize` changes features that are already encoded",
                     "a pipeline with that stage before `normalize`",
                 )
             if self.cached is cached:
@@ -131,7 +131,7 @@ def check(dataset: Dataset) -> None:
         UserError: where it cannot; see `stages.results.Dataset`.
     """
     for name, split in dataset.splits.items():
-        where = f"{dataset.name}: its {name}"
+        where = f"{dataset.name}: the {name}"
         for key, feature in dataset.features.items():
             _check_column(where, split, key, feature)
             if feature.kind == "image":
@@ -149,7 +149,7 @@ def _check_column(where: str, split: Split, key: str, feature: Feature) -> None:
     if (is_image and len(shape) != 4) or split.targets.shape[:1] != shape[:1] or not len(split):
         labels = f"{split.targets.dtype} {split.targets.shape} labels"
         expected = f"{key} {'[N, H, W, C]' if is_image else '[N, …]'} and labels [N], with N at least 1"
-        raise UserError(f"{where} split has {key} of shape {shape} and {labels}", expected)
+        raise UserError(f"{where} split has {key} with shape {shape} and {labels}", expected)
     if is_image and (shape[1:] != feature.shape or dtype not in (np.uint8, np.float32)):
         expected = f"uint8 or float32, of the training split's shape {feature.shape}"
         raise UserError(f"{where} images are {dtype} {shape[1:]}", expected)
@@ -164,15 +164,15 @@ def _check_pixels(where: str, split: Split, key: str, feature: Feature, beyond: 
     """
     low, high = feature.facts["range"]
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UserError(f"{where} pixel_range is ({low:g}, {high:g})", "the least pixel, then the greatest, finite")
+        raise UserError(f"{where} pixel_range is ({low:g}, {high:g})", "two finite numbers, the smaller one first")
     if split.features[key].dtype == np.uint8 and low <= 0 and high >= 255:
         return
     least, greatest = split.ends.get(key, (low, high))
     more = beyond * (high - low)
     if not (low - more <= least and greatest <= high + more):
         raise UserError(
-            f"{where} pixels lie in {least:g}..{greatest:g}, and its pixel_range is ({low:g}, {high:g})",
-            "finite pixels, in a pixel_range that holds those of training: augmentation clips to it",
+            f"{where} pixels are in {least:g}..{greatest:g}, outside the pixel_range ({low:g}, {high:g})",
+            "finite pixels, and a pixel_range that contains them, because augmentation clips to it",
         )
 
 
@@ -183,5 +183,5 @@ def _check_weights(where: str, split: Split) -> None:
     if weights.shape != (len(split),) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.sum() > 0:
         raise UserError(
             f"{where} weights are {weights.dtype} {weights.shape} in {weights.min():g}..{weights.max():g}",
-            "one for each example, finite, not negative, and not all 0",
+            "one weight per example, finite, not negative, and not all 0",
         )

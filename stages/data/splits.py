@@ -36,10 +36,11 @@ def cut_all(
             classes, counts = np.unique(labels, return_counts=True)
             rarest = classes[counts.argmin()]
             raise UserError(
-                f"the {name} split cannot be cut: {fraction:g} of {len(train):,} examples, of {len(classes):,} "
-                f"classes; class {names[rarest] if names else f'number {rarest}'} has {counts.min()}",
-                f"an example of each class in each of {len(fractions) + 1} splits: more examples, or other fractions; "
-                "for numbers task=regression",
+                f"the {name} split cannot get an example of each class: {fraction:g} of {len(train):,} examples, "
+                f"there are {len(classes):,} classes, and class {names[rarest] if names else f'number {rarest}'} has "
+                f"{counts.min()}",
+                f"at least one example of each class in each of {len(fractions) + 1} splits; add examples, change the "
+                "fractions, or set task=regression if the target is a number",
                 "data.val_fraction=<fraction> data.test_fraction=<fraction>",
             )
         rows |= {name: train[is_part], "train": train[~is_part]}
@@ -59,7 +60,7 @@ def cut_classes(
     """
     for name, part in rows.items():
         if not len(part):
-            raise UserError(f"the {name} split of {source} has no example that can be used", "one at least")
+            raise UserError(f"the {name} split of {source} has no examples that can be used", "at least one")
     train = rows["train"]
     present = np.unique(labels[train])
     if len(present) < 2:

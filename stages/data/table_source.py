@@ -168,7 +168,7 @@ def _contents(rows: Rows, settings: TableSettings, cut: Cut, folder: Path | None
         folder: takes the columns as files; None: they are held in memory.
     """
     if not len(rows):
-        raise UserError(f"{rows.name} has a header and no rows", "rows below it")
+        raise UserError(f"{rows.name} has a header but no rows", "rows below the header")
     names = rows.table.column_names
     named = [name for name in names if name == settings.split_column]
     source = _source(rows.name, _read(rows, settings, dict.fromkeys(named)), is_mapped=False)
@@ -202,7 +202,7 @@ def _read(
     reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
     arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
-        raise UserError(f"{rows.name}: no row can be used ({skipped[0][0]}: {skipped[0][1]})", "rows that can be")
+        raise UserError(f"{rows.name}: none of the rows can be used ({skipped[0][0]}: {skipped[0][1]})", "valid rows")
     content = {
         "columns": [asdict(column) for column in facts],
         "read": list(arrays),
@@ -233,9 +233,10 @@ def named_splits(source: TableSource, settings: TableSettings) -> dict[str, np.n
         splits = np.array(named, object)[source.arrays[column]]
         if "" in splits:
             row = int(np.argmax(splits == ""))
-            raise UserError(
-                f"data.split_column: {source.where(row, column)} is {source.of(column)[row]}", tuple(SPLITS)
+            problem = (
+                f"data.split_column: {source.where(row, column)} is {source.of(column)[row]}, which is not a split"
             )
+            raise UserError(problem, tuple(SPLITS))
         rows = {name: np.flatnonzero(splits == name) for name in dict.fromkeys(["train", *named]) if name}
     refuse_empty(source, rows)
     return rows
@@ -245,7 +246,7 @@ def refuse_empty(source: TableSource, rows: Mapping[str, np.ndarray]) -> None:
     """Raise UserError if a split has no row."""
     for name, part in rows.items():
         if not len(part):  # all of its rows are left out, or it has never had any
-            raise UserError(f"{source.name} has no {name} row that can be used", "one at least")
+            raise UserError(f"{source.name} has no {name} rows that can be used", "at least one")
 
 
 def _facts(
@@ -267,8 +268,8 @@ def _facts(
     kind = "whole" if kind == "category" and is_found and fits and profile.is_number and not profile.missing else kind
     kind = "category" if kind == "text" and role is not None else kind
     if role == "target" and kind == "leave_out":
-        has = f"is left out {note}" if note == "by data.features" else f"has {note}"
-        raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of several values that repeat")
+        has = f"is left out {note}" if note == "by data.features" else f"cannot be used as the target ({note})"
+        raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of a few values that repeat")
     different = 0 if kind == "number" else profile.different
     if kind == "category" and not different and profile.present:  # of numbers that are not whole, declared as one
         different = pc.count_distinct(rows.column(profile.name, places)).as_py()
@@ -291,8 +292,8 @@ def _left_out(column: str, settings: TableSettings) -> str:
     if isinstance(settings.features, list) and column not in settings.features:
         return "not in data.features"
     if isinstance(settings, TrainedTableSettings) and column not in settings.declared:
-        return "not in the training"
-    return "beside images" if settings.image not in (None, column) else ""
+        return "not used in training"
+    return "not used with images" if settings.image not in (None, column) else ""
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:

@@ -71,7 +71,7 @@ class Rows:
         try:
             whole = pa.concat_tables(tables.values(), promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UserError(f"{name}: {error}", "columns of the same types in all parts") from error
+            raise UserError(f"{name}: {error}", "the same column types in all files or splits") from error
         return cls(name, whole, [(part, len(table)) for part, table in tables.items()], **others)
 
     def __len__(self) -> int:
@@ -105,8 +105,8 @@ class Rows:
             texts = without_spaces(array.cast(pa.string()))
             is_missing = pc.is_in(texts, pa.array(["", *self.missing]))
             return pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
-        problem = f"{self.parts[0][0]}: the column {name} holds {kind}"
-        raise UserError(problem, "numbers, texts or dates", declaring({name: "leave_out"}))
+        problem = f"{self.parts[0][0]}: the column {name} has the type {kind}"
+        raise UserError(problem, "numbers, strings or dates", declaring({name: "leave_out"}))
 
 
 def without_spaces(texts: Values) -> Values:
@@ -152,7 +152,7 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
                 raise
             if isinstance(error, UnicodeError) or "UTF8" in str(error):
                 raise not_in_encoding(path, settings.encoding) from error
-            expected = "a whole table, with a value for each column in each row"
+            expected = "a complete table, with a value for each column in each row"
             is_row = "CSV parse error" in str(error) and not _is_first_row_ragged(path, settings, error)
             raise UserError(f"{path} cannot be read ({error})", expected, "data.on_error=skip" * is_row) from error
         tables.append(table.select(list(header.columns)))
@@ -256,10 +256,10 @@ def _converted(
         codes = plain.indices.to_numpy()[encoded.indices.to_numpy()]
         return codes, plain.dictionary.to_pylist(), bad
     kind = pa.int64() if column.kind == "whole" else pa.float64()
-    why = "is no whole number" if column.kind == "whole" else "is no number"
+    why = "is not a whole number" if column.kind == "whole" else "is not a number"
     if column.kind == "date":
         instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
-        why = "is no date (such as 2024-12-31)"
+        why = "is not a date (such as 2024-12-31)"
         since = instants.astype("datetime64[us, UTC]") - pd.Timestamp(0, tz="UTC").as_unit("us")  # ns end in 2262
         array = pa.array(since.dt.total_seconds(), from_pandas=True)
     is_as_arrow_reads = form.decimal == "." or not pa.types.is_string(array.type)
@@ -314,7 +314,7 @@ def read(
         where, why = wrong[min(wrong)]
         raise UserError(
             f"{where}: {why}",
-            "values that can be used (data.features has the kinds of columns, data.missing what means no value)",
+            "valid values (data.features sets the kinds of columns, data.missing the texts that mean a missing value)",
             "data.on_error=skip" if len(wrong) < len(rows) else "",
         )
     numbers = np.delete(np.arange(len(rows)), list(wrong))

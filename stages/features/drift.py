@@ -137,7 +137,7 @@ class Drift:
         moved = [f"{name} {value:.2f}" for name, value in self.moved().items()]
         more = f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
         shown = f"{', '.join(moved[:SHOWN])}{more}"
-        return [f"{what} differ from those of the training in {shown} (population stability index)"] if moved else []
+        return [f"{what} differ from the training data in {shown} (population stability index)"] if moved else []
 
 
 def _index(shares: np.ndarray, counts: np.ndarray) -> float:

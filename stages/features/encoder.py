@@ -115,7 +115,7 @@ def learn(
         learnt = learn_vector(column)
         if not all(math.isfinite(element.std) for element in learnt.elements):
             problem = f"the column {features[name].facts.get('column', name)} has numbers whose squares overflow"
-            expected = "numbers below 1e150 in size in the training split"
+            expected = "numbers with an absolute value below 1e150 in the training split"
             raise UserError(problem, expected, declaring({str(features[name].facts.get("column", name)): "leave_out"}))
         return learnt if kind == "vector" else learnt.elements[0]
 
@@ -220,12 +220,13 @@ def learn_encoder(dataset: Dataset, settings: NormalizeSettings, cache: Path | N
     """
     others = {feature.kind for feature in dataset.features.values()} - {"number", "category", "text", "vector"}
     if others:
-        problem = f"{dataset.name} has features that are {', '.join(sorted(others))}"
-        raise UserError(problem, "numbers, vectors, categories and texts")
+        problem = f"{dataset.name} has features of the kind {', '.join(sorted(others))}, which cannot be encoded"
+        raise UserError(problem, "only numbers, vectors, categories and texts")
     texts_of = [name for name, feature in dataset.features.items() if feature.kind == "text"]
     if settings.tokenizer is not None and len(texts_of) != 1:
-        problem = f"{settings.tokenizer} takes one text, and {dataset.name} has {len(texts_of)} ({', '.join(texts_of)})"
-        raise UserError(problem, "one text", "model=auto")
+        listed = f" ({', '.join(texts_of)})" if texts_of else ""
+        problem = f"{settings.tokenizer} requires one text column, but {dataset.name} has {len(texts_of)}{listed}"
+        raise UserError(problem, "one text column", "model=auto")
     learnt = learn(dataset.features, dataset.train.features, settings)
     features = with_bins(with_facts(dataset.features, learnt), dataset.train.features)
     encoded = with_encoder(dataset, encoder_of(dataset.features, learnt), features, cache, reporter)
@@ -311,7 +312,7 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         found = ", ".join(f"{columns[name]} is {kinds.get(own[name], 'missing')}" for name in others)
         wanted = {columns[name]: one.kind for name, one in others.items() if own[name]}
         raise UserError(
-            f"{dataset.name}: {found}, unlike in the training",
+            f"{dataset.name}: {found}, unlike in training",
             "the columns that the run was trained on, of the same kinds",
             declaring(wanted) if wanted else "",
         )

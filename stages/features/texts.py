@@ -56,7 +56,7 @@ def learn_text(column: Column, max_tokens: int, length: int | None = None, name:
         lengths.append(words.row_lengths().numpy())
     known = [word for word in counts if b"\0" not in word]  # which NumPy would cut short in a vocabulary
     if not known:
-        raise UserError(f"the training split has no word in the column {name}", "texts of words")
+        raise UserError(f"the column {name} has no words in the training split", "texts with words")
     ordered = sorted(known, key=lambda word: (-counts[word], word))
     return LearntText([word.decode() for word in ordered[:max_tokens]], length or _usual(np.concatenate(lengths)))
 
@@ -102,12 +102,14 @@ def learn_tokens(column: Column, preset: str, length: int | None = None, name: s
     if not (folder / "tokenizer.json").is_file():
         raise UserError(
             f"{preset} has no tokenizer for the texts of {name}",
-            "a KerasHub preset with tokenizer.json, as a backbone of texts has it",
+            "a KerasHub preset with tokenizer.json, such as that of a text backbone",
             "model=transformer",
         )
     most = json.loads((folder / "config.json").read_text())["config"].get("max_sequence_length") or length or LONGEST
     if length is not None and length > most:
-        raise UserError(f"normalize.length={length} with {preset}", f"at most {most}", f"normalize.length={most}")
+        raise UserError(
+            f"normalize.length={length} is more than {preset} supports", f"at most {most}", f"normalize.length={most}"
+        )
     tokens = _tokenizer(preset).vocabulary_size()
     learnt = LearntTokens(preset, content_digest(preset), tokens, length or min(most, LONGEST))
     if length is not None:

@@ -34,7 +34,8 @@ RANGES = ((0.0, 1.0), (-0.5, 0.5), (-1.0, 1.0), (0.0, 255.0), (0.0, 65535.0))
 """Usual ranges. The first counts that holds all pixels, within a hundredth of its width, if they exceed a quarter."""
 
 EXPECTED = (
-    "arrays: (train, val, test), each (features, targets) or (features, targets, weights); None for one to be cut"
+    "a tuple (train, val, test), each (features, targets) or (features, targets, weights), with None for a split "
+    "that is to be cut from train"
 )
 
 
@@ -64,7 +65,9 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
                 wanted = {TARGET if is_alone else name: file[name] for name in targets}
                 given[split] = columns, wanted, None if weight is None else file[weight]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read ({error})", "arrays of numbers or texts, without pickles") from error
+        raise UserError(
+            f"{path} cannot be read ({error})", "arrays of numbers or strings, without pickled objects"
+        ) from error
     return dataset_of_arrays(path.name, given, settings, reporter, folder)
 
 
@@ -77,13 +80,13 @@ def dataset_of_result(
         UserError: where it is neither, or as in `dataset_of_arrays`.
     """
     if not isinstance(result, tuple):
-        raise UserError(f"the function of the data returned a {type(result).__name__}", EXPECTED)
+        raise UserError(f"the data function returned a {type(result).__name__}", EXPECTED)
     parts = result if result and isinstance(result[0], tuple) else (result,)
     names = ("train", "test") if len(parts) == 2 else ("train", "val", "test")
     given = {name: part for name, part in zip(names, parts, strict=False) if part is not None}
     if len(parts) > 3 or any(not isinstance(part, tuple) or len(part) not in (2, 3) for part in given.values()):
         shown = ", ".join(type(part).__name__ for part in result)
-        raise UserError(f"the function of the data returned ({shown})", EXPECTED)
+        raise UserError(f"the data function returned ({shown})", EXPECTED)
     return dataset_of_arrays("data", given, settings, reporter, folder)
 
 
@@ -135,7 +138,7 @@ def dataset_of_arrays(
     }
     if any(array.ndim > 2 for array in whole.values()):
         if source.used or len(whole) > 1:
-            raise UserError(f"{name} has images beside other features", "images alone, or columns of values")
+            raise UserError(f"{name} has images and other features", "only images, or features without images")
         whole = {IMAGES: next(iter(whole.values()))}
 
     def features(train: Split) -> dict[str, Feature]:
@@ -164,14 +167,16 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
     kinds = chosen if isinstance(chosen, Mapping) else {}
     check_kinds("data", kinds)
     if absent := [name for name in chosen or () if name not in {*named, *(wanted if kinds else ())}]:
-        raise UserError(f"data.features: {absent[0]} is no array of {split}", f"of {', '.join(named)}")
+        raise UserError(f"data.features: {absent[0]} is not an array of {split}", [*named])
     named = {name: named[name] for name in (chosen if isinstance(chosen, (list, tuple)) else named)}
     named = {name: array for name, array in named.items() if kinds.get(name) != "leave_out"}
     if not wanted:
-        raise UserError(f"{split} has no target that differs", "a target, or several")
+        raise UserError(f"{split} has no usable target", "at least one target with different values")
     both = [name for name in wanted if name in named]
     if both:
-        raise UserError(f"{split}: {both[0]} is a feature and a target", "a name of its own for each")
+        raise UserError(
+            f"{split}: {both[0]} is both a feature and a target", "different names for features and targets"
+        )
     return Part(named, wanted, None if weights is None else np.asarray(weights))
 
 
@@ -187,12 +192,14 @@ def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
         try:
             array = _filled(column) if np.ma.is_masked(column) else np.asarray(column)
         except ValueError as error:
-            raise UserError(f"{split}: {key} is no array ({error})", "values of one shape for each example") from error
+            raise UserError(
+                f"{split}: {key} is not an array ({error})", "values of the same shape for all examples"
+            ) from error
         if not array.ndim:
-            fix = "its .toarray()" if hasattr(column, "toarray") else ""
-            raise UserError(f"{split}: {key} is a {type(column).__name__}", "an array with a row for each example", fix)
+            fix = f"{key}.toarray()" if hasattr(column, "toarray") else ""
+            raise UserError(f"{split}: {key} is a {type(column).__name__}", "an array with one row per example", fix)
         if str(key) in found:
-            raise UserError(f"{split} has two columns {key}", "a name of its own for each")
+            raise UserError(f"{split} has two columns named {key}", "unique column names")
         found[str(key)] = array
     return found
 
@@ -208,31 +215,33 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
     """Raises UserError for a split whose arrays do not fit each other, or those of the training split."""
     columns = part.columns
     if others := {*columns} ^ {*train.columns}:
-        raise UserError(f"{split} and train differ in {min(others)}", f"in all splits {', '.join(train.columns)}")
+        problem = f"{split} and train have different columns: {min(others)} is only in one of them"
+        raise UserError(problem, f"the columns {', '.join(train.columns)} in all splits")
     lengths = {name: len(array) for name, array in columns.items()}
     first = next(iter(part.targets))
     if not lengths[first]:
-        raise UserError(f"{split} has no example", "one at least; None for a split that is to be cut")
+        raise UserError(f"{split} has no examples", "at least one, or None for a split that is to be cut from train")
     for name, array in columns.items():
         if lengths[name] != lengths[first]:
             raise UserError(
                 f"{split}: {name} has {lengths[name]:,} rows, and {first} has {lengths[first]:,}",
-                "a row for each example",
+                "the same number of rows in all arrays",
             )
         is_gray = array.ndim == 3 and array.dtype in (np.uint8, np.bool_)  # other numbers may be time series
         if name in part.features and (is_gray or (array.ndim in (2, 4) and array.dtype.kind in "fiub")):
             if array.shape[1:] != train.columns[name].shape[1:]:
                 raise UserError(
-                    f"{split}: {name} is {array.shape[1:]}", f"{train.columns[name].shape[1:]}, as in train"
+                    f"{split}: examples of {name} have the shape {array.shape[1:]}",
+                    f"{train.columns[name].shape[1:]}, as in train",
                 )
             if array.dtype.kind == "f" and (wrong := np.isinf(array) if array.ndim == 2 else ~np.isfinite(array)).any():
                 place = tuple(np.argwhere(wrong)[0])
-                expected = "finite numbers; in vectors, nan is a missing one"
+                expected = "finite numbers; in vectors, nan means a missing value"
                 raise UserError(f"{split}: {name} is {array[place]} in row {place[0] + 1:,}", expected)
         elif array.ndim != 1:
             raise UserError(
-                f"{split}: {name} is {array.dtype} {array.shape}",
-                "values [N], vectors of numbers [N, d], or images [N, H, W, C], or of bytes [N, H, W]",
+                f"{split}: {name} has dtype {array.dtype} and shape {array.shape}",
+                "values [N], vectors of numbers [N, d], images [N, H, W, C], or uint8 images [N, H, W]",
             )
 
 
@@ -246,7 +255,7 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
         column = pa.array(array, from_pandas=True)
         return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        expected = "numbers, texts or dates, of one type in each column"
+        expected = "numbers, strings or dates, with one type per column"
         raise UserError(f"{split}, column {name}: {error}", expected) from error
 
 

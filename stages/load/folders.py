@@ -88,11 +88,11 @@ def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) 
         parts[split] = np.arange(begin, len(paths))
     links = [path for path in passed_over if path.is_symlink() and not path.is_file()]
     if links:
-        what = f"{len(links):,} links to nothing, or to a folder above them,"
-        reporter.warn(f"{root.name}: {what} are skipped, such as {links[0].relative_to(root)}")
+        what = "links that point to nothing or to a folder above them"
+        reporter.warn(f"{root.name}: skipped {len(links):,} {what}, such as {links[0].relative_to(root)}")
     if count := len(passed_over) - len(links):
         ends = ", ".join(suffixes)
-        reporter.log(f"{root.name}: {count:,} files are passed over: in no class folder, or not ending in {ends}")
+        reporter.log(f"{root.name}: ignored {count:,} files that are not in a class folder or do not end in {ends}")
     return Files(root, paths, labels, parts, tuple(names))
 
 
@@ -105,4 +105,6 @@ def read_text(path: Path, encoding: str) -> str:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})", "a text file") from error
     except LookupError as error:
-        raise UserError(f"data.encoding={encoding} is unknown", "an encoding", "data.encoding=utf8") from error
+        raise UserError(
+            f"data.encoding={encoding} is unknown", "an encoding such as utf8 or cp1252", "data.encoding=utf8"
+        ) from error

@@ -63,7 +63,7 @@ def table(
     prepared = read_images(paths, settings, reporter, cache)
     skipped = [(example.where, example.why) for example in prepared.invalid]
     if not len(prepared.numbers):
-        raise UserError(f"{source.name}: no image can be used ({': '.join(skipped[0])})", "images that can be")
+        raise UserError(f"{source.name}: none of the images can be used ({': '.join(skipped[0])})", "valid images")
     images = Wide(
         {IMAGES: prepared.images},
         lambda _: {IMAGES: feature_of(paths, settings)},
@@ -111,7 +111,8 @@ def dataset_of_rows(
         left_out = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "there is no other column"
         texts = {name: "text" for name, note in notes.items() if note.startswith("a text")}
         fix = declaring(texts) if texts else ""
-        raise UserError(f"{source.name} has no feature ({left_out})", "a number or a category besides the target", fix)
+        expected = "at least one number or category in addition to the target"
+        raise UserError(f"{source.name} has no features ({left_out})", expected, fix)
     targets, task, why = _task(source, settings)
     rows = {name: np.flatnonzero(source.splits == place) for place, name in enumerate(ORDER)}
     refuse_empty(source, rows)
@@ -168,12 +169,13 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
     may_be_alike = is_trained or (are_labels and len(names) > 1)
     for name in names if not may_be_alike else ():
         if (source.arrays[name] == source.arrays[name][0]).all():
-            raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column that differs")
+            raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column with different values")
     if are_labels:
         several = np.stack(found, axis=1)
         if settings.predicts == "auto" and not is_trained and (several.sum(axis=1) == 1).all():
-            problem = f"every row has exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''}"
-            raise UserError(problem, "one column that says which, where they exclude each other", "task=multi_label")
+            problem = f"exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''} is 1 in every row"
+            expected = "a single column with the class, or task=multi_label if several labels can apply"
+            raise UserError(problem, expected, "task=multi_label")
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
         targets = np.stack([_as_float32(source, name) for name in names], axis=1)
@@ -182,7 +184,8 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         why = f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression"
         return targets, Regression(tuple(names)), why
     if len(names) > 1 and settings.predicts == "classification":
-        raise UserError(f"task=classification with {len(names)} targets", "one target, or labels", "task=multi_label")
+        problem = f"task=classification needs one target, but data.target has {len(names)}"
+        raise UserError(problem, "one target, or task=multi_label for columns of 0 and 1", "task=multi_label")
     if len(names) > 1:
         raise _of_two_kinds(source, names, kinds)
     return _classes(source, settings, names[0])
@@ -207,8 +210,8 @@ def _as_float32(source: TableSource, name: str) -> np.ndarray:
     rounded = np.asarray(values, np.float32)
     by, std = float(np.abs(rounded - values).max()), float(np.std(values))
     if by > MOST_ROUNDED * std:
-        problem = f"data.target={name} is rounded by up to {by:.2g} in float32, and its std is {std:.2g}"
-        raise UserError(problem, "numbers that are not so large beside their differences: subtract a constant")
+        problem = f"data.target={name} loses up to {by:.2g} by rounding to float32, and its std is only {std:.2g}"
+        raise UserError(problem, "numbers that are not so large compared with their differences; subtract a constant")
     return rounded
 
 
@@ -218,8 +221,8 @@ def _refuse_few(name: str, targets: np.ndarray) -> None:
     if len(different) <= FEW and (different % 1 == 0).all():
         shown = ", ".join(f"{value:g}" for value in different)
         raise UserError(
-            f"data.target={name} has {len(different)} values ({shown})",
-            "task=classification, or task=regression where they are amounts",
+            f"data.target={name} has only {len(different)} different values ({shown}): classes or amounts",
+            "task=classification for classes, or task=regression for amounts",
             "task=classification",
         )
 
@@ -241,8 +244,8 @@ def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str,
     values = enumerate(map(str, source.of(other)))
     row, value = next(((row, value) for row, value in values if value.lower() not in LABELS), (0, "0 or 1"))
     return UserError(
-        f"data.target: {other} has {value} in row {source.numbers[row] + 1:,}, and there are several targets",
-        "one target, several numbers, or several columns of 0 and 1",
+        f"data.target: {other} is {value} in row {source.numbers[row] + 1:,}, which does not fit the other targets",
+        "one target, several columns of numbers, or several columns of 0 and 1",
         declaring({other: "number"}) if kinds[other] == "whole" else f"'data.target=[{others}]'",
     )
 
@@ -263,8 +266,8 @@ def _refuse_unknown_targets(source: TableSource, settings: TableSettings, train:
     for name in settings.targets:
         values = source.of(name)
         if len(unknown := np.flatnonzero(~np.isin(values, values[train]))):
-            problem = f"{source.where(int(unknown[0]), name)} is {values[unknown[0]]}, as in no training row"
-            raise UserError(problem, "targets that are among those of the training split")
+            problem = f"{source.where(int(unknown[0]), name)} is {values[unknown[0]]}, which is not in any training row"
+            raise UserError(problem, "only targets that also occur in the training split")
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:
@@ -280,7 +283,7 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
         groups = source.arrays[settings.group]
         for name, fraction in missing.items():
             if len(np.unique(groups[train])) < 2:
-                raise UserError(f"data.group={settings.group} has too few groups", "one at least for each split")
+                raise UserError(f"data.group={settings.group} has too few groups", "at least one group per split")
             is_part = _whole_groups(groups[train], fraction, derive(settings.split_seed, "split", name))
             rows[name], train = train[is_part], train[~is_part]
         _refuse_shared(source, settings.group, rows | {"train": train})
@@ -328,7 +331,7 @@ def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarr
         shared = np.intersect1d(groups[rows[one]], groups[rows[other]])
         if len(shared):
             problem = f"data.group={column}: {shared[0]} is in the splits {one} and {other}"
-            raise UserError(problem, "each group in one split", "data.group=null")
+            raise UserError(problem, "each group in only one split", "data.group=null")
 
 
 def _log(source: TableSource, task: str, reporter: Reporter) -> None:

@@ -45,7 +45,7 @@ def tfds(
     usable = {name: feature for name, feature in features.items() if _is_usable(feature)}
     images = [name for name, feature in usable.items() if _is_image(feature)]
     if any(_is_image(feature) for feature in features.values()):
-        image = _key(info, "image", settings.image_key, images, images, "one Image of uint8 for each example")
+        image = _key(info, "image", settings.image_key, images, images, "one uint8 Image per example")
     others = [name for name in usable if name not in images]
     classes = [name for name in others if isinstance(features[name], (kinds.ClassLabel, kinds.Sequence))]
     expected = "a class, labels, a number or a text to predict"
@@ -54,7 +54,7 @@ def tfds(
         usable = {name: features[name] for name in (image, label)}
     left_out = [f"{name} ({type(feature).__name__})" for name, feature in features.items() if name not in usable]
     if left_out:
-        (reporter or Reporter()).log(f"{info.full_name}: left out {', '.join(left_out)}")
+        (reporter or Reporter()).log(f"{info.full_name}: these features are not used: {', '.join(left_out)}")
     records = Records(builder, settings, usable)
     if images and isinstance(features[label], kinds.ClassLabel):
         return load(_source(records, settings, image, label), settings, reporter, folder, cache)
@@ -102,8 +102,8 @@ class Records:
             yield done, values
             done += next(iter(values.values())).shape[0]
         if done != self.count:
-            problem = f"{self.builder.data_dir} has {done:,} examples in place of {self.count:,}"
-            raise UserError(problem, "a set that TFDS has prepared whole: prepare it again")
+            problem = f"{self.builder.data_dir} has {done:,} examples instead of {self.count:,}"
+            raise UserError(problem, "a completely prepared data set; prepare it again")
 
     def _parsed(self, size: int) -> Iterator[Mapping[str, tf.Tensor]]:
         specs = {name: _spec(feature) for name, feature in self.features.items()}
@@ -137,7 +137,7 @@ class Records:
         images = []
         for number, image in enumerate(Decoder(shape, settings.resize)(values[name].numpy().tolist()), first):
             if isinstance(image, InvalidImageError):
-                raise UserError(f"{self.where(number)}: {image}", "images that can be used")
+                raise UserError(f"{self.where(number)}: {image}", "valid images")
             images.append(image)
         return np.stack(images)
 
@@ -174,7 +174,7 @@ def _files(info: Any, name: str, split: str) -> list[Any]:
         return list(info.splits[split].file_instructions)
     except (KeyError, ValueError) as error:
         raise UserError(
-            f"data.{name}_split={split} is not in {info.name}",
+            f"data.{name}_split={split} is not a split of {info.name}",
             list(info.splits),
             f"data.{name}_split={'train' if name == 'train' else 'null'}",
         ) from error
@@ -186,8 +186,8 @@ def _refuse_repeated(files: Sequence[Any]) -> None:
     twice = sum(max(first[2] - second[1], 0) for first, second in pairwise(ordered) if first[0] == second[0])
     if twice:
         raise UserError(
-            f"data: {twice:,} examples are in two splits, or in one of them twice",
-            "splits that share nothing, such as those that the set has itself",
+            f"data: {twice:,} examples are in two splits, or twice in the same split",
+            "splits without common examples, such as those of the data set itself",
             "data.train_split=train data.val_split=null data.test_split=null",
         )
 
@@ -206,7 +206,7 @@ def _prepared(settings: TfdsSettings) -> Any:
     if len(configs) != 1:
         raise UserError(
             f"data.name={settings.name} has {len(configs)} prepared configurations in {settings.folder}",
-            configs or "one that TFDS has prepared",
+            configs or "a configuration that TFDS has prepared",
             f"data.name={configs[0]}" if configs else "data.download=true",
         )
     place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
@@ -228,8 +228,8 @@ def _key(info: Any, setting: str, key: str | None, usable: Sequence[str], likely
     if not found:
         listed = (f"{name} ({type(feature).__name__})" for name, feature in sorted(_flat(info.features)))
         raise UserError(
-            f"data.{setting}_key={key or 'null'}: {info.full_name} has {', '.join(listed)}",
-            f"{expected}: {', '.join(usable) or 'none'}",
+            f"data.{setting}_key={key or 'null'}: {info.full_name} has the features {', '.join(listed)}",
+            f"{expected}{': ' * bool(usable)}{', '.join(usable)}",
             f"data.{setting}_key={[*likely, *usable, '<its name>'][0]}",
         )
     return str(found[0])
@@ -289,5 +289,7 @@ def _targets(name: str, column: np.ndarray, feature: Any, reporter: Reporter) ->
     labels = dict(zip(feature.feature.names, column.T, strict=True))
     constant = [name for name, values in labels.items() if values.min() == values.max()]
     if constant:
-        reporter.warn(f"{len(constant)} labels are the same in all examples, and left out: {', '.join(constant[:5])}")
+        reporter.warn(
+            f"left out {len(constant)} labels that have the same value in all examples: {', '.join(constant[:5])}"
+        )
     return {name: values for name, values in labels.items() if name not in constant}

@@ -42,7 +42,7 @@ PART = "…"
 """Stands for what only the running program knows."""
 
 CODE = (
-    "multiprocessing.get_context(", "its .toarray()", "keras.Input(", "return ", "importlib.reload(", "a last layer ",
+    "multiprocessing.get_context(", "….toarray()", "keras.Input(", "return ", "importlib.reload(", "a last layer ",
     "name=own_", "name: mine", "from_logits: false", "keras.ops.mean(", "….update_state(", "trainable layers",
     "def ", "class ", "the function ", "import ",
 )  # fmt: skip

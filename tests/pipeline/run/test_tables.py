@@ -96,7 +96,7 @@ def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
     np.testing.assert_array_equal(predicted(outputs, tmp_path / "turned.csv", tmp_path), answers)
     frame.assign(**{"size (m)": frame["size (m)"] * 2}).to_csv(tmp_path / "new.csv", index=False)
     predicted(outputs, tmp_path / "new.csv", tmp_path)
-    said = "warning: these rows differ from those of the training in size (m) "
+    said = "warning: these rows differ from the training data in size (m) "
     assert any(line.startswith(said) for line in capsys.readouterr().err.splitlines())
 
 
@@ -206,7 +206,7 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
         half = json.dumps({"instances": [{**rest, "numbers_": "s1", "grade": 2.5}]}).encode()
         refused, why = post(address, half, JSON)
         _, of_file = post(address, csv.read_bytes(), "text/csv")
-    assert (refused, "row 1, column grade: '2.5' is no whole number" in why["error"]) == (400, True)
+    assert (refused, "row 1, column grade: '2.5' is not a whole number" in why["error"]) == (400, True)
     np.testing.assert_allclose([row["probabilities"] for row in of_file["predictions"]], expected, rtol=0, atol=1e-6)
     assert {row["class_name"] for row in answer["predictions"]} <= {"blue", "green", "red"}
     assert alike == alike[:1] * 12

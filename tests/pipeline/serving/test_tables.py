@@ -144,7 +144,7 @@ def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [("color,grade\nred,1\n", "has no column size__m_"), ("color,size (m),grade\n", "has no rows"),
-     ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is no number")],
+     ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is not a number")],
 )  # fmt: skip
 def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, message: str, capsys: Printed) -> None:
     (tmp_path / "new.csv").write_text(content)

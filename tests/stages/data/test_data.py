@@ -40,7 +40,7 @@ def test_splits_are_stratified_to_the_example_as_scikit_learn_does() -> None:
             expected = train_test_split(np.arange(len(labels)), **given)
         except ValueError:
             refused += 1
-            with pytest.raises(UserError, match="the part split cannot be cut"):
+            with pytest.raises(UserError, match="the part split cannot get an example of each class"):
                 cut_all(labels, {"part": fraction}, seed)
         else:
             rows = cut_all(labels, {"part": fraction}, seed)
@@ -72,7 +72,7 @@ ONE = np.float32(np.arange(8).reshape(PIXELS.shape) == 6)
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"images": np.zeros((2, 2, 2), np.uint8)}, "images of shape"),
+    ({"images": np.zeros((2, 2, 2), np.uint8)}, "images with shape"),
     ({"images": np.zeros((0, 2, 2, 1), np.uint8), "labels": np.array([], np.int32)}, "at least 1"),
     ({"images": PIXELS.astype(np.float64)}, "uint8 or float32"),
     ({"labels": np.array([0, 2])}, r"labels range from 0 to 2\."),
@@ -84,10 +84,10 @@ ONE = np.float32(np.arange(8).reshape(PIXELS.shape) == 6)
     ({"labels": np.eye(2, dtype=np.int32)}, r"labels are int32 of shape \(2, 2\)"),
     ({"names": ("a", "a")}, "2 class name.*'a', 'a'\\). Expected at least two names"),
     ({"names": (1, 2)}, "class name.*1, 2\\). Expected at least two names, all of them different texts"),
-    ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"), ({"ends": (1.0, 1.0)}, "the least pixel"),
-    ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"lie in 9\.\.9, and its pixel_range is \(0, 8\)"),
-    ({"images": ONE * 258}, r"lie in 0\.\.258"),
-    ({"images": np.where(ONE, np.float32(np.nan), ONE)}, "lie in nan..nan.*finite pixels"),
+    ({"ends": (255.0, 0.0)}, r"pixel_range is \(255, 0\)"), ({"ends": (1.0, 1.0)}, "the smaller one first"),
+    ({"images": PIXELS + 9, "ends": (0.0, 8.0)}, r"are in 9\.\.9, outside the pixel_range \(0, 8\)"),
+    ({"images": ONE * 258}, r"are in 0\.\.258"),
+    ({"images": np.where(ONE, np.float32(np.nan), ONE)}, "are in nan..nan.*finite pixels"),
 ])  # fmt: skip
 def test_data_that_cannot_be_trained_on_is_refused(given: dict[str, Any], said: str) -> None:
     images, labels, names = given.get("images", PIXELS), given.get("labels", LABELS), given.get("names", NAMES)

@@ -53,7 +53,7 @@ def test_files_that_are_passed_over_are_counted(tmp_path: Path) -> None:
     reporter = Telling()
     dataset = image_folder(settings(root), reporter)
     assert any(
-        "6 files are passed over: in no class folder, or not ending in .jpg, " in line for line in reporter.lines
+        "ignored 6 files that are not in a class folder or do not end in .jpg, " in line for line in reporter.lines
     )
     assert sum(len(split) for split in dataset.splits.values()) == 26 + 12  # of the linked folder
     (inside / "broken.png").symlink_to(tmp_path / "nowhere.png")
@@ -160,7 +160,7 @@ def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "detection": ({"image": IMAGE, "boxes": BOXES}, r"has boxes \(Sequence\), image \(Image\)"),
     "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
-    "deep": ({"image": kinds.Image(dtype=np.uint16), "label": LABEL}, "Expected one Image of uint8"),
+    "deep": ({"image": kinds.Image(dtype=np.uint16), "label": LABEL}, "Expected one uint8 Image"),
     "single": ({"image": IMAGE, "label": kinds.ClassLabel(num_classes=1)}, "at least two classes"),
 }
 
@@ -184,7 +184,7 @@ def test_settings_that_do_not_fit_a_set_of_tfds_are_refused_with_a_fix_that_work
     for change in changes:
         given = replace(made, **change)
         tfds(typed(given, refused(tfds, given)))
-    assert "the test split of good/1.0.0 has no example" in str(refused(tfds, replace(made, test_split="train[:0%]")))
+    assert "the test split of good/1.0.0 has no examples" in str(refused(tfds, replace(made, test_split="train[:0%]")))
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])

@@ -172,8 +172,8 @@ def test_an_image_is_turned_by_its_exif_data_alone(order: str) -> None:
 def test_what_cannot_be_decoded_is_told_apart_from_the_rest_of_its_batch() -> None:
     good = encoded(Image.fromarray(pixels(20, 30, 3, 1)), "JPEG")
     invalid = {
-        b"": "an empty file",
-        b"no image": "cannot identify it as one of JPEG, PNG, BMP, GIF, WEBP",
+        b"": "the file is empty",
+        b"no image": "the file is not one of JPEG, PNG, BMP, GIF, WEBP",
         good[:300]: "runcated",
         encoded(Image.fromarray(pixels(20, 30, 3, 1)), "PNG")[:300]: "",
         encoded(Image.fromarray(pixels(20, 30, 3, 1)), "TIFF"): "cannot identify",

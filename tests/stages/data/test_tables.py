@@ -122,10 +122,10 @@ def test_values_are_the_same_from_whatever_file(write: Write, tmp_path: Path) ->
             whole = columns(settings, rooms="whole")["rooms"]
             assert (whole[:2].tolist(), whole[2] == 2) == ([2, 3], of is frame)
     settings = write("rooms,price\n2.5,1\n")
-    with pytest.raises(UserError, match=r"'2\.5' is no whole number"):
+    with pytest.raises(UserError, match=r"'2\.5' is not a whole number"):
         columns(settings, rooms="whole")
     frame.assign(rooms=[2.5, 3.0, np.nan]).to_parquet(tmp_path / "half.parquet")
-    with pytest.raises(UserError, match=r"'2\.5' is no whole number"):
+    with pytest.raises(UserError, match=r"'2\.5' is not a whole number"):
         columns(TableSettings(files=str(tmp_path / "half.parquet"), target="price"), rooms="whole")
 
 
@@ -312,12 +312,12 @@ def test_texts_that_mean_a_missing_value_are_those_of_text_files_or_given(
 
 
 @pytest.mark.parametrize(("content", "read_as", "message"), [
-    ("a,price\n1,2\nx,3\n", Typed("a", "number"), "table.csv row 2, column a: 'x' is no number"),
+    ("a,price\n1,2\nx,3\n", Typed("a", "number"), "table.csv row 2, column a: 'x' is not a number"),
     ("a,price\n1,2\ninf,3\n", Typed("a", "number"), "table.csv row 2, column a: 'inf' is infinite"),
     ("a,price\n1,2\n,3\n", Typed("a", "number", required=True), "table.csv row 2, column a: the value is missing"),
     ("a,price\n1,2\n,3\n", Typed("a", "category", True), "table.csv row 2, column a: the value is missing"),
-    ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is no whole number"),
-    ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is no date"),
+    ("a,price\n1,2\n1.5,3\n", Typed("a", "whole"), "table.csv row 2, column a: '1.5' is not a whole number"),
+    ("a,price\n2024-02-29,2\n2024-02-30,3\n", Typed("a", "date"), "row 2, column a: '2024-02-30' is not a date"),
     ("a,price\n1,2\n1,2,3\n", Typed("a", "number"), "Expected 2 columns, got 3: 1,2,3). "),
     ("a,price\n1,2\n1\n", Typed("a", "number"), "Expected 2 columns, got 1: 1). "),
     (b"a,price\nx,2\ncaf\xe9,3\n", Typed("a", "category"), "table.csv is not encoded in utf8"),
@@ -380,7 +380,7 @@ def test_characters_without_a_width_are_no_part_of_names_and_no_delimiters(write
 
 def test_a_header_without_rows(write: Write) -> None:
     settings = write("a,price\n")
-    with pytest.raises(UserError, match="has a header and no rows"):
+    with pytest.raises(UserError, match="has a header but no rows"):
         read_rows(rows_of(settings), settings)
 
 
@@ -391,7 +391,7 @@ def test_files_of_other_types_and_files_that_end_early(write: Write, tmp_path: P
     with pytest.raises(UserError, match=r"a.parquet and 1 more: .*Field a has incompatible types: double vs string"):
         scan(rows_of(settings))
     settings = write(gzip.compress(b"a,price\n" + b"1,2\n" * 9999)[:-20], "table.csv.gz")
-    with pytest.raises(UserError, match=r"cannot be read.*Expected a whole table"):
+    with pytest.raises(UserError, match=r"cannot be read.*Expected a complete table"):
         scan(rows_of(settings))
     names = ["a", "a", "price"]
     pq.write_table(pa.Table.from_arrays([pa.array([1.0, 2.0])] * 3, names=names), tmp_path / "a.parquet")
@@ -453,7 +453,7 @@ def test_dictionaries_of_their_own_and_columns_of_any_type_that_are_left_out(tmp
 def test_a_list_is_no_feature(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [[1, 2]], "price": [1]}), tmp_path / "table.parquet")
     settings = TableSettings(files=str(tmp_path / "table.parquet"), target="price")
-    with pytest.raises(UserError, match="the column a holds list"):
+    with pytest.raises(UserError, match="the column a has the type list"):
         scan(rows_of(settings))
 
 

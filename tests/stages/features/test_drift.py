@@ -91,7 +91,7 @@ def test_what_has_moved_is_named(change: str) -> None:
     assert list(moved) == [shown]
     assert moved[shown] > MOVED
     [line] = drift_of(given).sentences("these rows")
-    assert line.startswith(f"these rows differ from those of the training in {shown} {moved[shown]:.2f} (population")
+    assert line.startswith(f"these rows differ from the training data in {shown} {moved[shown]:.2f} (population")
 
 
 def test_of_a_few_rows_nothing_is_told_and_blocks_add_up() -> None:
@@ -156,7 +156,7 @@ def test_another_data_set_is_compared_with_what_was_trained_on(tmp_path: Path) -
     other = kept(data, loaded(tmp_path / "two", 2, 2.0), tmp_path / "one")
     result = evaluate(trained, other, one_device(), settings, tmp_path)
     assert list(result.record.summary["drift"]) == ["a b"]
-    assert "the test examples differ from those of the training in a b" in (tmp_path / "test_metrics.md").read_text()
+    assert "the test examples differ from the training data in a b" in (tmp_path / "test_metrics.md").read_text()
 
 
 def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_server_tells_what_has_moved_as_rows_double(capsys: pytest.CaptureFixt
     answers = [predict(frame) for _ in range(20)]
     np.testing.assert_array_equal([row["doubled"] for row in answers[-1]], 2 * frame["size"])
     for line, count in zip(capsys.readouterr().out.splitlines(), (200, 400, 800), strict=True):
-        assert line.startswith(f"the {count} examples of the requests differ from those of the training in size (m) ")
+        assert line.startswith(f"the {count} examples of the requests differ from the training data in size (m) ")
 
 
 def test_no_rows_count_nothing() -> None:

@@ -32,7 +32,7 @@ def test_the_length_is_that_of_most_texts_up_to_a_limit() -> None:
 
 
 def test_texts_without_words_are_refused() -> None:
-    with pytest.raises(UserError, match="no word in the column text"):
+    with pytest.raises(UserError, match="the column text has no words"):
         learn_text(np.array(["", " .. "], object), 9)
 
 

@@ -41,7 +41,7 @@ def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
     file = str(tmp_path / "a.npz")
     chosen = arrays(ArraysSettings(files=file, target="y", features=["x"], task=RegressionSettings()))
     assert isinstance(chosen.task, Regression)
-    with pytest.raises(UserError, match=r"train row 1, column both: '.' is no number"):
+    with pytest.raises(UserError, match=r"train row 1, column both: '.' is not a number"):
         arrays(ArraysSettings(files=file, target="both", features=["x"], task=RegressionSettings()))
 
 
@@ -133,7 +133,7 @@ def test_the_range_of_pixels_is_that_of_training() -> None:
     train, bright = (images[:200], CLASSES[:200] % 3), np.where(images[200:] > -60, -40.0, images[200:])
     dataset = dataset_of_result((train, (bright, CLASSES[200:] % 3)))
     assert dataset.features["images"].facts["range"] == (-300, -45)
-    with pytest.raises(UserError, match="its test pixels lie in"):
+    with pytest.raises(UserError, match="the test pixels are in"):
         dataset_of_result((train, (bright * 20, CLASSES[200:] % 3)))
 
 
@@ -145,7 +145,7 @@ GRAY = PIXELS[..., np.newaxis].astype(np.float32)
     [
         (GRAY / 60 - 2.1, (-2, 2.25)),  # standardized: the range of training, whatever these are
         (GRAY / 255, (0, 1)),
-        (GRAY * 9, "lie in 0..2295, and its pixel_range is "),
+        (GRAY * 9, "are in 0..2295, outside the pixel_range "),
     ],
 )
 def test_a_reused_model_keeps_the_range_that_was_measured(given: np.ndarray, ends: Any, tmp_path: Path) -> None:
@@ -202,35 +202,35 @@ def words(**columns: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: (), "the function of the data returned ()"),
-    (lambda: {"x": NUMBERS, "y": CLASSES}, "the function of the data returned a dict. Expected arrays: (train"),
+    (lambda: (), "the data function returned ()"),
+    (lambda: {"x": NUMBERS, "y": CLASSES}, "the data function returned a dict. Expected a tuple (train"),
     (lambda: tf.data.Dataset.range(3), "returned a _RangeDataset. Expected arrays: (train"),
-    (lambda: (NUMBERS, CLASSES % 2 * 1.0), "target has 2 values (0, 1). Expected task=classification"),
-    (lambda: (NUMBERS, CLASSES % 3 + 1.0), "target has 3 values (1, 2, 3). Expected task=classification"),
-    (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "every row has exactly one of target_0, target_1, target_2"),
-    (lambda: (NUMBERS,), "the function of the data returned (ndarray)"),
-    (lambda: ((NUMBERS, CLASSES), NUMBERS), "the function of the data returned (tuple, ndarray)"),
+    (lambda: (NUMBERS, CLASSES % 2 * 1.0), "target has only 2 different values (0, 1): classes or amounts"),
+    (lambda: (NUMBERS, CLASSES % 3 + 1.0), "target has only 3 different values (1, 2, 3): classes or"),
+    (lambda: (NUMBERS, np.eye(3)[CLASSES % 3]), "exactly one of target_0, target_1, target_2 is 1 in every row"),
+    (lambda: (NUMBERS,), "the data function returned (ndarray)"),
+    (lambda: ((NUMBERS, CLASSES), NUMBERS), "the data function returned (tuple, ndarray)"),
     (lambda: words(color=TEXTS[:9]), "train: color has 9 rows, and target has 300"),
-    (lambda: (pd.DataFrame(np.eye(300)[:, :2], columns=["x", "x"]), CLASSES % 3), "train has two columns x"),
-    (lambda: ({1: NUMBERS, "1": NUMBERS}, CLASSES % 3), "train has two columns 1"),
+    (lambda: (pd.DataFrame(np.eye(300)[:, :2], columns=["x", "x"]), CLASSES % 3), "train has two columns named x"),
+    (lambda: ({1: NUMBERS, "1": NUMBERS}, CLASSES % 3), "train has two columns named 1"),
     (lambda: (csr_matrix(VECTORS), CLASSES % 3), "train: features is a csr_matrix. Expected an array with a row"),
-    (lambda: words(target=NUMBERS), "train: target is a feature and a target"),
-    (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "train: film is float64 (300, 2, 2, 2, 1)"),
+    (lambda: words(target=NUMBERS), "train: target is both a feature and a target"),
+    (lambda: words(film=np.zeros((ROWS, 2, 2, 2, 1))), "film has dtype float64 and shape (300, 2, 2, 2, 1)"),
     (lambda: (np.where(PIXELS[..., np.newaxis] == 7, np.nan, 1.0), CLASSES), "train: features is nan in row "),
     (lambda: words(pair=np.array([["a", "b"]] * ROWS)), "train: pair is <U1 (300, 2)"),
     (lambda: words(mixed=np.array([1, "a"] * 150, object)), "train, column mixed: Could not convert 'a' with type str"),
     (lambda: words(name=np.array([b"\xff", b"a"] * 150)), "train, column name: Invalid UTF8 payload"),
     (lambda: words(wave=NUMBERS * 1j), "train, column wave: Unsupported numpy type"),
-    (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is no array (setting an array element"),
-    (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists holds list"),
+    (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is not an array (setting an array element"),
+    (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists has the type list"),
     (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
-    (lambda: words(image=PIXELS), "data has images beside other features"),
+    (lambda: words(image=PIXELS), "data has images and other features"),
     (lambda: (NUMBERS, CLASSES, -NUMBERS), "train weights are float64 "),
     (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: features is (2,)"),
-    (lambda: (words(), words(more=NUMBERS)), "test and train differ in more"),
-    (lambda: ({}, CLASSES % 3), "data has no feature"),
-    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no example"),
-    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no example"),
+    (lambda: (words(), words(more=NUMBERS)), "different columns: more is only in one of them"),
+    (lambda: ({}, CLASSES % 3), "data has no features"),
+    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no examples"),
+    (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no examples"),
 ])  # fmt: skip
 def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError) as error:
@@ -246,9 +246,9 @@ def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: st
     ({"a": NUMBERS, "b": CLASSES}, {"target": "c"}, "data.target=c: "),
     ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "weight": "c"}, "data.weight=c: "),
     ({"x": NUMBERS, "y": CLASSES}, {"weight": "c"}, "data.weight=c: "),
-    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is no array"),
+    ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"c": "number"}}, "data.features: c is not an array"),
     ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "a has the unknown kind numbr"),
-    ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickles"),
+    ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickled objects"),
 ])  # fmt: skip
 def test_files_that_cannot_be_read(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "some.npz"

@@ -240,7 +240,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(load: Load, tmp_path: 
     assert sum(map(len, dataset.splits.values())) == ROWS - 3
     lines = (tmp_path / "data" / "skipped.csv").read_text().splitlines()
     assert lines[1:] == [
-        "\"table.csv row 4, column size\",'large' is no number",
+        "\"table.csv row 4, column size\",'large' is not a number",
         '"table.csv row 6, column price",the value is missing',
         "\"table.csv row 8, column price\",'inf' is infinite",
     ]
@@ -256,9 +256,9 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("columns", "settings", "message"), [
-    ({"price": [5] * ROWS}, {}, "data.target=price has one value alone"),
+    ({"price": [5] * ROWS}, {}, "cannot be used as the target (only one value)"),
     ({"price": [5.5] * ROWS}, {}, "data.target=price is 5.5 in all rows"),
-    (replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is no number"),
+    (replaced("price", 4, "cheap"), {}, "table.csv row 5, column price: 'cheap' is not a number"),
     ({"price": [""] * ROWS}, {}, "data.target=price has no values"),
     ({}, {"features": {"price": "leave_out"}}, "data.target=price is left out by data.features"),
     ({"price": [f"n{row}" for row in range(ROWS)]}, {}, "data.target=price has an identifier, 400 different"),
@@ -270,12 +270,12 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
     (
         {"price": ["" if part == "test" else row / 7 for row, part in enumerate(COLUMNS["part"])]},
         {"split_column": "part", "on_error": "skip"},
-        "has no test row that can be used",
+        "has no test rows that can be used",
     ),
     ({}, {"split_column": "part", "group": "patient"}, "is in the splits"),
-    (replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is no date"),
+    (replaced("day", 4, "5.5.2024"), {"time": "day"}, "row 5, column day: '5.5.2024' is not a date"),
     ({}, {"features": ["day"]}, "day: dates"),
-    ({"price": [1.7e9 + row / 7 for row in range(ROWS)]}, {}, "data.target=price is rounded by up to"),
+    ({"price": [1.7e9 + row / 7 for row in range(ROWS)]}, {}, "data.target=price loses up to"),
     (replaced("price", 4, "1e300"), {}, "train target price is inf in row 4"),
     ({"price": ["n/k" if row % 3 == 2 else row / 7 for row in range(ROWS)]}, {}, "has 'n/k', and 267 of"),
     ({"size": ["?" if row % 3 else row / 7 for row in range(ROWS)]}, {}, "row 2, column size has '?', and"),

@@ -73,8 +73,8 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
 
 
 @pytest.mark.parametrize(("path", "why"), [
-    ("gone.png", "No such file or directory"), ("/etc/hostname", "cannot identify it"),
-    ("fifo.png", "not a regular file"), ("text.png", "cannot identify it"),
+    ("gone.png", "No such file or directory"), ("/etc/hostname", "the file is not one of"),
+    ("fifo.png", "not a regular file"), ("text.png", "the file is not one of"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:
     (photos / "photos" / "text.png").write_text("no image")
@@ -88,7 +88,7 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
     dataset = load(photos, "kind", told, on_error="skip")
     rows = [number for split in dataset.splits.values() for number in np.asarray(split.numbers)]
     assert sorted(rows) == [row for row in range(ROWS) if row != 4]
-    assert any("1 examples of labels.csv left out; the first: labels.csv row 5" in line for line in told.lines)
+    assert any("left out 1 examples of labels.csv; the first: labels.csv row 5" in line for line in told.lines)
     assert why in (photos / "data" / "skipped.csv").read_text()
 
 

@@ -127,9 +127,9 @@ def test_a_number_is_joined(preset: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("preset", ["bert"], indirect=True)
 def test_wrong_combinations_are_refused(preset: str, data: Dataset, tmp_path: Path) -> None:
     given = NormalizeSettings(tokenizer=preset)
-    with pytest.raises(UserError, match=r"takes one text, and .* has 2 \(review, title\)"):
+    with pytest.raises(UserError, match=r"requires one text column, but .* has 2 \(review, title\)"):
         normalize(load(tmp_path, review="text", title="text"), given)
-    with pytest.raises(UserError, match=r"takes one text, and .* has 0 "):
+    with pytest.raises(UserError, match=r"requires one text column, but .* has 0"):
         normalize(load(tmp_path, review="leave_out", title="leave_out"), given)
     with pytest.raises(UserError, match=r"normalize.length=15 .* Expected at most 14"):
         normalize(load(tmp_path, review="text"), NormalizeSettings(tokenizer=preset, length=15))
