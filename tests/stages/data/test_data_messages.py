@@ -142,7 +142,7 @@ def test_a_set_of_tfds_is_read_whatever_its_features_are_called(
     made = _usable(tmp_path, name, features, keys)
     if name == "chosen":
         error = refused(tfds, made)
-        assert "has a (ClassLabel), b (ClassLabel), left (Image), right (Image)" in str(error)
+        assert "has the features a (ClassLabel), b (ClassLabel), left (Image), right (Image)" in str(error)
         assert "data.label_key" in refused(tfds, typed(made, error)).fix
         made = replace(made, image_key="right", label_key="b")
     dataset = tfds(made)
@@ -158,8 +158,8 @@ def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
 
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
-    "detection": ({"image": IMAGE, "boxes": BOXES}, r"has boxes \(Sequence\), image \(Image\)"),
-    "boxes": ({"boxes": BOXES}, r"has boxes \(Sequence\). Expected a class, labels, a number or a text"),
+    "detection": ({"image": IMAGE, "boxes": BOXES}, r"has the features boxes \(Sequence\), image \(Image\)"),
+    "boxes": ({"boxes": BOXES}, r"has the features boxes \(Sequence\). Expected a class, labels, a number or a text"),
     "deep": ({"image": kinds.Image(dtype=np.uint16), "label": LABEL}, "Expected one uint8 Image"),
     "single": ({"image": IMAGE, "label": kinds.ClassLabel(num_classes=1)}, "at least two classes"),
 }

@@ -176,7 +176,7 @@ def test_what_cannot_be_decoded_is_told_apart_from_the_rest_of_its_batch() -> No
         b"no image": "the file is not one of JPEG, PNG, BMP, GIF, WEBP",
         good[:300]: "runcated",
         encoded(Image.fromarray(pixels(20, 30, 3, 1)), "PNG")[:300]: "",
-        encoded(Image.fromarray(pixels(20, 30, 3, 1)), "TIFF"): "cannot identify",
+        encoded(Image.fromarray(pixels(20, 30, 3, 1)), "TIFF"): "the file is not one of",
     }
     results = Decoder((12, 16, 3), "stretch")([good, *invalid, good])
     np.testing.assert_array_equal(results[0], results[-1])
