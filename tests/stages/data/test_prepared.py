@@ -173,7 +173,7 @@ def test_a_set_of_tfds_with_images_of_several_sizes(tmp_path: Path) -> None:
     folder = str(shared("tfds"))
     splits: dict[str, Any] = {"split_seed": 1, "train_split": "train[:200]", "test_fraction": 0.2}
     given = TfdsSettings(name="tf_flowers", dir=folder, size=24, **splits)
-    with pytest.raises(UserError, match=r"several sizes.*data\.size=160"):
+    with pytest.raises(UserError, match=r"different sizes.*data\.size=160"):
         tfds(replace(given, size=None))
     reporter = Telling()
     dataset = tfds(given, reporter, cache=tmp_path)

@@ -87,5 +87,5 @@ def test_kinds_and_task_are_found(
 
 
 def test_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has numbers/age \(Tensor\).*Try: data.label_key=numbers/sex"):
+    with pytest.raises(UserError, match=r"has the features numbers/age \(Tensor\).*Try: data.label_key=numbers/sex"):
         load(tmp_path, ["numbers"], label_key="price")
