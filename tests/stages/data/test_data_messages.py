@@ -110,7 +110,7 @@ def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
     assert len(np.unique(dataset.test.targets)) < 3
     reporter = Telling()
     log(statistics(dataset), dataset, reporter)
-    assert any("have no example in test (for example class 2" in line for line in reporter.lines)
+    assert any("have no example in test (for instance class 2" in line for line in reporter.lines)
 
 
 def _default(feature: Any) -> Any:
