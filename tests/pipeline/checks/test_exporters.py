@@ -31,7 +31,7 @@ def test_a_backbone_of_keras_hub_needs_its_extra_and_a_preset(tmp_path: Path, mo
         experiment(*given)
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(KerasHubSettings, "requires", ("no_such_package",))
-    with pytest.raises(UserError, match=r"model=keras_hub: the package no_such_package is not installed.*extra hub"):
+    with pytest.raises(UserError, match=r"model=keras_hub: the package no_such_package is not installed.*extra 'hub'"):
         check_rules(experiment(*given), surroundings=False)
     monkeypatch.setattr(KerasHubSettings, "requires", ("numpy",))
     check_rules(experiment(*given), surroundings=False)
