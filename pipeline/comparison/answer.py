@@ -106,12 +106,12 @@ def _win(chosen: Choice, metric: str, best: Row) -> str:
     (by, low, high), decimals = interval_texts(metric, (lead.by, lead.interval.low, lead.interval.high))
     unit = " points" if is_percentage(metric) else ""
     direction = "lower" if chosen.is_lower_better else "higher"
-    other = "the runner-up" if len(chosen.leads) > 1 else "the other combination"
+    other = "the runner-up's" if len(chosen.leads) > 1 else "the other combination's"
     value, (first, second) = value_text(metric, lead.mean, decimals), lead.seeds
     shared = f" on the {plural(first, 'seed')} that both have" if lead.is_partial else ""
     seeds = plural(first, "seed") if first == second else f"{first} and {second} seeds"
     return (
-        f"{best.label} wins: {metric_name(metric)} {value}{shared}, {by}{unit} {direction} than {other} "
+        f"{best.label} wins: its {metric_name(metric)} of {value}{shared} is {by}{unit} {direction} than {other} "
         f"(95% CI {low} to {high}, {seeds})."
     )
 

@@ -73,7 +73,7 @@ def show_summary(summary: Summary, links: Sequence[tuple[str, str]], console: Co
     may_resume = debug_kind(summary.choices) is None and "Try: resume=never" not in (summary.error or "")
     if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
         console.log(
-            f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  (continues from the last checkpoint)"
+            f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  # continues from the last checkpoint"
         )
 
 

@@ -90,7 +90,8 @@ class Interrupted(BaseException):
 
 def signal_request(number: int) -> Request:
     """Return the request that a signal makes."""
-    return Request(signal.Signals(number).name, number, 128 + number)
+    name = signal.Signals(number).name
+    return Request(f"Ctrl-C ({name})" if number == signal.SIGINT else name, number, 128 + number)
 
 
 class Listener:

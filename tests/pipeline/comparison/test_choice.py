@@ -59,7 +59,9 @@ def test_no_row_leads_by_the_seed_that_it_lacks(tmp_path: Path) -> None:
     for made in ((base, lacking), (lacking, base)):
         comparison = compared(tmp_path / made[0][0].settings["precision"], *made)
         assert comparison.choice.best is comparison.rows[made.index(base)]
-        shared = "validation loss 0.3050 on the 2 seeds that both have, 0.0605 lower than the other combination"
+        shared = (
+            "its validation loss of 0.3050 on the 2 seeds that both have is 0.0605 lower than the other combination's"
+        )
         assert choice(comparison) == f"precision=float32 wins: {shared} (95% CI 0.0541 to 0.0669, 2 seeds)."
         assert answer(comparison).commands == ["python -m pipeline precision=float32"]
 
@@ -129,7 +131,9 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
     assert choice(faster).endswith("Default choice: precision=mixed (the fastest).")
     assert answer(faster).commands == ["python -m pipeline precision=mixed"]
     clear = compared(tmp_path / "clear", base, worse)
-    assert choice(clear).startswith("precision=float32 wins: validation loss 0.0343, 0.476 lower than the other")
+    assert choice(clear).startswith(
+        "precision=float32 wins: its validation loss of 0.0343 is 0.476 lower than the other"
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -333,5 +337,5 @@ def test_the_lead_over_the_nearest_is_that_of_students_t(tmp_path: Path) -> None
     rows = [("a", second), ("b", best), ("c", second + 0.1)]
     found = compared(tmp_path, *(runs(name, dict(zip("123", losses, strict=True))) for name, losses in rows))
     low, high = stats.ttest_rel(second, best).confidence_interval()
-    expected = f"0.0120 lower than the runner-up (95% CI {low:.4f} to {high:.4f}, 3 seeds)."
-    assert choice(found) == f"precision=b wins: validation loss 0.0317, {expected}"
+    expected = f"0.0120 lower than the runner-up's (95% CI {low:.4f} to {high:.4f}, 3 seeds)."
+    assert choice(found) == f"precision=b wins: its validation loss of 0.0317 is {expected}"

@@ -82,7 +82,7 @@ def job(outputs: Path, *given: str) -> Job:
 
 def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path, capsys: Printed) -> None:
     before = last(killed)
-    assert (before.status, before.error) == ("KILLED", "stopped by SIGINT")
+    assert (before.status, before.error) == ("KILLED", "stopped by Ctrl-C (SIGINT)")
     found = resolve(job(killed), Console())
     assert found.resumed is not None
     assert capsys.readouterr().out.splitlines()[0].endswith("(status: KILLED)")
