@@ -124,9 +124,9 @@ def test_a_store_that_cannot_be_opened_is_said_as_ever(outputs: Path, folder: Pa
 
 @pytest.mark.parametrize(("code", "said"), [
     ("raise RuntimeError('Could not determine home directory.')", "RuntimeError: Could not determine home directory."),
-    ("import os\nos.write(2, b'INFO begins\\nFatal: token=geheim12\\n')\nos._exit(3)", "has ended: Fatal: token="),
-    ("import os\nos._exit(4)", "has ended with exit code 4"),
-    ("import os\nos.kill(os.getpid(), 9)", "has ended by SIGKILL"),
+    ("import os\nos.write(2, b'INFO begins\\nFatal: token=geheim12\\n')\nos._exit(3)", "ended: Fatal: token="),
+    ("import os\nos._exit(4)", "ended with exit code 4"),
+    ("import os\nos.kill(os.getpid(), 9)", "ended by SIGKILL"),
 ])  # fmt: skip
 def test_a_process_that_dies_says_why(
     code: str, said: str, outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch

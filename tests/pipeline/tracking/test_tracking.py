@@ -282,5 +282,5 @@ def test_a_folder_names_no_code(tmp_path: Path, capsys: Printed) -> None:
     assert journal.damaged == 1
     assert all(entry.call != "open" for entry in journal.entries)
     for target in ("os.system", "pipeline.tracking.tracker.Tracker", "x"):
-        with pytest.raises(UserError, match=rf"tracking\._target_={target} (cannot be imported|is no)"):
+        with pytest.raises(UserError, match=rf"tracking\._target_={target} (cannot be imported|does not extend)"):
             begin(tmp_path, "other", settings=TrackingSettings(_target_=target))
