@@ -17,8 +17,8 @@ FIRST_PORT = 5000
 def _open(options: argparse.Namespace) -> NoReturn:
     """Serve until it is interrupted: this process becomes MLflow's server."""
     if not (options.outputs / "mlflow.db").is_file():
-        problem = f"no run under {shorter(options.outputs)} is tracked in its own store"
-        raise UserError(problem, "a run with tracking=local", "python -m pipeline")
+        problem = f"{shorter(options.outputs)} contains no MLflow database"
+        raise UserError(problem, "a folder with runs that were tracked with tracking=local", "python -m pipeline")
     port = free_port(options.port, FIRST_PORT)
     print(f"http://{HOST}:{port}/#/experiments?{WORKFLOW}\nin a few seconds; Ctrl-C ends it", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]

@@ -183,7 +183,7 @@ class MlflowRun(StoredRun):
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         logged = self._logged_model()
         if logged is None:
-            self.notes.append(f"nothing is registered as {name}: the run has no SavedModel in MLflow")
+            self.notes.append(f"no version of {name} was registered: the run has no SavedModel in MLflow")
             return
         registry = Registry(self._client, self._store.uri, self.spec.folder, name)
         lines = [registry.register(self.run_id, logged.model_id)]

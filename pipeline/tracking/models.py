@@ -48,7 +48,8 @@ def model_folder(uri: str, store: Store, setting: str, fix: str) -> Path:
         if location.startswith(("file:", "/")):
             folder = Path(unquote(urlsplit(location).path))
             if not (folder / "MLmodel").is_file():
-                raise UserError(f"{setting}={uri}: its files are no longer in {folder}", "them, or a link, there", fix)
+                expected = "the files of the model, or a link to them"
+                raise UserError(f"{setting}={uri}: its files were not found in {folder}", expected, fix)
             return folder
         import mlflow.artifacts
 

@@ -289,5 +289,5 @@ def _follow_artifacts(file: Path, outputs: Path) -> None:
         for table, column in _LOCATIONS:
             foreign = f"SELECT {column} FROM {table} WHERE {column} LIKE 'http%://%' OR {column} LIKE '%artifacts://_%'"
             for [address] in database.execute(foreign).fetchmany(1):
-                problem = f"{shorter(file)} names {redact(address)}, which would get your credentials of MLflow"
-                raise UserError(problem, "a store of your own, with its artifacts in files", "outputs=./outputs")
+                problem = f"{shorter(file)} refers to {redact(address)}, which would receive your MLflow credentials"
+                raise UserError(problem, "a database of your own whose artifacts are local files", "outputs=./outputs")

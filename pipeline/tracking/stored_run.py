@@ -179,7 +179,7 @@ class StoredRun:
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
         """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
-        self.notes.append(f"nothing is registered as {name}: {type(self).__name__} registers no models")
+        self.notes.append(f"no version of {name} was registered: {type(self).__name__} does not register models")
 
     def status(self, status: str, time: int) -> None:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
@@ -209,7 +209,8 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
     """Return the user's error for a store that cannot be used."""
     fix = "tracking=off" if settings.kind == "local" else "tracking=local"
-    expected = "a store that no other program locks" if "locked" in reason else "a store that can be opened"
+    is_locked = "locked" in reason
+    expected = "a database that no other program has locked" if is_locked else "a database or server that can be opened"
     return UserError(f"tracking={settings.kind} cannot be used ({reason})", expected, fix)
 
 

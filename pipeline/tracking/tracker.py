@@ -73,14 +73,14 @@ class Sender:
             beat()
             now = time.monotonic()
             if log is not None and requested() is not None:
-                return "it was stopped while it waited"
+                return "interrupted while waiting"
             is_away = self.trouble is not None and now - self._last_answer > seconds
             if is_away or now - began > longest:
-                return self.trouble or f"the store is too slow: not done after {longest:.0f} s"
+                return self.trouble or f"sending takes longer than {longest:.0f} s"
             if log is not None and now > say_at:
                 say_at = now + TOLD_EVERY_SECONDS
                 left = self._journal.unsent
-                log(f"sending {left} entries to the store, {longest:.0f} s at most (Ctrl-C leaves them for later)")
+                log(f"sending {left} records, for at most {longest:.0f} s (Ctrl-C to send them later)")
         return None
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Sender:
         answer = self._run.deliver(self._journal.entries[self._journal.sent])
         for refused in answer.refused:
             self.refused.append(refused)
-            self._warn(f"tracking: the store refuses {refused}")
+            self._warn(f"tracking: rejected {refused}")
         before, self.trouble = self.trouble, answer.trouble
         if self.trouble is None:
             try:
@@ -109,12 +109,10 @@ class Sender:
                 self.trouble = reason(error)
         if self.trouble is not None:
             if before is None and not self._closed:
-                self._warn(
-                    f"tracking: the store does not take what is sent ({self.trouble}); it is kept and sent again"
-                )
+                self._warn(f"tracking: records cannot be sent ({self.trouble}); they are kept and sent again")
             return False
         if before is not None:
-            self._warn("tracking: the store is back")
+            self._warn("tracking: records can be sent again")
         self._last_answer = time.monotonic()
         return True
 
@@ -282,9 +280,7 @@ class Tracker:
             command = f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}`"
             command = command if self._spec.settings._target_ == MLFLOW_RUN else "the same command"
             count = len(self._journal.entries)
-            self._warn(
-                f"tracking: {left} of {count} entries are not sent yet ({why}); they are kept: {command} sends them"
-            )
+            self._warn(f"tracking: {left} of {count} records are pending ({why}); {command} sends them")
         return left
 
     def close(self, seconds: float | None = None) -> int:
@@ -293,7 +289,7 @@ class Tracker:
         if self.is_on:
             self._sender.close()
             if refused := self._sender.refused:
-                self._warn(f"tracking: refused by the store for good: {'; '.join(refused)[:2000]}")
+                self._warn(f"tracking: rejected, and not sent again: {'; '.join(refused)[:2000]}")
         return left
 
     def _place(self, path: Path) -> str:
@@ -307,8 +303,8 @@ class Tracker:
             return
         if lost is not None:
             self._warn(
-                f"tracking: the store does not have the run {lost}: all {len(journal.entries)} entries are sent "
-                f"again, as run {run.run_id}"
+                f"tracking: the run {lost} was not found; all {len(journal.entries)} records are sent again, as "
+                f"run {run.run_id}"
             )
         uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
         store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
@@ -327,7 +323,7 @@ class Tracker:
         try:
             self._journal.add(call, arguments)
         except OSError as error:
-            self._warn(f"tracking: the journal cannot be written ({error}); what is not sent is lost when the run ends")
+            self._warn(f"tracking: the journal cannot be written ({error}); pending records are lost when the run ends")
         if self.is_on:
             self._sender.notify()
 

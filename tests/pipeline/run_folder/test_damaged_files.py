@@ -287,5 +287,5 @@ def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, migrated_
     put(folder / "plots" / "pipe", CONTENTS["a FIFO"])
     journal.add("artifact", {"path": "plots", "folder": ""})
     said = ends_well(lambda: sync.main(["--outputs", str(outputs), str(folder)]), capsys)
-    assert said.count("the store refuses artifact") == 3, said
+    assert said.count("tracking: rejected artifact") == 3, said
     assert Journal(folder).unsent == 0

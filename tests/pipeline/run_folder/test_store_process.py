@@ -138,7 +138,7 @@ def test_a_process_that_dies_says_why(
         process.open_run(RunSpec(settings, outputs, folder, "tried", "run"), None)
     assert said in caught.value.problem
     assert "geheim12" not in str(caught.value)
-    assert (caught.value.expected, caught.value.fix) == ("a store that can be opened", "tracking=off")
+    assert (caught.value.expected, caught.value.fix) == ("a database or server that can be opened", "tracking=off")
 
 
 def test_a_store_that_does_not_answer_first_is_said_in_time(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
@@ -167,7 +167,7 @@ def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> No
         tracker.metrics({"loss": 1.0, "bad\nname": 1.0}, 1)
         assert until(lambda: not tracker.unsent, 30)
         assert only_run(outputs).data.metrics == {"loss": 1.0}
-        assert "the store refuses metrics 'bad\\nname'" in lines[0]
+        assert "tracking: rejected metrics 'bad\\nname'" in lines[0]
         os.kill(process._process.pid, signal.SIGKILL)
         tracker.metrics({"loss": 0.5}, 2)
         tracker.status("FINISHED")

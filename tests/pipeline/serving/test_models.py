@@ -52,7 +52,7 @@ def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: P
         assert saved_model(model, None, moved).is_relative_to(moved / "artifacts")
     (moved / "artifacts").rename(tmp_path / "lost")
     for model in ("models:/tiny/1", uri):
-        with pytest.raises(UserError, match=r"its files are no longer in .*/artifacts/tiny/models/"):
+        with pytest.raises(UserError, match=r"its files were not found in .*/artifacts/tiny/models/"):
             saved_model(model, None, moved)
 
 

@@ -141,7 +141,7 @@ def test_a_received_database_sends_artifacts_nowhere(address: str, outputs: Path
         database.execute("UPDATE experiments SET artifact_location = ? WHERE name = 'e'", (address,))
     folder = outputs / "runs" / "e" / "a"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"credentials of MLflow|outside of"):
+    with pytest.raises(UserError, match=r"your MLflow credentials|outside of"):
         Tracker(RunSpec(LOCAL, outputs, folder, "e", "a"))
 
 

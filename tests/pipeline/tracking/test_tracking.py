@@ -169,7 +169,7 @@ def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(outputs: Pat
     assert tracker.close(30) == 0
     assert only_run(outputs).data.metrics == {"good": 1.0, "also good": 3.0}
     last = capsys.readouterr().out.splitlines()[-1]
-    said = ("refused by the store for good", "bad\\nname", "there_is_none.png", "also good")
+    said = ("rejected, and not sent again", "bad\\nname", "there_is_none.png", "also good")
     assert [text in last for text in said] == [True, True, True, False]
     assert Journal(folder_of(outputs)).is_closed
 
@@ -211,7 +211,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Pat
         record(tracker, EPOCHS + 7)
         tracker.close(0.5)
     told = capsys.readouterr().out.splitlines()[-1]
-    assert "(the store is too slow" in told
+    assert "(sending takes longer than" in told
     assert f"`python -m pipeline.sync {folder_of(outputs)}` sends them" in told
     assert sync.main([str(folder_of(outputs))]) == 0
     assert steps(outputs, "train/loss") == list(range(1, EPOCHS + 8))
@@ -263,7 +263,7 @@ def test_a_store_of_ones_own_has_the_journal(tmp_path: Path, monkeypatch: Patch,
     assert tracker.close(30) == 0
     lines = ["RUNNING", "1 {'loss': 1.0}", "2 {'loss': 0.5}", "RUNNING", "3 {'loss': 0.25}", "FINISHED"]
     assert (tmp_path / "mine.txt").read_text().splitlines() == lines
-    assert "the store refuses metrics 'bad' (ValueError: bad)" in capsys.readouterr().out
+    assert "tracking: rejected metrics 'bad' (ValueError: bad)" in capsys.readouterr().out
     assert not (tmp_path / "mlflow.db").exists()
 
 
