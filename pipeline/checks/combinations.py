@@ -67,7 +67,7 @@ def _has_tpu(experiment: Experiment) -> bool:
 FACTS: Mapping[str, Callable[[Experiment], object]] = {
     "a backbone": _has_backbone,
     "a TPU in this machine or a TPU name": _has_tpu,
-    "a GPU with compute capability below 8.0": lambda experiment: (
+    "a GPU of compute capability below 8.0": lambda experiment: (
         any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(experiment)
     ),
     "several replicas": lambda experiment: (expected_replicas(experiment) or 1) > 1,
@@ -179,7 +179,7 @@ COMBINATIONS = (
     ("precision=bfloat16,float16 with optimizer=adam,adamw",
      "beta_2=0.999 is rounded to 1, or squares of small gradients to 0, so the model learns nothing",
      "precision=mixed_bfloat16"),
-    ("precision=mixed_bfloat16,bfloat16 with a GPU with compute capability below 8.0",
+    ("precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
      "the GPU cannot compute in bfloat16", "precision=mixed_float16"),
     ("strategy=tpu without a TPU in this machine or a TPU name", "it requires a TPU", "strategy=mirrored"),
     ("export.register with tracking=off", "registering a model requires MLflow", "tracking=local"),

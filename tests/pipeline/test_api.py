@@ -74,7 +74,7 @@ def test_a_notebook_shows_a_run_and_a_comparison(run: Run, outputs: Path) -> Non
     assert '<img src="data:image/png;base64,' in shown
     compared = compare(run.folder, outputs=outputs)
     page, table = compared._repr_html_(), str(compared)
-    assert max(map(len, table.splitlines())) <= 80
+    assert max(len(line) for line in table.splitlines() if not line.startswith("run it")) <= 80
     assert f"{run.metrics['test/accuracy']:.2%}".rstrip("%") in table
     assert page.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     assert f"{run.metrics['test/accuracy']:.2%}".rstrip("%") in page
@@ -242,7 +242,7 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert sum("needs 2 logical CPU devices, but TensorFlow has already started with 1" in line for line in lines) == 3
-    assert any("used before this process was forked" in line for line in lines)
+    assert any("this process was forked after TensorFlow had been used" in line for line in lines)
     assert "ended: FINISHED" in lines
     assert lines[-1] == "interrupted"
     assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 2

@@ -93,7 +93,7 @@ def test_logits_and_probabilities_are_told_apart() -> None:
     assert build(softmax, outputs="probabilities").record.params["outputs"] == "probabilities"
     with pytest.raises(UserError, match=r"do not add up to 1.*Try: model.outputs=logits"):
         build(CnnSettings(), outputs="probabilities")
-    with pytest.raises(UserError, match=r"output add up to 1.*Try: model.outputs=probabilities"):
+    with pytest.raises(UserError, match=r"outputs for an example add up to 1.*Try: model.outputs=probabilities"):
         build(softmax)
 
 

@@ -1,11 +1,12 @@
 """What cannot go together, or has no effect, is refused before TensorFlow is imported; what cannot pay is said."""
 
 import os
+import re
 from collections.abc import Mapping
 
 import pytest
 
-from pipeline.checks.combinations import advice, expected_replicas
+from pipeline.checks.combinations import COMBINATIONS, FACTS, UNREAD, advice, expected_replicas
 from pipeline.config.debug import debugged
 from pipeline.engines.local import enter_cluster, local_tasks
 from pipeline.system import machine
@@ -155,3 +156,13 @@ def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, mo
         enter_cluster(task)
         seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
     assert seen == {"chief-0": "-1", "worker-0": first, "worker-1": second, "server-0": "-1"}
+
+
+def test_every_condition_of_a_rule_is_a_setting_or_is_defined() -> None:
+    """A condition whose words contain `with` would be split, and its rule would never apply."""
+    combinations = [combination for combination, _, _ in COMBINATIONS] + [combination for _, combination, _ in UNREAD]
+    rules = [f"with {combination}" for combination in combinations]
+    terms = {term.strip() for rule in rules for term in re.split(r"\b(?:with|without) ", rule)[1:]}
+    names = {re.split("[=>]", term)[0] for term in terms}
+    assert names >= FACTS.keys()
+    assert all(re.fullmatch(r"[\w.]+", name) for name in names - FACTS.keys())

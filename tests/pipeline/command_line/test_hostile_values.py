@@ -44,7 +44,7 @@ OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in FILES_OF_OPTIONS)
 def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has data sets and packages be there that are not."""
     for name in (
-        "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "data.ArraysSettings",
+        "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "arrays.ArraysSettings",
         "model.KerasHubSettings", "data.TextFolderSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)

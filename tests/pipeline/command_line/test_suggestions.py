@@ -69,7 +69,7 @@ def test_an_own_pipeline_works_or_is_told_what_it_lacks(stages: str, tmp_path: P
     write_files(tmp_path, {"pipeline/mine.yaml": lines})
     words = ["--config-dir", str(tmp_path), "pipeline=mine", "dry_run=true"]
     if lacking := ORDERS[stages]:
-        assert assert_refused(words, "which no earlier stage makes").fix == f"pipeline.<stage>={lacking}"
+        assert assert_refused(words, "which no earlier stage returns").fix == f"pipeline.<stage>={lacking}"
     else:
         assert command_error(words) is None
 

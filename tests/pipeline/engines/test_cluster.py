@@ -176,7 +176,7 @@ def test_a_cluster_whose_worker_hangs_starts_again_by_itself(start: Start, tmp_p
     given = ("strategy=multi_worker", *SHORT, "train.checkpoint_every_steps=20", hangs)
     environment = {"HANGS_ONCE": str(tmp_path / "mark")}
     running = start("cluster.restarts=1", "hang_seconds=10", *given, environment=environment)
-    running.wait_for("warning: restarting the cluster from its last checkpoint (0 restarts left)")
+    running.wait_for(r"warning: restarting the cluster from its last checkpoint \(0 restarts left\)")
     assert "made no progress for" in running.printed, running.printed
     assert running.end() == 0, running.printed
     assert running.summary()["resumed_from_step"] >= 60
@@ -203,7 +203,7 @@ def test_members_that_hang_end_where_nobody_watches_them(start: Start) -> None:
 @pytest.mark.parametrize(
     ("killed", "code", "status", "said"),
     [("worker-1", 1, "FAILED", "error: worker-1 was killed by signal 9: the run cannot continue"),
-     ("chief", 137, "FAILED", "the run is FAILED: its process was killed"), ("command", -9, "KILLED", "epoch")],
+     ("chief", 137, "FAILED", "the run ended as FAILED: its process was killed"), ("command", -9, "KILLED", "epoch")],
 )  # fmt: skip
 def test_whoever_is_killed_ends_all_and_the_run(killed: str, code: int, status: str, said: str, start: Start) -> None:
     """Of parameter servers, a chief that dies is one of those that start again, below."""

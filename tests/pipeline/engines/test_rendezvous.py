@@ -63,7 +63,7 @@ def test_a_wrong_tf_config_is_refused_in_one_line(text: str, monkeypatch: pytest
 
 def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", config(["127.0.0.1:23451"], chief=["127.0.0.1:23452"]))
-    with pytest.raises(UserError, match="Expected chief, ps, worker"):
+    with pytest.raises(UserError, match="Expected the members chief, ps, worker"):
         task_of_environment(SERVERS)
 
 

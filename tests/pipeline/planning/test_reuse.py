@@ -163,11 +163,11 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["from=evaluate"], "from=evaluate without run"), (["run={run}"], "run={run} without from"),
+        (["from=evaluate"], "from=evaluate requires run"), (["run={run}"], "run={run} requires from"),
         (["from=evaluate", "run=12345678"], "run=12345678 matches no run in"),
         (["from=predict", "run={run}"], "from=predict is not a stage of `pipeline`. Expected one of: evaluate, export"),
         (["from=model", "run={run}"], "from=model would train the model again. Expected one of: evaluate, export"),
-        (["from=evaluate", "run={run}", "fork={run}"], "fork={run} with run={run}. Expected one of them"),
+        (["from=evaluate", "run={run}", "fork={run}"], "fork={run} cannot be combined with run={run}"),
         (["from=evaluate", "run={run}", "optimizer.learning_rate=0.5"], "optimizer.learning_rate was 0.0"),
         (["from=evaluate", "run={run}", "seed=7"], "seed was 42 and is now 7"),
         (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 and is"),

@@ -106,7 +106,9 @@ def test_an_error_of_a_full_disk_is_no_defect(tmp_path: Path) -> None:
     """Whoever writes: HDF5 has a message of six lines of its own, a write through Python's files names no file."""
     of_hdf5 = OSError(errno.ENOSPC, "Can't synchronously write data (time = …\n, file descriptor = 3)")
     said = str(no_room(of_hdf5))
-    assert said.startswith("a file cannot be written (No space left on device). Expected a folder with room")
+    assert said.startswith(
+        "a file cannot be written (No space left on device). Expected a folder on a disk with free space"
+    )
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         wrapped = RuntimeError("wrapped")
         wrapped.__cause__ = OSError(number, os.strerror(number), "x")

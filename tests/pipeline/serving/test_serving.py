@@ -58,7 +58,7 @@ def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
     with (outputs / "served.txt").open("w+") as out:
         command = commands.start(str(run), f"--outputs={outputs}", module="pipeline.serve", stdout=out, stderr=out)
         told = outputs / "served.txt"
-        printed = r"at (http://127\.0\.0\.1:\d+);"
+        printed = r"at (http://127\.0\.0\.1:\d+) "
         address = until(lambda: re.search(printed, told.read_text()) or command.poll() is not None, 120)
         assert isinstance(address, re.Match), told.read_text()
         wait_for(f"{address[1]}/ping", command)
@@ -207,7 +207,7 @@ def test_an_upload_that_is_broken_off_is_a_line(served: tuple[str, int], outputs
     for length in lengths:
         head = HEAD % (b"Host: localhost\r\nContent-Type: image/png\r\n" + length + b"\r\n")
         raw(served[0], head + b"5\r\nabcde\r\n", closes=True)
-    said = until(lambda: (text := (outputs / "served.txt").read_text()[before:]).count("gone") == 2 and text, 20)
+    said = until(lambda: (text := (outputs / "served.txt").read_text()[before:]).count("disconnected\n") == 2 and text, 20)
     assert said == 2 * "POST /images: the client disconnected\n"
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
 

@@ -124,8 +124,8 @@ def test_float16_overflow_skips_one_step_everywhere(name: str, place: str) -> No
 @pytest.mark.parametrize(("target", "arguments", "message"), [
     ("keras.optimizers.Lion", {"global_clipnorm": 1.0}, "sets global_clipnorm.*optimizer.clip_norm"),
     ("keras.optimizers.Lion", {"beta_9": 1.0}, "cannot be created"), ("keras.layers.ReLU", {}, "cannot be created"),
-    ("keras.optimizers.SGD", {"clipnorm": 1.0}, "with clipnorm of the optimizer.*Try: optimizer.clip_norm=0"),
-    (f"{__name__}.Decaying", {"clipvalue": 1.0}, "clip_norm=0.5 with clipvalue of the optimizer"),
+    ("keras.optimizers.SGD", {"clipnorm": 1.0}, "the optimizer's own clipnorm.*Try: optimizer.clip_norm=0"),
+    (f"{__name__}.Decaying", {"clipvalue": 1.0}, "clip_norm=0.5 cannot be combined with the optimizer's own clipvalue"),
     (f"{__name__}.Forgetful", {}, "checkpoints cannot include: calls"),
 ])  # fmt: skip
 def test_what_would_train_otherwise_in_silence_is_refused(target: str, arguments: dict[str, Any], message: str) -> None:

@@ -228,7 +228,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
     ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is used by", "mine"),
     ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "but metrics receive probabilities", "from_logits: false"),
     ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
-    ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "is no Task", "task._target_=null"),
+    ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "does not extend Task", "task._target_=null"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(name: str, settings: Any, problem: str, fix: str) -> None:
     with pytest.raises(UserError) as refused:

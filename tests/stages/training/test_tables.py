@@ -85,7 +85,7 @@ def test_a_metric_that_the_task_does_not_have_is_refused(frame: pd.DataFrame, tm
     ("network", "taken"), [(CnnSettings(), "images"), (TextCnnSettings(), "texts"), (TransformerSettings(), "texts")]
 )
 def test_a_network_of_images_or_texts_is_refused(network: Any, taken: str, frame: pd.DataFrame, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf" takes {taken}, and table.csv has size \(number\).*Try: model=auto"):
+    with pytest.raises(UserError, match=rf" requires {taken}, but table.csv has size \(number\).*Try: model=auto"):
         build(dataset(frame, tmp_path, "regression"), one_device(), network)
 
 

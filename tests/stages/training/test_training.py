@@ -265,4 +265,4 @@ def test_a_line_says_why_parts_of_a_batch_do_not_equal_the_whole_one(is_normaliz
     for layer in normalizing_by_batch(built.network):
         layer.synchronized = False
     _refuse_or_warn(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
-    assert any("each of 2 replicas normalizes" in line for line in reporter.lines) == is_normalized
+    assert any("each of the 2 replicas computes BatchNorm" in line for line in reporter.lines) == is_normalized
