@@ -207,7 +207,9 @@ def test_an_upload_that_is_broken_off_is_a_line(served: tuple[str, int], outputs
     for length in lengths:
         head = HEAD % (b"Host: localhost\r\nContent-Type: image/png\r\n" + length + b"\r\n")
         raw(served[0], head + b"5\r\nabcde\r\n", closes=True)
-    said = until(lambda: (text := (outputs / "served.txt").read_text()[before:]).count("disconnected\n") == 2 and text, 20)
+    said = until(
+        lambda: (text := (outputs / "served.txt").read_text()[before:]).count("disconnected\n") == 2 and text, 20
+    )
     assert said == 2 * "POST /images: the client disconnected\n"
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
 
