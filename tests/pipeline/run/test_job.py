@@ -245,7 +245,7 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(outputs: Path, monkeypa
         assert run_job(Job(experiment(*SMALL, *TRAINED, outputs=outputs)), Console()) == 0
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
     printed = " ".join(capsys.readouterr().out.split())
-    assert "the store has gone); it is kept and sent again" in printed
+    assert "the store has gone); they are kept and sent again" in printed
     assert f"`python -m pipeline.sync {only_folder(outputs)}` sends them" in printed
     assert only_run(outputs)[1].info.status == "RUNNING"
     assert sync(["--outputs", str(outputs)]) == 0
