@@ -111,7 +111,7 @@ def test_two_nodes_equal_a_local_cluster_through_a_requeue(cluster: Path, output
     try:
         submitted.wait_for(r"epoch +2/")
         ask("scancel", "--signal=USR2", submitted.job_id)
-        submitted.wait_for(r"queued again \(1 of 10 times\)")
+        submitted.wait_for(r"requeueing it \(1 of 10\)")
         submitted.wait_for("resuming training after")
         assert submitted.end() == 0, submitted.printed
     finally:
