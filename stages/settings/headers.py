@@ -31,7 +31,7 @@ LINES = 200
 """Lines of a file, at most, by which its delimiter is found."""
 
 INVISIBLE = "[\u200b-\u200f\u2060\ufeff]"
-"""Characters without a width, which are no part of a name or a number."""
+"""Characters without a width, which are not part of a name or a number."""
 
 SEPARATOR = re.compile(r'"?sep ?= ?(.)"?\s*$', re.IGNORECASE)
 """Line in which a spreadsheet writes the delimiter, which may be a tab."""
