@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import slug, write_index
-from pipeline.tracking.journal import Journal
 
 CLASSES = 10
 

@@ -15,9 +15,9 @@ from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.records import yaml_text
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import FINGERPRINT, Summary, one_line
-from pipeline.tracking.journal import Journal
 from stages.tables import aligned
 
 COMMIT = "mlflow.source.git.commit"

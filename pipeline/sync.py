@@ -10,10 +10,10 @@ from pathlib import Path
 from pipeline.command_line.command import Command, print_error, print_warning, run_command, say
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
+from pipeline.run_folder.journal import NAME, Journal
 from pipeline.run_folder.lock import LockedError, locked
-from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.sweep.index import is_sweep, read_index
-from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.pending import send_pending, settings_for
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from stages.settings.places import resolved

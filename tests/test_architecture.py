@@ -40,7 +40,7 @@ FLOORS = {
     "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
     "pipeline": (
         ("exit_codes", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
-        ("command_line", "tracking"), ("checks", "provenance", "run_folder"), ("planning",), ("run",), ("engines",),
+        ("run_folder",), ("command_line", "tracking"), ("checks", "provenance"), ("planning",), ("run",), ("engines",),
         ("comparison",), ("sweep",), ("search", "serving"),
         ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),
     ),

@@ -21,9 +21,9 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, enter, forward_signals, leave
 from pipeline.run.engine import OPEN_PORTS, Engine, Task, tasks_at
 from pipeline.run.executor import work
-from pipeline.run_folder.pending import end_lost
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
+from pipeline.tracking.pending import end_lost
 
 GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""

@@ -22,12 +22,12 @@ from pipeline.planning.job import Job, remove_if_unused
 from pipeline.planning.plan import PlannedStage
 from pipeline.run.child import POLL_SECONDS, leave
 from pipeline.run.engine import Engine, RemoteJob, Task, tasks_at
-from pipeline.run_folder.pending import LOST, end_lost
 from pipeline.run_folder.summary import one_line
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, become_independent, warm_up, watch
 from pipeline.targets import check_installed
+from pipeline.tracking.pending import LOST, end_lost
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000

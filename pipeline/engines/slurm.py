@@ -26,10 +26,10 @@ from pipeline.planning.plan import PlannedStage
 from pipeline.redaction import MASK, redact
 from pipeline.run.child import leave
 from pipeline.run.engine import LOOK_SECONDS, RemoteJob, Task
-from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished
 from pipeline.system import signals
 from pipeline.targets import check_installed
+from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 from stages.settings.strategy import StrategySettings
 

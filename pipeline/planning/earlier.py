@@ -26,10 +26,10 @@ from pipeline.provenance.identity import (
     settings_of,
 )
 from pipeline.provenance.source_digest import new_for_other_code, sources
-from pipeline.run_folder.pending import is_unsent
 from pipeline.run_folder.runs import Runs, read_config, read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.models import RESULTS
+from pipeline.tracking.pending import is_unsent
 from stages.checkpoints.names import can_start
 from stages.errors import UserError
 from stages.settings.places import regular_folder

@@ -18,11 +18,11 @@ from pipeline.provenance.code_state import CodeState, versions
 from pipeline.provenance.identity import OF_A_COMMAND, identity, is_among
 from pipeline.provenance.source_digest import sources
 from pipeline.redaction import redact_overrides
+from pipeline.run_folder.journal import NAME as JOURNAL
 from pipeline.run_folder.lock import LockedError, is_locked, locked, share
 from pipeline.run_folder.runs import Runs, read_run
 from pipeline.run_folder.summary import FINGERPRINT, NAME, Summary
 from pipeline.system import signals
-from pipeline.tracking.journal import NAME as JOURNAL
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
 from stages.settings.places import appendable

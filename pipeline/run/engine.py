@@ -18,12 +18,12 @@ from pipeline.planning.job import Job
 from pipeline.planning.plan import PlannedStage, after_training
 from pipeline.run.facts import show_next, show_plan, show_summary
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.pending import send_pending, settings_for
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import Summary
 from pipeline.system import signals
 from pipeline.system.signals import Request
 from pipeline.system.streams import all_written
+from pipeline.tracking.pending import send_pending, settings_for
 from pipeline.tracking.store import Store
 from stages.targets import class_at
 

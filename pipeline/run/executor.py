@@ -28,16 +28,16 @@ from pipeline.run.engine import OPEN_PORTS, Task
 from pipeline.run.facts import NOTE, begun_tags, run_description, run_name, show_next, show_summary, show_times
 from pipeline.run.reporter import RunReporter
 from pipeline.run.runner import StageRunner, bind
-from pipeline.run_folder import store_process
-from pipeline.run_folder.pending import mark_killed, record_end
-from pipeline.run_folder.store_process import StoreClient
 from pipeline.run_folder.summary import NAME, PRUNED, UNITS, Summary, is_lower_better, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
+from pipeline.tracking import store_process
 from pipeline.tracking.params import model_name, run_params
+from pipeline.tracking.pending import mark_killed, record_end
 from pipeline.tracking.store import Store
+from pipeline.tracking.store_process import StoreClient
 from pipeline.tracking.stored_run import RunSpec, open_run
 from pipeline.tracking.tracker import Tracker, open_tracker
 from pipeline.tracking.views import COMBINATION

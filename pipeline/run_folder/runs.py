@@ -14,8 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import age_order, shorter
 from pipeline.records import yaml_text
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import NAME, Summary, is_lower_better, one_line
-from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
 

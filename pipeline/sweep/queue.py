@@ -21,12 +21,12 @@ from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGUR
 from pipeline.planning.job import Job, Turn
 from pipeline.run.child import POLL_SECONDS, enter, leave
 from pipeline.run.engine import RemoteJob, engine_of, run_job
-from pipeline.run_folder.pending import LOST, end_lost
-from pipeline.run_folder.store_process import serve
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess
+from pipeline.tracking.pending import LOST, end_lost
 from pipeline.tracking.store import Store, server_answers
+from pipeline.tracking.store_process import serve
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
 from stages.settings.places import regular_file

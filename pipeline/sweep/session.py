@@ -24,8 +24,8 @@ from pipeline.provenance.code_state import CodeState, code_state, command, resum
 from pipeline.provenance.source_digest import Sources, new_for_other_code
 from pipeline.run.engine import LOOK_SECONDS
 from pipeline.run.facts import NOTE, begun_tags, label, show_plan, sweep_description, sweep_name
+from pipeline.run_folder.journal import NAME, Journal
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import has_finished, progress, read_run
 from pipeline.run_folder.summary import PRUNED, scored
 from pipeline.sweep.index import SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
@@ -35,7 +35,7 @@ from pipeline.system import signals
 from pipeline.system.environment import imports_kept
 from pipeline.system.processes import warm_up
 from pipeline.system.streams import all_written
-from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.pending import end_lost
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 from stages.errors import UserError

@@ -203,8 +203,8 @@ MUTATIONS = (
         "pipeline/search/study.py", "journal.truncate(", "abs(", "tests/pipeline/search/test_study.py", "-k", "whole",
     ),
     mutation(
-        "pipeline/tracking/journal.py", "return not self.unsent and", "return True and",
-        "tests/pipeline/run_folder/test_pending.py", "-k", "closed",
+        "pipeline/run_folder/journal.py", "return not self.unsent and", "return True and",
+        "tests/pipeline/tracking/test_pending.py", "-k", "closed",
     ),
     mutation(
         "pipeline/redaction.py", "(part.isupper() and ", "(False and ",

@@ -8,8 +8,8 @@ import pytest
 from pipeline import diff
 from pipeline.diff import COMMIT, PATCH, difference
 from pipeline.provenance import code_state
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
-from pipeline.tracking.journal import Journal
 from tests.pipeline.provenance.test_code_state import git
 
 

@@ -23,7 +23,7 @@ from pipeline.planning.earlier import _named_by_resume, refuse_without_epochs
 from pipeline.planning.job import Job, claimed
 from pipeline.run.engine import Task
 from pipeline.run.runner import StageRunner
-from pipeline.run_folder.pending import settings_for
+from pipeline.run_folder.journal import NAME
 from pipeline.run_folder.runs import read_config
 from pipeline.run_folder.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
@@ -33,7 +33,7 @@ from pipeline.sweep.select import _runs, read_entries, select
 from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
-from pipeline.tracking.journal import NAME
+from pipeline.tracking.pending import settings_for
 from pipeline.tracking.store import _LOCATIONS, _follow_artifacts, server_answers
 from pipeline.tracking.stored_run import unusable
 from stages.errors import UserError
@@ -356,7 +356,7 @@ CASES: dict[str, Case] = {
     "pipeline/predict.py:_answer": _images,
     "pipeline/predict.py:_predict": _output,
     "pipeline/run/runner.py:_refuse_other_data": _other_data,
-    "pipeline/run_folder/pending.py:settings_for": _foreign_store,
+    "pipeline/tracking/pending.py:settings_for": _foreign_store,
     "pipeline/run_folder/runs.py:find": _found,
     "pipeline/run_folder/runs.py:read_config": _no_configuration,
     "pipeline/search/plan.py:_direction": f"{SEARCH} sweep.metric=val/best_liking",

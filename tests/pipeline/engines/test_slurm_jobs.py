@@ -8,8 +8,8 @@ import pytest
 from pipeline.config.cluster import SlurmCluster
 from pipeline.engines.slurm import parameters
 from pipeline.planning.job import Job
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.runs import progress
-from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
 

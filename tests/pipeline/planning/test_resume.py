@@ -23,11 +23,11 @@ from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.engine import run_job
 from pipeline.run.executor import begin
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.pending import end_lost
 from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.sweep.select import read_entries
+from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 from tests import commands
 from tests.conftest import outputs_in

@@ -21,10 +21,10 @@ from pipeline.planning.job import Job, claimed
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
 from pipeline.run.facts import run_facts
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.runs import epoch_metrics, read_run
 from pipeline.sweep.index import INDEX, read_index, write_index
 from pipeline.sweep.select import run_entry
-from pipeline.tracking.journal import Journal
 from stages.errors import UserError
 from stages.storage.atomic import remove
 from tests.pipeline.experiments import SMALL, Printed, experiment, write_run

@@ -25,12 +25,12 @@ from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
+from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
 from pipeline.sweep.run import checked
 from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system.signals import until
-from pipeline.tracking.journal import Journal
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
 from tests import commands

@@ -16,8 +16,8 @@ from mlflow.exceptions import MlflowException
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.pending import settings_for
-from pipeline.tracking.journal import NAME, Journal, place_of
+from pipeline.run_folder.journal import NAME, Journal, place_of
+from pipeline.tracking.pending import settings_for
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker

@@ -15,11 +15,11 @@ from mlflow import MlflowClient
 
 from pipeline import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.pending import settings_for
+from pipeline.run_folder.journal import NAME, Journal
 from pipeline.system import signals
 from pipeline.system.processes import process_context
 from pipeline.system.signals import until
-from pipeline.tracking.journal import NAME, Journal
+from pipeline.tracking.pending import settings_for
 from pipeline.tracking.stored_run import StoredRun
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed

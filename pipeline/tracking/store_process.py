@@ -24,10 +24,10 @@ from pipeline import redaction
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
-from pipeline.run_folder.pending import LOST, end_run
+from pipeline.run_folder.journal import Entry
 from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS, beat
-from pipeline.tracking.journal import Entry
+from pipeline.tracking.pending import LOST, end_run
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, open_run, reason, unusable
 from stages.errors import UserError

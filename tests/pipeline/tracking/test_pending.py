@@ -18,10 +18,10 @@ from pipeline.planning.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.run.engine import run_job
-from pipeline.run_folder.pending import end_lost
+from pipeline.run_folder.journal import Entry, Journal
 from pipeline.run_folder.summary import NAME, Summary
-from pipeline.tracking.journal import Entry, Journal
 from pipeline.tracking.mlflow_run import MlflowRun
+from pipeline.tracking.pending import end_lost
 from pipeline.tracking.stored_run import Answer
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError

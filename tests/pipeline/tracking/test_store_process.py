@@ -15,12 +15,12 @@ import pytest
 
 from pipeline import redaction, sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder import store_process
 from pipeline.run_folder.lock import is_locked, locked
-from pipeline.run_folder.store_process import OUTLIVES_SECONDS, StoreClient, StoreProcess, serve
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
+from pipeline.tracking import store_process
 from pipeline.tracking.store import Store
+from pipeline.tracking.store_process import OUTLIVES_SECONDS, StoreClient, StoreProcess, serve
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
@@ -35,7 +35,7 @@ import os, signal, sys
 from pathlib import Path
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.store_process import StoreProcess
+from pipeline.tracking.store_process import StoreProcess
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec

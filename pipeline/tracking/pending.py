@@ -11,11 +11,11 @@ from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import STOPPED, TIMED_OUT
 from pipeline.paths import shorter
+from pipeline.run_folder.journal import ENDED, Journal
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system.signals import Request
-from pipeline.tracking.journal import ENDED, Journal
 from pipeline.tracking.store import Store, is_named_by_user
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
