@@ -10,12 +10,11 @@ import statistics
 import time
 
 import tensorflow as tf
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from benchmarks.measuring import Figures, Way, interleave
-from pipeline.config.schemas import register_schemas
-from pipeline.paths import CONF
+from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.compose import Composer
 from stages.augment import augment
 from stages.data.batches import training_input
 from stages.load.synthetic import synthetic
@@ -27,9 +26,7 @@ BATCH, STEPS, ROUNDS = 32, 40, 5
 
 def option(name: str) -> AugmentSettings:
     """Returns what `augment=<name>` sets."""
-    register_schemas()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        settings = OmegaConf.to_object(compose("config", [f"augment={name}"]).augment)
+    settings = OmegaConf.to_object(Composer(read_arguments([f"augment={name}"])).one().document.augment)
     assert isinstance(settings, AugmentSettings)
     return settings
 

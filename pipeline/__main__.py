@@ -50,7 +50,7 @@ def _execute() -> int:
         sys.path.append(here)
     environment.prepare()
     if arguments.completion:
-        from pipeline.command_line.compose import complete
+        from pipeline.command_line.completion import complete
 
         complete(arguments.overrides)
         return DONE

@@ -25,8 +25,7 @@ def remember() -> None:
 def _base(composer: Composer, options: tuple[str, ...]) -> Base:
     if composer._config_dirs:
         return _compose(composer, options)
-    folders = tuple(str(element.path) for element in composer.loader.get_search_path().get_path())
-    key = (folders, options)
+    key = (composer.folders, options)
     if key not in _known:
         _known[key] = _compose(composer, options)
     return _known[key]

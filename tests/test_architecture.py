@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def stages_and_their_rooms() -> tuple[str, ...]:
 FLOORS = {
     "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
     "pipeline": (
-        ("exit_codes", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
+        ("exit_codes", "internals", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
         ("run_folder",), ("command_line", "tracking"), ("checks", "provenance"), ("planning",), ("run",), ("engines",),
         ("comparison",), ("sweep",), ("search", "serving"),
         ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),
@@ -130,6 +132,61 @@ def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
     assert commands.run_alone(script).stdout.strip() == "[]"
     for path in (ROOT / "pipeline").rglob("*.py"):
         assert not {"tensorflow", "keras"} & imported(path), path
+
+
+PUBLIC = {
+    "hydra": ("hydra", "hydra.errors"),
+    "matplotlib": (
+        "matplotlib",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.backends.backend_svg",
+        "matplotlib.figure",
+        "matplotlib.ticker",
+    ),
+    "omegaconf": ("omegaconf", "omegaconf.errors"),
+    "pandas": ("pandas",),
+    "rich": ("rich.console", "rich.live", "rich.progress", "rich.table"),
+}
+"""Modules of other libraries that their documentation presents as public."""
+
+INTERNALS = ROOT / "pipeline" / "internals"
+"""Where other names of these libraries are used, each with a test of what is relied on (`tests/pipeline/internals`)."""
+
+LIBRARIES = re.compile(rf"({'|'.join(PUBLIC)})(\.\w+)*")
+
+
+def modules_named(path: Path) -> Iterator[str]:
+    """Yields every module that the module at `path` imports, or names in a text for `import_module`."""
+    for node in nodes_of(path):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (name for alias in node.names if is_module(name := f"{node.module}.{alias.name}"))
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
+            yield node.value
+
+
+@functools.cache
+def is_module(name: str) -> bool:
+    """Returns whether an installed library of `PUBLIC` has a module of this name; imports nothing."""
+    if not LIBRARIES.fullmatch(name):
+        return False
+    top, *rest = name.split(".")
+    spec = find_spec(top)
+    places = [Path(place, *rest) for place in (spec.submodule_search_locations or [] if spec else [])]
+    return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
+
+
+def test_private_names_of_other_libraries_have_one_place() -> None:
+    """A module of `pipeline/` imports what libraries document. What has no public interface is in `internals/`."""
+    private = []
+    for path in (ROOT / "pipeline").rglob("*.py"):
+        if path.parent != INTERNALS:
+            used = [name for name in modules_named(path) if LIBRARIES.fullmatch(name)]
+            private += [f"{named(path)}: {name}" for name in used if name not in PUBLIC[name.partition(".")[0]]]
+    assert not private
 
 
 def test_modules_have_one_subject_and_docstrings() -> None:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 
 from pipeline.config.errors import unknown_option
 from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere
 from pipeline.config.schemas import SweepSettings
+from pipeline.internals import hydra
+from pipeline.internals.hydra import Override, RangeSweep, ValueType
 from stages.errors import UserError
 from stages.settings.ranges import assignment, quoted
 
@@ -30,7 +30,7 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     overrides: list[Override] = []
     for place, word in enumerate(words):
         try:
-            overrides += _parse(word)
+            overrides.append(_parse(word))
         except _UNREADABLE as error:
             expected = "key=value without spaces, and nested quotes around a value with brackets, commas, colons or ="
             if re.search(r"[^\x00-\x7f][^=]*[:=]", word):
@@ -50,11 +50,11 @@ _UNREADABLE = (HydraException, RecursionError, ValueError)
 """Errors of words that are not overrides; the last for a number of thousands of digits."""
 
 
-def _parse(word: str) -> list[Override]:
-    overrides = OverridesParser.create().parse_overrides([_with_patterns(_with_letters(word))])
-    if not all(override.key_or_group for override in overrides):  # `=3`
+def _parse(word: str) -> Override:
+    override = hydra.parse(_with_patterns(_with_letters(word)))
+    if not override.key_or_group:  # `=3`
         raise ValueError(word)
-    return overrides
+    return override
 
 
 def _with_letters(word: str) -> str:
@@ -92,8 +92,8 @@ def _meant(words: Sequence[str], place: int) -> str:
     name = re.split(r"[=:\s]", word.strip("-=: "))[0]
     for fix in fixes if sign and value and not set(value) & set("{(") else ():
         with suppress(*_UNREADABLE):
-            if _parse(shlex.split(fix)[0].replace("<value>", "1")):
-                return fix
+            _parse(shlex.split(fix)[0].replace("<value>", "1"))
+            return fix
     return f"{name}=<value>" if is_setting(name) else "--help"
 
 
@@ -104,14 +104,13 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         UserError: for the first that Hydra would ignore, or that has no effect here.
     """
     effective = []
-    for override in overrides:
-        key, typed = override.key_or_group, str(override.input_line)
+    for given in overrides:
+        key = given.key_or_group
         if re.match(r"hydra($|[./])", key):
-            problem = f"{typed}: Hydra's own settings have no effect here"
+            problem = f"{given.input_line}: Hydra's own settings have no effect here"
             fix = named_elsewhere(key, "") or ("outputs=<folder>" if key.endswith("dir") else "--help")
             raise UserError(problem, "a setting of this project, such as outputs=, sweep= or --config-dir", fix)
-        if override.is_sweep_override():
-            _check_values(override, options, sweep)
+        override = _enumerated(given, options, sweep) if given.is_sweep_override() else given
         value = override.value()
         _refuse_outside(override, options)
         if key not in options.defaults or isinstance(value, dict):
@@ -120,7 +119,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
             if value is not None or options.defaults[key] is not None:
                 raise unknown_option(key, "null" if value is None else str(value).lower(), options.groups[key])
         elif override.is_add() or override.is_force_add():
-            effective.append(OverridesParser.create().parse_override(typed.lstrip("+")))
+            effective.append(hydra.parse(str(override.input_line).lstrip("+")))
         else:
             effective.append(override)
     return tuple(effective)
@@ -238,7 +237,7 @@ class Grid:
     def _is_excluded(self, job: Sequence[str]) -> bool:
         if not self._exclude:
             return False
-        values = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(list(job))}
+        values = {one.key_or_group: one.value() for one in map(hydra.parse, job)}
         return any(
             all(str(values[name]) in map(str, excluded) for name, excluded in entry.items()) for entry in self._exclude
         )
@@ -255,8 +254,12 @@ def _with_patterns(word: str) -> str:
     return f"{match[1]}=" + ",".join(f"{{{match[2]}: {value}}}" for value in match[3].split(","))
 
 
-def _check_values(override: Override, options: Options, sweep: bool) -> None:
-    """Raise UserError for several values in a single run, and for values that a sweep cannot enumerate."""
+def _enumerated(override: Override, options: Options, sweep: bool) -> Override:
+    """Return an override with several values, `glob(…)` replaced by the options that it matches.
+
+    Raises:
+        UserError: if this is a single run, or if a sweep cannot enumerate the values.
+    """
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
     if not sweep or is_of_sweep(override):
         what = "a single run" if not sweep else "a setting of the sweep itself"
@@ -264,11 +267,16 @@ def _check_values(override: Override, options: Options, sweep: bool) -> None:
         fix = f"python -m pipeline -m {shlex.quote(typed) if not is_of_sweep(override) else f'{key}=<value> …'}"
         raise UserError(f"{typed} has several values, but {what} takes only one", expected, fix)
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
-        matches = value.filter(sorted(options.groups.get(override.key_or_group, ())))  # type: ignore[union-attr]
-        override.value_type, override._value = ValueType.CHOICE_SWEEP, ChoiceSweep(list=list(matches))
+        names = options.groups.get(override.key_or_group, ())
+        matches = value.filter(sorted(names))  # type: ignore[union-attr]
+        if matches:
+            return hydra.parse(f"{key}=choice({','.join(matches)})")
     bounds = (value.start, value.stop, value.step) if isinstance(value, RangeSweep) else ()
     if 0 in bounds[2:] or not all(math.isfinite(bound or 0) for bound in bounds):
         raise UserError(f"{typed} never ends", _VALUES, f"{key}=range(1,4)")
-    is_counted = override.is_interval_sweep() or any(override.sweep_string_iterator())
-    if getattr(value, "shuffle", False) or not is_counted:  # another order each time could not be resumed
+    is_counted = override.is_interval_sweep() or (
+        override.value_type != ValueType.GLOB_CHOICE_SWEEP and any(override.sweep_string_iterator())
+    )
+    if getattr(value, "shuffle", False) or not is_counted:  # a different order each time could not be resumed
         raise UserError(f"{typed} is empty or shuffled", _VALUES, f"{key}=<a>,<b>")
+    return override

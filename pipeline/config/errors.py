@@ -150,3 +150,9 @@ def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig,
 def dotted(document: DictConfig) -> Iterator[str]:
     """Return the name of every key; what refers to another is set under that one's name."""
     return (name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key))
+
+
+def as_written(node: DictConfig, key: Any) -> Any:
+    """Return the value of a key with its interpolations, such as `${optimizer}`; a node as a dict or list."""
+    values: Any = OmegaConf.to_container(node, resolve=False)
+    return values[key]

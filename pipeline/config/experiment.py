@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.cluster import ClusterSettings
-from pipeline.config.errors import dotted, explained, parts, unknown_key
+from pipeline.config.errors import as_written, dotted, explained, parts, unknown_key
 from pipeline.config.schemas import (
     GROUPS,
     LONGEST_NAME,
@@ -202,8 +202,8 @@ def _refuse_added(document: DictConfig) -> None:
         schema = OmegaConf.get_type(node)
         if dataclasses.is_dataclass(schema) and key not in schema.__dataclass_fields__:
             others = [other for other in dotted(document) if not f"{other}.".startswith(f"{name}.")]
-            value = node._get_node(key)
-            raise unknown_key(name, others, "" if OmegaConf.is_config(value) else str(value))
+            value = as_written(node, key)
+            raise unknown_key(name, others, "" if isinstance(value, (dict, list)) else str(value))
 
 
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:

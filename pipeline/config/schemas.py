@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import DictConfig, OmegaConf
-
 from pipeline.config import cluster  # noqa: F401  # it registers its schemas
 from stages import settings
 from stages.errors import UserError
@@ -188,33 +185,6 @@ SCHEMAS = ranges.SCHEMAS
 
 for _module in pkgutil.iter_modules(settings.__path__, f"{settings.__name__}."):
     importlib.import_module(_module.name)  # it registers the schemas that it defines
-
-
-class _Schema:
-    """A dataclass in Hydra's store, which copies what it loads: a node is made then, as few of all are loaded."""
-
-    def __init__(self, schema: type) -> None:
-        self._schema = schema
-
-    def __deepcopy__(self, memo: object) -> DictConfig:
-        return OmegaConf.structured(self._schema)
-
-
-def _same(store: ConfigStore, memo: object) -> ConfigStore:
-    return store
-
-
-setattr(ConfigStore, "__deepcopy__", _same)  # noqa: B010  # a singleton, which Hydra copies for every composition
-
-
-def register_schemas() -> None:
-    """Registers the dataclasses in Hydra as `schema/<group>`, from which the YAML options start."""
-    groups = ConfigStore.instance().repo.setdefault("schema", {})
-    for group in SCHEMAS.keys() - groups.keys():
-        groups[group] = {
-            f"{name}.yaml": ConfigNode(f"{name}.yaml", _Schema(schema), f"schema/{group}", None, None)  # type: ignore[arg-type]
-            for name, schema in SCHEMAS[group].items()
-        }
 
 
 @option("sweep", "sweep")

@@ -3,19 +3,20 @@
 import json
 import math
 import re
+import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, IntegerNode, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
 from pipeline.checks.combinations import read_composed
 from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import Experiment
-from pipeline.config.schemas import SearchSettings
+from pipeline.config.schemas import SearchSettings, TopSettings
+from pipeline.internals.hydra import Override
 from pipeline.run_folder.summary import best_metric, is_lower_better
 from stages.errors import UserError
 
@@ -137,8 +138,8 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
 def _is_whole(key: str, document: DictConfig) -> bool:
     """Return whether the schema of a setting has a whole number for it."""
     group, _, setting = key.lstrip("+").rpartition(".")
-    parent = OmegaConf.select(document, group) if group else document
-    return isinstance(parent, DictConfig) and isinstance(parent._get_node(setting, validate_access=False), IntegerNode)
+    schema = OmegaConf.get_type(OmegaConf.select(document, group)) if group else TopSettings
+    return is_dataclass(schema) and typing.get_type_hints(schema).get(setting) in (int, int | None)
 
 
 def probes(axes: Sequence[Axis]) -> Iterator[list[str]]:

@@ -76,9 +76,10 @@ def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any, bool
     """
     schema = OmegaConf.get_type(node) if prefix else TopSettings
     fields = {top_level_key(field.name): field for field in dataclasses.fields(schema)} if is_dataclass(schema) else {}
+    written: Any = OmegaConf.to_container(node, resolve=False)
     for key in node:
         name = f"{prefix}{key!s}"
-        if OmegaConf.is_interpolation(node, str(key)) and _is_pointer(_plain(node, key)):
+        if _is_pointer(written[key]):
             continue
         value = None if OmegaConf.is_missing(node, key) else node[key]
         if isinstance(value, DictConfig) and value:
@@ -87,12 +88,6 @@ def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any, bool
         if OmegaConf.is_config(value):
             value = OmegaConf.to_container(value, resolve=True)
         yield name, value, str(key) in fields and value == _default(fields[str(key)])
-
-
-def _plain(node: DictConfig, key: Any) -> Any:
-    """Return a value as it was written, without its interpolations resolved."""
-    own: Any = node._get_node(key)
-    return own._value()
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

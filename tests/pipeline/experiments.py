@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from omegaconf import OmegaConf
@@ -22,6 +21,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 from pipeline.console import Console
+from pipeline.internals.hydra import parse
 from pipeline.planning.earlier import prepare
 from pipeline.planning.job import Job
 from pipeline.redaction import redact
@@ -66,7 +66,7 @@ def compose(*overrides: str) -> Composed:
     """Returns the configuration that `overrides` give, not yet read."""
     if "--config-dir" in overrides:  # folders of its own
         return Composer(read_arguments(overrides)).one()
-    return _composer().compose(OverridesParser.create().parse_overrides([*overrides]))
+    return _composer().compose([parse(one) for one in overrides])
 
 
 def schema_nodes(node: Any, name: str = "") -> dict[str, type]:

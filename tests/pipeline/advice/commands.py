@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pipeline import api, clean, predict, serving, sync, ui
 from pipeline.checks.callbacks import check_arguments
@@ -19,6 +18,7 @@ from pipeline.config.schemas import TrackingSettings
 from pipeline.engines.joined import TAKEN, Hosts, _calls, wait_for_members
 from pipeline.engines.ray import RayJob
 from pipeline.engines.slurm import _refuse_secrets
+from pipeline.internals.hydra import parse
 from pipeline.planning.earlier import _named_by_resume, refuse_without_epochs
 from pipeline.planning.job import Job, claimed
 from pipeline.run.engine import Task
@@ -176,13 +176,13 @@ def _no_configuration(folder: Path) -> Told:
 
 
 def _another_value(_: Path) -> Told:
-    [axis] = read_axes(OverridesParser.create().parse_overrides(["seed=1,2"]), lambda lines: compose())
+    [axis] = read_axes([parse("seed=1,2")], lambda lines: compose())
     return refusal(axis.line, "3"), "sweep=tpe seed=1,2"
 
 
 def _searching(metric: str) -> Any:
     """Return what a search needs to judge its trials by `metric`."""
-    axis: Axis = read_axes(OverridesParser.create().parse_overrides(["seed=1,2"]), lambda lines: compose())[0]
+    axis: Axis = read_axes([parse("seed=1,2")], lambda lines: compose())[0]
     settings = SimpleNamespace(direction="maximize")
     plan = SimpleNamespace(goals=[Goal(metric, "maximize")], axes=[axis], settings=settings)
     return SimpleNamespace(plan=plan, jobs=[SimpleNamespace(folder="first")])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
@@ -13,6 +12,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
+from pipeline.internals.hydra import parse
 from pipeline.search.plan import Axis, probes, read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError
@@ -22,7 +22,7 @@ PLAIN = compose()
 
 
 def axes(*words: str) -> list[Axis]:
-    return read_axes(OverridesParser.create().parse_overrides(list(words)), lambda lines: PLAIN)
+    return read_axes([parse(word) for word in words], lambda lines: PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, end
 @pytest.mark.parametrize("word", ["a=range(1,10,2)", "a=range(0,1,0.1)", "a=3,1,2", "a=choice(x,y)"])
 def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
     """`range` ends before its end in both; what is a list stays one, as it was typed."""
-    [override] = OverridesParser.create().parse_overrides([word])
+    override = parse(word)
     swept = [str(value) for value in override.sweep_string_iterator()]
     [axis] = axes(word)
     assert axis.grid is not None
@@ -87,7 +87,7 @@ def test_a_value_survives_the_command_line() -> None:
     """To the bit: what is drawn is what the trial computes with."""
     [axis] = axes("a=tag(log,interval(1e-7,1))")
     for value in (1e-7, math.pi / 10, 1 / 3, 0.1 + 0.2):
-        [override] = OverridesParser.create().parse_overrides([axis.line(value)])
+        override = parse(axis.line(value))
         assert override.value() == value
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from pipeline.internals.hydra import parse
 from stages.data.profiles import scan
 from stages.data.table_source import TableSource
 from stages.data.table_source import read_rows as read_rows_of
@@ -232,7 +232,7 @@ def test_marks_of_few_numbers_are_read_and_not_skipped(write: Write) -> None:
 def test_texts_with_backslashes_can_be_declared_missing(write: Write) -> None:
     rows = "".join(f"{row / 7 if row % 9 else NULL};{row % 2}\n" for row in range(60))
     typed = shlex.split(advice(f"size;price\n{rows}", write))[0]
-    settings = write(f"size;price\n{rows}", missing=OverridesParser.create().parse_override(typed).value())
+    settings = write(f"size;price\n{rows}", missing=parse(typed).value())
     assert np.isnan(read_rows(rows_of(settings), settings).of("size")).sum() == 7
 
 

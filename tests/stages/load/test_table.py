@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from pipeline.internals.hydra import parse
 from stages.errors import UserError
 from stages.load.table import _whole_groups, table
 from stages.normalize import normalize
@@ -315,7 +315,7 @@ def test_what_an_error_advises_works_and_keeps_what_is_declared(
         load(replaced=columns, **settings)
     given: Any = OmegaConf.create({"data": settings})
     for word in shlex.split(refused.value.fix):
-        typed = OverridesParser.create().parse_override(word)
+        typed = parse(word)
         OmegaConf.update(given, typed.key_or_group, typed.value(), merge=True, force_add=typed.is_force_add())
     assert "shop" not in load(replaced=columns, **dict(given.data)).features
 
