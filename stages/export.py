@@ -53,7 +53,7 @@ def export(
             reporter.log(f"export      {line}")
     (place / "formats.md").write_text(markdown(table(rows)))
     for row in rows:
-        row.refuse(exporters[row.name], trained.model.policy)
+        row.refuse(exporters[row.name], trained.model.computes_in)
     exported = _exported(paths, rows, place / "formats.md", dataset)
     encoded = [paths[name].name for name, one in exporters.items() if dataset.encoder and not one.takes_features]
     note = f"{', '.join(encoded)}: the output of the layer `encoder` in model.keras (export=keras)" if encoded else ""

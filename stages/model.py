@@ -59,6 +59,7 @@ def model(
         UserError: where the network cannot be found or built, its weights cannot be loaded or do not fit, or its output
             is not float32 [b, classes].
     """
+    tf.config.experimental.enable_tensor_float_32_execution(settings.precision.tf32)  # from now on, in this process
     own = resolve_policy(settings.precision.policy, strategy)
     patterns = {name: resolve_policy(policy, strategy) for name, policy in settings.precision.layers.items()}
     policy = PrecisionSettings(policy=own, layers=patterns).lowest  # with float16 in any layer the loss is scaled
@@ -100,11 +101,13 @@ def model(
     if not network.trainable_variables:
         raise UserError(f"{network.name} has no trainable weights", "at least one", "trainable layers")
     _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
+    tf32 = _tf32(strategy, own, reporter or Reporter())
     params = {
         **loaded,
         **{f"task_{name}": str(value) for name, value in task.described.items() if name != "primary"},
         "outputs": settings.outputs,
         "policy": own,
+        "tf32": tf32,
         **({"preset": content_digest(arguments["preset"])} if isinstance(settings.network, KerasHubSettings) else {}),
         **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
     }
@@ -117,7 +120,7 @@ def model(
     rebuild = build_on_one_device if split else None
     in_step = dataset.augmentation if dataset.augments_in_step else None
     in_float32 = partial(build_on_one_device, "float32", {})
-    return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on)
+    return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on, tf32 == "on")
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None, facts: Mapping[str, int]) -> Record:
@@ -171,10 +174,25 @@ def resolve_policy(policy: str, strategy: Strategy) -> str:
     """
     if policy != "mixed":
         return policy
+    return "mixed_float16" if _lowest_capability(strategy) >= (7, 0) else "mixed_bfloat16"
+
+
+def _lowest_capability(strategy: Strategy) -> tuple[int, int]:
+    """Return the lowest compute capability of the GPUs that the strategy uses; (0, 0) if it uses other devices."""
     gpus = [gpu for gpu in tf.config.list_physical_devices("GPU") if any("GPU" in name for name in strategy.devices)]
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    fast = details and all(detail.get("compute_capability", (0, 0)) >= (7, 0) for detail in details)
-    return "mixed_float16" if fast else "mixed_bfloat16"
+    return min((detail.get("compute_capability", (0, 0)) for detail in details), default=(0, 0))
+
+
+def _tf32(strategy: Strategy, policy: str, reporter: Reporter) -> str:
+    """Return whether float32 is computed in TF32, `on` or `off`; log a line where it could be and is not."""
+    is_set = tf.config.experimental.tensor_float_32_execution_enabled()  # a network's own code may have changed it
+    if is_set and strategy.coordinator is not None:
+        return "on in workers whose GPUs support it"
+    is_supported = _lowest_capability(strategy) >= (8, 0)
+    if is_supported and not is_set and policy == "float32":
+        reporter.log("float32 is computed in full precision. precision.tf32=true or precision=mixed is faster here")
+    return "on" if is_set and is_supported else "off"
 
 
 def _build(

@@ -217,11 +217,18 @@ class Model:
     """Like `rebuild`, but in float32 for every policy. None if the model cannot be built again."""
     trained_on: np.ndarray | None = None
     """Digests of the examples that the initial weights were trained on, if known."""
+    tf32: bool = False
+    """Whether its devices round the inputs of float32 convolutions and matrix products to TF32."""
 
     @property
     def has_own_loss(self) -> bool:
         """Whether the network defines its own loss."""
         return bool(getattr(self.network, "has_own_loss", False))
+
+    @property
+    def computes_in(self) -> str:
+        """The Keras policy with as many digits: mixed_float16 for float32 in TF32, which has float16's mantissa."""
+        return "mixed_float16" if self.tf32 and self.policy == "float32" else self.policy
 
     @property
     def implied_record(self) -> Record:

@@ -171,9 +171,11 @@ class Serving:
 
     Args:
         chief: its address.
+        tf32: whether this process may compute float32 in TF32.
     """
 
-    def __init__(self, chief: str) -> None:
+    def __init__(self, chief: str, tf32: bool = False) -> None:
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)  # the stage `model` only runs in the chief
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self._server = tf.distribute.Server(
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"

@@ -202,6 +202,7 @@ UNREAD = (
     (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
     (r"augment\.where", "augment=* without image augmentation", "augment=flip"),
     (r"export\.promote_if", "export.alias=null", "export.alias=champion"),
+    (r"precision\.tf32", "precision=float64", "precision=float32"),
     (r"data\.resize", "data.size=null", "data.size=160"),
 )
 """Names that may be typed, the combination beside which nothing reads them, and a setting that gives them an effect."""

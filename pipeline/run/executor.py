@@ -44,6 +44,7 @@ from pipeline.tracking.views import COMBINATION
 from stages.checkpoints.names import START, checkpoint_files
 from stages.errors import UserError
 from stages.reuse import KNOWN_IMAGES
+from stages.settings.model import ModelSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.storage.atomic import atomic_write
 
@@ -126,7 +127,8 @@ def assist(job: Job, plan: Sequence[PlannedStage], console: Console, task: Task)
         if task.meet is not None:
             task.meet(console.log)
         if task.serves:
-            return _serve(servers, task)
+            model = job.experiment.of("model", ModelSettings)
+            return _serve(servers, task, model is not None and model.precision.tf32)
         StageRunner(scratch, job.experiment.outputs / "cache", RunReporter(Tracker(), console, summary)).run(stages)
         return DONE
 
@@ -140,9 +142,9 @@ def _importing() -> AbstractContextManager[None]:
     return imports_kept() if signals.owns_process() else light_imports()
 
 
-def _serve(servers: Any, task: Task) -> int:
+def _serve(servers: Any, task: Task, tf32: bool) -> int:
     """Serve the chief of a parameter-server cluster until it ends or a signal arrives."""
-    serving = servers.Serving(task.cluster["chief"][0])
+    serving = servers.Serving(task.cluster["chief"][0], tf32)
     try:
         signals.until(serving.is_over)
     except Interrupted as interrupted:

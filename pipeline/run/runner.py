@@ -128,11 +128,12 @@ class StageRunner:
         Raises:
             PrunedError: where `on_epoch` ends the run.
         """
-        from stages.networks.precision import DEFAULTS, keras_defaults  # with TensorFlow, which is imported by now
+        # With TensorFlow, which is imported by now.
+        from stages.networks.precision import DEFAULTS, full_float32, keras_defaults
 
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(signals.check)
-        with keras_defaults() as others:
+        with full_float32(), keras_defaults() as others:
             for name, value in others.items():
                 self.console.log(f"keras.config.{name} is {value} in this process; the run uses {DEFAULTS[name]}")
             self._run(stages)

@@ -99,7 +99,7 @@ def compare(
             safe_place()
         rows = []
         for name, (path, exporter) in files.items():
-            limit = exporter.limit(model.policy)
+            limit = exporter.limit(model.computes_in)
             rows.append(_compared(model.task, expected, name, path, limit, np.load(orders[name]["answers"])))
         return rows
 

@@ -45,6 +45,20 @@ def keras_defaults() -> Iterator[Mapping[str, Any]]:
         tf.config.run_functions_eagerly(were_eager)
 
 
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Compute float32 in full in the block, unless the stage `model` chooses TF32 there; restores what was set before.
+
+    It is a state of the process, which TensorFlow reads whenever it starts a convolution or a matrix product.
+    """
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    try:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 def _configure(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         getattr(keras.config, f"set_{name}")(value)

@@ -30,6 +30,9 @@ class PrecisionSettings:
     layers: dict[str, str] = field(default_factory=dict)
     """A mapping from patterns of layer names (`conv2d*`) to policies. The first pattern that matches a layer decides;
     all other layers use `policy`. Variables are float32 in each of these policies."""
+    tf32: bool = False
+    """Whether GPUs of compute capability 8.0 and up may round the inputs of float32 convolutions and matrix products to
+    TF32, which has 10 bits of mantissa instead of 23: faster, but less precise. TensorFlow's own default is true."""
 
     def check(self, path: str) -> None:
         allowed = (*POLICIES_OF_LAYERS, "mixed")

@@ -1,5 +1,7 @@
 """The model: scaling inside, the right precision, outputs that are what they are taken for."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.exporters.saved_model import SavedModel
 from stages.load.digits import digits
 from stages.load.synthetic import synthetic
 from stages.model import model, resolve_policy
 from stages.normalize import normalize
-from stages.results import Model, Normalization
+from stages.results import Model, Normalization, Strategy
 from stages.settings.data import DigitsSettings, NormalizeSettings, SyntheticSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
 from tests.stages.experiments import built_of, one_device, real_digits
@@ -85,6 +88,53 @@ def test_pixels_are_scaled_as_the_network_wants_where_the_user_leaves_it_open() 
 def test_mixed_is_bfloat16_without_a_gpu() -> None:
     assert resolve_policy("mixed", one_device()) == "mixed_bfloat16"
     assert resolve_policy("mixed_float16", one_device()) == "mixed_float16"
+
+
+def a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Strategy:
+    """Returns a strategy that names a GPU, which TensorFlow lists as one of `capability`; it computes on the CPU."""
+    where, gpus = one_device(), [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
+    cpus = tf.config.list_physical_devices("CPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else cpus)
+    details = {"compute_capability": capability}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
+    return replace(where, devices=("/job:localhost/replica:0/task:0/device:GPU:0",))
+
+
+@pytest.fixture
+def restores_tf32() -> Iterator[None]:
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+@pytest.mark.usefixtures("restores_tf32")
+@pytest.mark.parametrize(
+    ("capability", "policy", "tf32", "recorded", "lines"),
+    [
+        ((8, 0), "float32", False, "off", 1),
+        ((8, 0), "float32", True, "on", 0),
+        ((9, 0), "mixed_bfloat16", False, "off", 0),
+        ((9, 0), "mixed", True, "on", 0),
+        ((7, 5), "float32", True, "off", 0),
+        ((7, 5), "float32", False, "off", 0),
+        (None, "float32", True, "off", 0),
+    ],
+)
+def test_tf32_is_set_for_the_process_and_recorded_where_the_devices_have_it(
+    capability: tuple[int, int] | None, policy: str, tf32: bool, recorded: str, lines: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    told, dataset = Telling(), real_digits(8)
+    where = a_gpu(monkeypatch, capability) if capability else one_device()
+    tf.config.experimental.enable_tensor_float_32_execution(not tf32)
+    precision = PrecisionSettings(policy=policy, tf32=tf32)
+    built = model(dataset, where, ModelSettings(network=MlpSettings(hidden=[4]), precision=precision, seed=1), told)
+    is_set = tf.config.experimental.tensor_float_32_execution_enabled()
+    assert (is_set, built.record.params["tf32"]) == (tf32, recorded)
+    assert (built.tf32, built.on_one_device().tf32) == (recorded == "on",) * 2
+    assert len([line for line in told.lines if "precision.tf32=true or precision=mixed is faster" in line]) == lines
+    is_exact = policy == "float32" and recorded == "off"
+    assert SavedModel().limit(built.computes_in) == (1e-4 if is_exact else 0.05)
 
 
 def test_logits_and_probabilities_are_told_apart() -> None:

@@ -62,6 +62,7 @@ REFUSED: Mapping[str, str] = {
     "train.fine_tune_layers=3": "train.fine_tune_epochs=0", "augment.magnitude=0.5": "augment.rand_augment=0",
     "train=fit model=mobilenet_v2 model.frozen=true train.cache_features=off": "with train=fit",
     "augment=none augment.where=input": "without image augmentation",
+    "precision=float64 precision.tf32=true": r"tf32 has no effect with precision=float64\. Try: precision=float32",
     "optimizer=custom": r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion",
     "optimizer=custom optimizer._target_=keras.optimizers.Lino": "has no attribute .Lino",
     "schedule=custom": r"the import path of a schedule.*Try: 'schedule\._target_=",

@@ -292,3 +292,30 @@ def test_the_seconds_of_a_stage_are_without_those_of_its_turn(tmp_path: Path) ->
     threading.Timer(0.5, ours.send, (1.0,)).start()
     run = Run(tmp_path, turn=Turn(theirs))(inspect=lambda reporter: reporter.wait_for_turn())
     assert run.summary.stages["inspect"].seconds < 0.4
+
+
+def test_float32_is_computed_in_full_unless_the_stage_model_decides_otherwise(run: Run) -> None:
+    """TensorFlow's own default is TF32. What a stage sets is in force in all stages after it, and ends with the run."""
+    config = tf.config.experimental
+    seen: dict[str, bool] = {}
+
+    def see(name: str, chosen: bool | None = None) -> None:
+        seen[name] = config.tensor_float_32_execution_enabled()
+        if chosen is not None:
+            config.enable_tensor_float_32_execution(chosen)
+
+    def fail() -> None:
+        raise UserError("it fails", "that it does not")
+
+    before = config.tensor_float_32_execution_enabled()
+    try:
+        for of_process in (True, False):
+            config.enable_tensor_float_32_execution(of_process)
+            run(early=lambda: see("early"), model=lambda: see("model", True), train=lambda: see("train"))
+            assert seen == {"early": False, "model": False, "train": True}
+            assert config.tensor_float_32_execution_enabled() == of_process
+            with pytest.raises(UserError):
+                run(model=functools.partial(see, "model", not of_process), train=fail)
+            assert config.tensor_float_32_execution_enabled() == of_process
+    finally:
+        config.enable_tensor_float_32_execution(before)
