@@ -1,4 +1,4 @@
-# Usage: `docker build --tag pipeline .`, then `docker run pipeline --help`.
+# Usage: `docker build --tag pipeline .`, then `docker run pipeline --help`, or a verb: `docker run pipeline runs`.
 # GPUs: --build-arg EXTRAS=gpu. TensorFlow's packages include CUDA, so the host only needs a driver.
 # BASE: any image with Python 3.11 to 3.13 and pip.
 ARG BASE=python:3.11-slim

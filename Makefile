@@ -31,7 +31,7 @@ test-engines: .venv/.docs  ## run the tests that need PostgreSQL, Chromium, Slur
 	$(BIN)/python -m pytest -m engines $(ARGS)
 
 screenshots: .venv/.installed  ## take the screenshots of MLflow's pages for docs/images, in Chromium
-	SCREENSHOTS=docs/images $(BIN)/python -m pytest -m engines tests/pipeline/test_ui.py
+	SCREENSHOTS=docs/images $(BIN)/python -m pytest -m engines tests/pipeline/commands/test_ui.py
 
 test-fast: .venv/.installed  ## run all but the slowest tests (clusters, sweeps, whole runs)
 	$(PYTEST) -m "smoke or not (slow or engines)" $(ARGS)
@@ -68,7 +68,7 @@ tables: .venv/.installed  ## regenerate tables, module maps and conf/schema.json
 	$(BIN)/python -m tests.module_map
 
 ui: .venv/.installed  ## start MLflow's UI for the runs in outputs/
-	$(BIN)/python -m pipeline.ui $(ARGS)
+	$(BIN)/python -m pipeline ui $(ARGS)
 
 clean:  ## delete .venv and .bench-venv, nothing else
 	rm -rf .venv .bench-venv

@@ -29,12 +29,12 @@ def jobs(rounds: int) -> Samples:
 
 
 def comparison(rounds: int) -> Samples:
-    """Measures `python -m pipeline.compare` of runs with 10 epochs and 360 predictions, five seeds a setting."""
+    """Measures `python -m pipeline compare` of runs with 10 epochs and 360 predictions, five seeds a setting."""
     with tempfile.TemporaryDirectory() as scratch:
         ways: dict[int, Callable[[], object]] = {}
         for size in (10, 100, 1000):
             sweep = make_sweep(Path(scratch) / str(size), grid(size // SEEDS, SEEDS))
-            ways[size] = partial(python, "-m", "pipeline.compare", str(sweep))
+            ways[size] = partial(python, "-m", "pipeline", "compare", str(sweep))
         return _grown(ways, rounds)
 
 

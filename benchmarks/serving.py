@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         outputs = Path(scratch)
         pipeline(outputs, "train.epochs=3")
-        command = [sys.executable, "-m", "pipeline.serve", summary(outputs)["folder"], f"--outputs={outputs}"]
+        command = [sys.executable, "-m", "pipeline", "serve", summary(outputs)["folder"], f"--outputs={outputs}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None

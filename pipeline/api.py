@@ -54,7 +54,7 @@ class Run:
         """
         summary = read_run(self.folder)
         if summary is None:
-            raise UserError(f"there is no run in {self.folder}", "the folder of a run", "python -m pipeline.runs")
+            raise UserError(f"there is no run in {self.folder}", "the folder of a run", "python -m pipeline runs")
         return summary
 
     @property
@@ -97,7 +97,7 @@ class Run:
         Raises:
             UserError: If the run has not exported a SavedModel.
         """
-        from pipeline.serving import load, saved_model
+        from pipeline.serving.models import load, saved_model
 
         return load(saved_model(str(self.folder), None, self.folder))
 
@@ -236,7 +236,7 @@ def compare(
     columns: Iterable[str] = (),
     outputs: str | Path | None = None,
 ) -> "Comparison":
-    """Compare runs, as `python -m pipeline.compare` does. A notebook shows the result as a page.
+    """Compare runs, as `python -m pipeline compare` does. A notebook shows the result as a page.
 
     Args:
         what: A sweep, runs, or filters of runs. By default, the last sweep.

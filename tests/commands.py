@@ -44,7 +44,7 @@ LIGHT = (
 """Modules of a command that ends before it needs TensorFlow."""
 
 HEAVY = (
-    *LIGHT, "pipeline.run.preload", "pipeline.sync", "pipeline.tracking.mlflow_run",
+    *LIGHT, "pipeline.run.preload", "pipeline.sweep.sync", "pipeline.tracking.mlflow_run",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
 )  # fmt: skip
 """Modules of one that trains."""

@@ -43,8 +43,7 @@ FLOORS = {
     "pipeline": (
         ("exit_codes", "internals", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
         ("run_folder",), ("command_line", "tracking"), ("checks", "provenance"), ("planning",), ("run",), ("engines",),
-        ("comparison",), ("sweep",), ("search", "serving"),
-        ("__main__", "api", "clean", "compare", "diff", "predict", "runs", "serve", "sync", "ui"),
+        ("comparison",), ("sweep",), ("search", "serving"), ("api", "commands"), ("__main__",),
     ),
 }  # fmt: skip
 """The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""

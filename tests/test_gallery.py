@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.command_line.arguments import verb_of
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from tests import commands
@@ -101,11 +102,11 @@ class Reader:
         words = shlex.split(line)
         if words[:2] != ["python", "-m"]:
             self._in_a_shell(line)
-        elif words[2] == "pipeline.serve":
-            self.address = self.servers.enter_context(served(words[3], self.folder))
+        elif words[3:4] == ["serve"]:
+            self.address = self.servers.enter_context(served(words[4], self.folder))
         else:
-            given = shortened(words[3:], self.sooner) if words[2] == "pipeline" else words[3:]
-            done = commands.succeed(*given, module=words[2], cwd=self.folder)
+            trains = verb_of(words[3:])[0] == "run"
+            done = commands.succeed(*(shortened(words[3:], self.sooner) if trains else words[3:]), cwd=self.folder)
             self.printed += done.stdout
 
     def _in_a_shell(self, line: str) -> None:
@@ -124,7 +125,7 @@ def served(run: str, folder: Path) -> Iterator[str]:
     """Serve a run as the page does; yields the address, which is another one if the page's is taken."""
     path = folder / "served.txt"
     with path.open("w") as out:
-        command = commands.start(run, module="pipeline.serve", cwd=folder, stdout=out, stderr=out)
+        command = commands.start("serve", run, cwd=folder, stdout=out, stderr=out)
         address = until(lambda: re.search(r"http://127\.0\.0\.1:\d+", path.read_text()), 120)
         assert isinstance(address, re.Match), path.read_text()
         wait_for(f"{address[0]}/ping", command)

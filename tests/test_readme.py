@@ -2,11 +2,12 @@
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from pipeline.command_line.arguments import read_arguments
+from pipeline.command_line.arguments import VERBS, read_arguments, verb_of
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
 from pipeline.planning.earlier import prepare
@@ -20,10 +21,15 @@ LEFT_OUT = re.compile(r"\b(run|resume|fork|uri|against|cluster|_target_)=|--|tri
 
 
 def commands() -> list[str]:
-    """Returns the commands that train, as they are typed after `python -m pipeline`."""
+    """Return the commands that train, as they are typed after `python -m pipeline`."""
+    return [command for command in typed() if not LEFT_OUT.search(command) and verb_of(command.split())[0] == "run"]
+
+
+def typed() -> list[str]:
+    """Return what is typed after `python -m pipeline`."""
     text = "\n".join(page.read_text() for page in PAGES)
     found = re.findall(r"(?:^ *|`)python -m pipeline ([^`#\n]+)", text, flags=re.MULTILINE)
-    return sorted({command.strip() for command in found if not LEFT_OUT.search(command)})
+    return sorted({command.strip() for command in found})
 
 
 @pytest.mark.parametrize("given", commands())
@@ -39,12 +45,21 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     for file in re.findall(r"data.files=<?([\w.]+)", given):
         rows = (f"{1340 + row},good,{row % 5},{313000 + row},{row}\n" for row in range(20))
         (tmp_path / file).write_text("".join(["sqft,review,stars,price,target\n", *rows]))
-    composer = Composer(read_arguments([*shlex.split(re.sub("[<>]", "", given)), "dry_run=true"]))
+    composer = Composer(read_arguments([*verb_of(shlex.split(re.sub("[<>]", "", given)))[1], "dry_run=true"]))
     if composer.searches:  # its axes have no first value
         assert composer.sweep is not None
         return
     composed = next(composer.jobs()) if composer.is_sweep else composer.one()
     prepare(read(composed.document, composed.choices))
+
+
+def test_words_after_other_verbs_are_accepted() -> None:
+    whole = [command for command in typed() if not command.endswith("\\")]
+    verbs = [(command, *verb_of(shlex.split(re.sub("[<>…]", "", command)))) for command in whole]
+    assert {verb for _, verb, _ in verbs} == {*VERBS}
+    for command, verb, words in verbs:
+        if verb != "run" and words:  # a verb alone only names it
+            assert import_module(f"pipeline.commands.{verb}").main.parse_args(words), command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,8 +1,10 @@
-"""The command line: flags, the overrides between them, and its help. Imports neither Hydra nor the configuration."""
+"""The command line: its verb, its flags, the overrides between them, and its help. Does not import Hydra."""
 
 import argparse
 import difflib
+import itertools
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipeline import __version__
-from pipeline.config.names import Options, is_setting, named_elsewhere, options_folder
+from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere, options_folder
 from pipeline.paths import CONF
 from stages.errors import UserError
 from stages.settings.ranges import assignment
@@ -20,13 +22,32 @@ from stages.settings.ranges import assignment
 PROGRAM = "tf-pipeline"
 """The console script; without it the command is `python -m pipeline`."""
 
+VERBS = {
+    "run": ("[…]", "train, evaluate and export; the default"),
+    "runs": ("", "list runs and sweeps"),
+    "compare": ("", "compare the jobs of the last sweep, or any runs"),
+    "diff": ("RUN RUN", "show the differences between two runs"),
+    "ui": ("", "open MLflow's UI"),
+    "predict": ("RUN FILES", "predict with an exported model"),
+    "serve": ("RUN", "serve an exported model over HTTP"),
+    "sync": ("", "send pending records to MLflow"),
+    "clean": ("", "delete files that are no longer needed"),
+}
+"""The verbs, which are modules of `pipeline/commands/`, each with its arguments and a description."""
+
+OTHER_VERBS = {
+    "train": "run", "fit": "run", "list": "runs", "ls": "runs", "mlflow": "ui", "infer": "predict", "upload": "sync",
+}  # fmt: skip
+"""Verbs that users may know from other tools, and the verb to type instead."""
+
 COMMAND_LINE: ContextVar[Sequence[str]] = ContextVar("command_line")
-"""The command that a thread runs, in place of the process's `sys.argv`."""
+"""The command that a thread runs, instead of the process's `sys.argv`."""
 
 FLAGS = ("--help", "--version", "--cfg", "--resolve", "--multirun", "--config-dir", "--shell-completion")
 
 _HEAD = """\
 usage: python -m pipeline [flags] [group=option] [setting=value] ...
+       python -m pipeline <verb> [options]
 
 Train, evaluate and export a TensorFlow/Keras model as a pipeline of stages, and track the run in MLflow.
 
@@ -35,15 +56,8 @@ Examples:
   python -m pipeline strategy=mirrored precision=mixed   the same on all devices, in mixed precision
   python -m pipeline -m strategy=one_device,mirrored precision=float32,mixed   run a sweep of four jobs
 
-Other commands (each has its own --help):
-  python -m pipeline.runs            list runs and sweeps
-  python -m pipeline.compare         compare the jobs of the last sweep, or any runs
-  python -m pipeline.diff RUN RUN    show the differences between two runs
-  python -m pipeline.ui              open MLflow's UI
-  python -m pipeline.predict RUN     predict with an exported model
-  python -m pipeline.serve RUN       serve an exported model over HTTP
-  python -m pipeline.sync            send pending records to MLflow
-  python -m pipeline.clean           delete files that are no longer needed
+Verbs (each has its own --help):
+{verbs}
 
 The same command resumes an interrupted run or sweep. <run> is the folder of a run or the beginning of its id:
   resume=never              start a new run
@@ -69,29 +83,55 @@ Flags, and settings that change what the command does:
   --version               print the version and exit
 
 Set HYDRA_FULL_ERROR=1 in the environment to see the traceback of an error. The command tf-pipeline does
-the same; eval "$(tf-pipeline --shell-completion install=bash)" makes bash complete groups, options and settings.
+the same; eval "$(tf-pipeline --shell-completion install=bash)" makes bash complete verbs, groups, options and settings.
 """
 _WIDTH = 118
 
 
+def verb_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the verb that a command line names, `run` by default, and the other words.
+
+    The verb is the first word. Only `outputs=<folder>` may precede it, as in the entry point of a container.
+    """
+    before, rest = _split(words)
+    return (rest[0], [*before, *rest[1:]]) if rest and rest[0] in VERBS else ("run", list(words))
+
+
+def refuse_unknown_verb(words: Sequence[str]) -> None:
+    """Raise UserError if the first word is meant as a verb: a plain word that is not a setting or a folder."""
+    before, rest = _split(words)
+    word, following = [*rest, "", ""][:2]
+    if not re.fullmatch(r"[A-Za-z][\w-]*", word) or following.startswith("=") or named_as_path(word):  # `seed = 1`
+        return
+    near = OTHER_VERBS.get(word.lower()) or "".join(difflib.get_close_matches(word.lower(), VERBS, 1, cutoff=0.7))
+    if near or not is_setting(word):
+        fix = shlex.join(["python", "-m", "pipeline", *([*before, near, *rest[1:]] if near else ["--help"])])
+        raise UserError(f"'{word}' is neither a verb nor an override", f"{', '.join(VERBS)} or key=value", fix)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the leading words `outputs=<folder>`, and the others."""
+    before = list(itertools.takewhile(lambda word: word.startswith("outputs="), words))
+    return before, list(words[len(before) :])
+
+
 @dataclass(frozen=True)
 class Arguments:
-    """The command line after the command's name.
-
-    overrides: in order, without the flags between them.
-    inherited: overrides of the run that is resumed or forked, unless the command sets them itself.
-    show: whether to print the configuration instead of running it: with interpolations `resolve`d.
-    folders: of the configuration: the project's own, then those of --config-dir.
-    """
+    """The command line after the name of the command and the verb."""
 
     overrides: tuple[str, ...] = ()
+    """Overrides in order, without the flags between them."""
     inherited: tuple[str, ...] = ()
+    """Overrides of the run that is resumed or forked, unless the command sets them itself."""
     help: bool = False
     sweep: bool = False
     show: bool = False
+    """Print the configuration instead of running it."""
     resolve: bool = False
+    """Resolve interpolations in the printed configuration."""
     completion: bool = False
     folders: tuple[Path, ...] = (CONF,)
+    """Folders of the configuration: the project's own, then those of --config-dir."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,10 +141,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Return the flags and overrides in `words`.
+    """Return the flags and overrides of a run.
+
+    Args:
+        words: The words of the command line after the verb.
 
     Raises:
-        UserError: for a flag that does not exist, or conflicts with another.
+        UserError: If a flag does not exist or conflicts with another one.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
@@ -117,7 +160,7 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     known = {flag for action in parser._actions for flag in action.option_strings}
-    for place, word in enumerate(words):  # argparse takes `-cn x` for `-c n`
+    for place, word in enumerate(words):  # argparse reads `-cn x` as `-c n`
         if word.startswith("-") and word.partition("=")[0] not in known and word.strip("-"):
             raise _unknown_flag(word, words[place + 1] if place + 1 < len(words) else "")
     flags = parser.parse_intermixed_args(list(words))
@@ -128,10 +171,11 @@ def read_arguments(words: Sequence[str]) -> Arguments:
 
 
 def _unknown_flag(flag: str, following: str) -> UserError:
-    """Return the error for a flag that does not exist, with the setting, or the flag, that it stands for.
+    """Return the error for a flag that does not exist, with the setting or flag to type instead.
 
     Args:
-        following: the next word of the command, which may be the flag's value.
+        flag: The flag as typed.
+        following: The next word of the command, which may be the flag's value.
     """
     dashed, *values = re.split(r"[=\s]+", flag.lstrip("-"), maxsplit=1)
     name, value = dashed.replace("-", "_"), values[0] if values else ""
@@ -149,8 +193,9 @@ def command_name() -> str:
 
 
 def command_line() -> Sequence[str]:
-    """Return the program and the words of the command that this thread runs."""
-    return COMMAND_LINE.get(sys.argv)
+    """Return the program and the words of the run that this thread starts, without the verb `run`."""
+    program, *words = COMMAND_LINE.get(sys.argv)
+    return (program, *verb_of(words)[1])
 
 
 def names_run(arguments: Arguments) -> bool:
@@ -159,7 +204,9 @@ def names_run(arguments: Arguments) -> bool:
 
 
 def help_text(options: Options) -> str:
-    """Return the text of `--help`, with every group and option."""
+    """Return the text of `--help`, with every verb, group and option."""
+    forms = {f"python -m pipeline {verb} {arguments}".rstrip(): about for verb, (arguments, about) in VERBS.items()}
+    verbs = [f"  {form:{max(map(len, forms))}}   {about}" for form, about in forms.items()]
     column = max(map(len, options.groups), default=0)
     indent = " " * (column + 4)
     rows = []
@@ -168,4 +215,4 @@ def help_text(options: Options) -> str:
         lines = [options.about[group]] if group in options.about else []
         lines += textwrap.wrap(listed, _WIDTH - len(indent))
         rows.append(f"  {group:{column}}  " + f"\n{indent}".join(lines))
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    return _HEAD.format(verbs="\n".join(verbs)) + "\n".join(rows) + "\n" + _TAIL

@@ -1,8 +1,7 @@
-"""Commands beside `python -m pipeline`: their parser, their errors in one line, their exit codes."""
+"""Verbs such as `python -m pipeline compare`: their parser, their one-line errors and their exit codes."""
 
 import argparse
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -10,83 +9,91 @@ from typing import Any, NoReturn
 
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
 from pipeline.paths import outputs_folder
-from pipeline.redaction import guard_output, learn_arguments
 from pipeline.system import environment, streams
 from pipeline.system.streams import no_room
 from stages.errors import UserError, printable_lines
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as a shell's."""
-
 
 class Command(argparse.ArgumentParser):
-    """`python -m pipeline.<name>`: called, it reads the words of its command line, does its work, and returns the code.
+    """A verb: `python -m pipeline <name>`. Calling it parses the words after the verb and returns the exit code.
 
-    It has the option `outputs`, an absolute path, as `--outputs <folder>` and, like `python -m pipeline`, as
+    Every verb has the option `outputs`, an absolute path, written as `--outputs <folder>` or, as for a run, as
     `outputs=<folder>`.
     """
 
     def __init__(
         self, name: str, work: Callable[[Any], int], description: str | None, examples: str | None = None
     ) -> None:
-        """work: from the options to the exit code. examples: what `--help` shows below the options, as it stands."""
+        """Create the parser.
+
+        Args:
+            name: The verb.
+            work: Takes the parsed options and returns the exit code.
+            description: What `--help` shows above the options.
+            examples: What `--help` shows below the options, as it is.
+        """
         layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"python -m pipeline.{name}", description=description, epilog=examples, formatter_class=layout)
+        super().__init__(f"python -m pipeline {name}", description=description, epilog=examples, formatter_class=layout)
         self._work = work
-        told = "folder of all results, also outputs=FOLDER (default: ./outputs)"
-        self.add_argument("--outputs", type=outputs_folder, default="", metavar="FOLDER", help=told)
+        about = "folder of all results, also outputs=FOLDER (default: ./outputs)"
+        self.add_argument("--outputs", type=outputs_folder, default="", metavar="FOLDER", help=about)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Take `outputs=<folder>` for the option."""
+        """Parse words, among which `outputs=<folder>` stands for `--outputs=<folder>`."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(
             [f"--{word}" if word.startswith("outputs=") else word for word in words], namespace
         )
 
-    def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command; `arguments`: None for those of the process."""
+    def error(self, message: str) -> NoReturn:
+        """Raise the UserError for words that cannot be parsed."""
+        raise UserError(message, "", f"{self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process after `--help`, with 1 if part of the help could not be written."""
+        super().exit(streams.all_written(status), message)
+
+    @property
+    def flags(self) -> list[str]:
+        """The long names of the options, for completion."""
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
+    def __call__(self, words: Sequence[str]) -> int:
+        """Run the verb; return the exit code, which is 1 if part of the output could not be written."""
         environment.prepare()
-        return exit_code(lambda: self._work(self.parse_args(arguments)))
+        return streams.all_written(exit_code(lambda: self._work(self.parse_args(words))))
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Returns the exit code of `work`.
+    """Return the exit code of `work`, after printing the exception that it raises, if any.
 
-    A UserError (2), and a file that cannot be read or written (1), are printed in a line; a defect (1) has a traceback.
+    A UserError (2) and a file that cannot be read or written (1) are printed in one line. Any other exception is a
+    defect (1) and is printed with its traceback.
     """
     try:
         return work()
     except Exception as error:
-        told = no_room(error) or error
-        is_known = isinstance(told, (UserError, OSError))
+        reported = no_room(error) or error
+        is_known = isinstance(reported, (UserError, OSError))
         if not is_known or os.environ.get("HYDRA_FULL_ERROR") == "1":
             print("".join(traceback.format_exception(error)), file=sys.stderr)
         if is_known:
-            place = f"{told.filename}: " if isinstance(told, OSError) and told.filename is not None else ""
-            print_error(f"{place}{getattr(told, 'strerror', None) or told}")
+            file = reported.filename if isinstance(reported, OSError) else None
+            place = f"{file}: " if file is not None else ""
+            print_error(f"{place}{getattr(reported, 'strerror', None) or reported}")
         return WRONG_CONFIGURATION if isinstance(error, UserError) else FAILED
 
 
 def say(*lines: str) -> None:
-    """Print lines, in which names of others' may be: control characters are escapes."""
+    """Print lines, with control characters escaped, as they may contain names from other people's files."""
     print(*map(printable_lines, lines), sep="\n", flush=True)
 
 
 def print_error(line: str) -> None:
+    """Print an error to standard error."""
     print(f"error: {printable_lines(line)}", file=sys.stderr)
 
 
 def print_warning(line: str) -> None:
+    """Print a warning to standard error."""
     print(f"warning: {printable_lines(line)}", file=sys.stderr)
-
-
-def run_command(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code of `main`; 1 where part of what it has printed is lost, 130 after Ctrl-C.
-
-    At once: a KeyboardInterrupt would be lost in one of TensorFlow's callbacks. What is written is whole or not there.
-    """
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    streams.guard()
-    learn_arguments(sys.argv[1:])
-    guard_output()
-    sys.exit(streams.all_written(exit_code(main)))

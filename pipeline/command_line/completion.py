@@ -1,8 +1,8 @@
-"""Completion of the command line in bash: flags, groups, options and settings."""
+"""Completion of the command line in bash: verbs, flags, groups, options and settings."""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from glob import escape, glob
 from pathlib import Path
@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.command_line.arguments import FLAGS, PROGRAM, read_arguments
+from pipeline.command_line.arguments import FLAGS, PROGRAM, VERBS, read_arguments, verb_of
 from pipeline.command_line.compose import Composer
 from pipeline.command_line.overrides import checked, parsed
 from pipeline.config.errors import dotted
@@ -28,21 +28,37 @@ complete -o nospace -o default -F _tf_pipeline {PROGRAM}
 """The script for bash to evaluate. Without `=` in COMP_WORDBREAKS, an override is a single word."""
 
 
-def complete(words: Sequence[str]) -> None:
-    """Print a script for bash to evaluate (`install=bash`), or completions of $COMP_LINE (`query=bash`)."""
+def complete(words: Sequence[str], flags_of: Callable[[str], Sequence[str]]) -> None:
+    """Print a script for bash to evaluate (`install=bash`), or completions of $COMP_LINE (`query=bash`).
+
+    Args:
+        words: What is typed after `--shell-completion`.
+        flags_of: Returns the flags of a verb other than `run`.
+    """
     if Path(sys.argv[0]).name != PROGRAM or list(words) not in (["install=bash"], ["query=bash"]):
         form = f'eval "$({PROGRAM} --shell-completion install=bash)"'
         raise UserError(f"--shell-completion requires install=bash and the command {PROGRAM}", "", form)
-    print(SCRIPT if words[0] == "install=bash" else "\n".join(matches(os.environ.get("COMP_LINE", ""))))
+    print(SCRIPT if words[0] == "install=bash" else "\n".join(matches(os.environ.get("COMP_LINE", ""), flags_of)))
 
 
-def matches(line: str) -> list[str]:
-    """Return completions of the last word of `line`; none if the words before it are wrong."""
-    *words, prefix = line.split(" ")[1:] or [""]
-    if prefix.startswith("-"):
-        return [flag for flag in FLAGS if flag.startswith(prefix)]
+def matches(line: str, flags_of: Callable[[str], Sequence[str]]) -> list[str]:
+    """Return completions of the last word of `line`; none if the words before it are wrong.
+
+    After a verb other than `run`, these are its flags only, and the shell completes file names.
+    """
+    *typed, prefix = line.split(" ")[1:] or [""]
+    verb, words = verb_of([word for word in typed if word])
+    if verb != "run" or prefix.startswith("-"):
+        flags = FLAGS if verb == "run" else flags_of(verb)
+        return [flag for flag in flags if prefix and flag.startswith(prefix)]
+    verbs = [] if any(typed) else [name for name in VERBS if name.startswith(prefix)]
+    return [*verbs, *_overrides(words, prefix)]
+
+
+def _overrides(words: Sequence[str], prefix: str) -> list[str]:
+    """Return the groups, options and settings that begin with `prefix`, after the words of a run."""
     try:
-        arguments = read_arguments([word for word in words if word])
+        arguments = read_arguments(words)
         composer = Composer(replace(arguments, overrides=()))
         overrides = checked(parsed(arguments.overrides), composer.options, sweep=True)
         document = composer.compose([one for one in overrides if not one.is_sweep_override()]).document

@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.errors import HydraException
 
+from pipeline.command_line.arguments import VERBS
 from pipeline.config.errors import unknown_option
 from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere
 from pipeline.config.schemas import SweepSettings
@@ -83,6 +84,8 @@ def _meant(words: Sequence[str], place: int) -> str:
         return assignment(spaced[1], spaced[2])
     if not sign and (path := named_as_path(word)):
         return path
+    if word in VERBS:  # which is not the first word
+        return f"python -m pipeline {word}"
     if plain := re.match(r"([A-Za-z_][\w./:]*?)\s*[=:]\s*([\w.-]+)\s*$", word):  # `train.epochs:3`
         return assignment(plain[1].replace(":", "."), plain[2])
     if re.fullmatch(r"\(.*\)", value):  # a tuple

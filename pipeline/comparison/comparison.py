@@ -54,7 +54,7 @@ class Comparison:
     search: SearchResult | None = None  # whose trials the runs are
 
     def __str__(self) -> str:
-        """The table of `python -m pipeline.compare`, and the lines below it."""
+        """The table of `python -m pipeline compare`, and the lines below it."""
         from rich.console import Console
 
         from pipeline.comparison.report import show  # which imports this

@@ -129,7 +129,7 @@ def _last_to_resume(experiment: Experiment, console: Console) -> Summary | None:
         return None
     if run.status == "FINISHED":
         folder = shorter(Path(run.folder))
-        console.warn(f"part of {folder} is not in MLflow yet; `python -m pipeline.sync {folder}` sends it")
+        console.warn(f"part of {folder} is not in MLflow yet; `python -m pipeline sync {folder}` sends it")
     else:
         console.log(new_for_other_code(now, Path(run.folder), shorter(Path(run.folder)), "run"))
     return None

@@ -88,8 +88,8 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
     is_default = bool(summary.run_id) and outputs == outputs_folder(None)
     run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(Path(summary.folder)))
     files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.get("unit", ""))
-    console.log(f"{'next':11} python -m pipeline.predict {run} {files or '<files>'}")
-    console.log(f"{'':11} python -m pipeline.serve {run}")
+    console.log(f"{'next':11} python -m pipeline predict {run} {files or '<files>'}")
+    console.log(f"{'':11} python -m pipeline serve {run}")
 
 
 ID_DIGITS = 8

@@ -56,7 +56,7 @@ def read_config(folder: Path) -> DictConfig:
             raise ValueError("it is not a YAML mapping")
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
         problem = f"{shorter(folder / CONFIG)} cannot be read ({one_line(error)})"
-        raise UserError(problem, "a run whose files are intact", "python -m pipeline.runs") from error
+        raise UserError(problem, "a run whose files are intact", "python -m pipeline runs") from error
     return document
 
 
@@ -113,7 +113,7 @@ class Runs:
         Raises:
             UserError: where there is none, or several, or its summary cannot be read.
         """
-        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, "python -m pipeline.runs")
+        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, "python -m pipeline runs")
         path = resolved(text)
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
         folders = [path] if is_file_or_folder(str(path / NAME)) else names

@@ -135,7 +135,7 @@ def _named(entries: Sequence[Entry], text: str) -> list[Entry]:
     found = [entry for entry in entries if (entry.summary.run_id or "").startswith(text) or text in str(entry.folder)]
     if entries and not found:
         expected = "the beginning of an id, part of a folder's path, or a filter such as status=FINISHED"
-        raise UserError(f"no run matches {text}", expected, "python -m pipeline.runs")
+        raise UserError(f"no run matches {text}", expected, "python -m pipeline runs")
     return found
 
 
@@ -191,7 +191,7 @@ def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> l
     }
     entries = select([run_entry(run) for run in different.values()], filters)
     if not entries:
-        raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline.runs")
+        raise UserError("no run matches", "a sweep, runs, or filters of runs", "python -m pipeline runs")
     return [read_finished(number, entry.status, entry.summary) for number, entry in enumerate(entries, 1)]
 
 

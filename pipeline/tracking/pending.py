@@ -46,7 +46,7 @@ def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
         expected = (
             "this address in your command or MLFLOW_TRACKING_URI, because it would receive your credentials and files"
         )
-        fix = f"python -m pipeline.sync {shlex.quote(shorter(folder))} --uri={shlex.quote(uri)}"
+        fix = f"python -m pipeline sync {shlex.quote(shorter(folder))} --uri={shlex.quote(uri)}"
         raise UserError(problem, expected, fix)
     return replace(tracking, kind=kind, uri=uri, _target_=target)
 

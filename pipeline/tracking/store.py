@@ -125,7 +125,7 @@ class Store:
             return address
         if self.settings.kind == "local":
             place = "" if self.outputs == outputs_folder(None) else f" outputs={shlex.quote(shorter(self.outputs))}"
-            return f"python -m pipeline.ui{place}\n{address}"
+            return f"python -m pipeline ui{place}\n{address}"
         return f"python -m mlflow ui --backend-store-uri {shlex.quote(uri)}\n{address}"
 
     def links(self, experiment: str, run_id: str, has_jobs: bool) -> dict[str, str]:

@@ -277,7 +277,7 @@ class Tracker:
         why = self._sender.wait(*limits, log)
         left = self.unsent
         if left:
-            command = f"`python -m pipeline.sync {shlex.quote(shorter(self._journal.folder))}`"
+            command = f"`python -m pipeline sync {shlex.quote(shorter(self._journal.folder))}`"
             command = command if self._spec.settings._target_ == MLFLOW_RUN else "the same command"
             count = len(self._journal.entries)
             self._warn(f"tracking: {left} of {count} records are pending ({why}); {command} sends them")

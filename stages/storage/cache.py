@@ -106,7 +106,7 @@ def _read(place: Path) -> Contents:
             raise ValueError(f"the size or the digest of {name}.npy does not match")
     arrays = {name: load_mapped(place / f"{name}.npy") for name in content["digests"]}
     with suppress(OSError):  # of another user
-        os.utime(place)  # `pipeline.clean` goes by the last use
+        os.utime(place)  # `python -m pipeline clean` goes by the last use
     return Contents(content["facts"], arrays)
 
 

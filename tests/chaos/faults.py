@@ -78,8 +78,8 @@ class Kill:
     """A moment.
 
     is_due: is asked every few milliseconds, with the seconds since the start. variables: of the command's environment,
-    by which a process kills itself (`tests.chaos.killer`). sync_seconds: after these a `pipeline.sync` in between is
-    killed as well.
+    by which a process kills itself (`tests.chaos.killer`). sync_seconds: after these a `python -m pipeline sync` in
+    between is killed as well.
     """
 
     name: str
@@ -174,7 +174,7 @@ def trial(case: Case, outputs: Path, kills: Sequence[Kill], expected: Mapping[st
     for kill in kills:
         hits += not is_over(outputs) and case.run(outputs, kill) != 0
         if kill.sync_seconds is not None:
-            run(outputs, f"--outputs={outputs}", module="pipeline.sync", kill=after(kill.sync_seconds))
+            run(outputs, "sync", f"--outputs={outputs}", kill=after(kill.sync_seconds))
     if not is_over(outputs):
         has_finished = any(Summary.read(path.parent).status == "FINISHED" for path in outputs.glob(f"runs/*/*/{NAME}"))
         before = len(printed(outputs).read_text())

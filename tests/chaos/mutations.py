@@ -246,7 +246,7 @@ MUTATIONS = (
         "pipeline/provenance/identity.py", "str(before.get(name)) != str(now.get(name))", "False", REUSE,
         "-k", "refused",
     ),
-    mutation("pipeline/serve.py", "if wrong or not answers:", "if False:", SERVING, "-k", "wrong_requests"),
+    mutation("pipeline/serving/server.py", "if wrong or not answers:", "if False:", SERVING, "-k", "wrong_requests"),
     mutation(
         "pipeline/comparison/comparison.py", "pair(base, row, values)", "pair(row, base, values)",
         "tests/pipeline/comparison/test_comparison.py", "-k", "answer_in_a_sentence",

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline.checks.combinations import read_composed
-from pipeline.command_line.arguments import FLAGS, names_run, read_arguments
+from pipeline.command_line.arguments import FLAGS, names_run, read_arguments, refuse_unknown_verb, verb_of
 from pipeline.command_line.compose import Composer
 from pipeline.config.debug import debugged
 from pipeline.config.errors import dotted
@@ -79,8 +80,11 @@ def is_typable(text: str, names: set[str]) -> bool:
     except ValueError:  # a quote that is not closed
         return False
     words = [*itertools.dropwhile(re.compile("[A-Z_]+=").match, words[:-1]), *words[-1:]]  # variables
-    if words[:2] == ["python", "-m"] or words[0].partition("=")[0] in COMMANDS:
+    if words[0].partition("=")[0] in COMMANDS:
         return True
+    if words[:3] == ["python", "-m", "pipeline"]:
+        verb, words = verb_of(words[3:])
+        return verb != "run" or all(_is_word(word, names) for word in words)
     return all(_is_word(word, names) for word in words)
 
 
@@ -97,7 +101,7 @@ def _is_word(word: str, names: set[str]) -> bool:
     return PART in name or name in names or name.rpartition(".")[0] in NAMED_BY_USERS
 
 
-OPTIONS = (*FLAGS, "--outputs", "--output", "--tracking-uri", "--json", "--uri", "--port", "--yes")
+OPTIONS = (*FLAGS, "-m", "--outputs", "--output", "--tracking-uri", "--json", "--uri", "--port", "--yes")
 
 NAMED_BY_USERS = (
     "pipeline",
@@ -238,13 +242,17 @@ def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_
 
 
 def _error(words: list[str]) -> UserError | None:
-    """Return the error of a command, which is checked without being run; of another command its words are."""
+    """Return the error of a command, which is checked without being run; only the words are checked of other verbs."""
+    verb = "run"
     if words[:2] == ["python", "-m"]:
-        module, *words = words[2:]
-        if module != "pipeline":
-            import_module(module).main.parse_args(words)  # which ends the test where it refuses them
-            return None
+        assert words[2] == "pipeline"
+        verb, words = verb_of(words[3:])
     try:
+        if verb != "run":
+            with suppress(SystemExit):  # after `--help`
+                import_module(f"pipeline.commands.{verb}").main.parse_args(words)
+            return None
+        refuse_unknown_verb(words)
         arguments = read_arguments(words)
         composer = Composer(inherit_overrides(arguments) if names_run(arguments) else arguments)
         if not composer.is_sweep:

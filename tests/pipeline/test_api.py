@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import diff, runs
 from pipeline.api import Run, compare, compose, open_run, run_experiment, search, sweep
+from pipeline.command_line.command import print_warning
+from pipeline.commands import diff, runs
+from pipeline.comparison.difference import Pair, difference
 from pipeline.run_folder.lock import locked
 from stages.errors import UserError
 from tests import commands
@@ -168,9 +170,10 @@ def test_a_run_is_running_only_while_a_process_works_on_it(tmp_path: Path, capsy
     assert [entry["status"] for entry in listed(capsys, tmp_path)] == ["INTERRUPTED"]
 
 
-def differences(outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str, diff.Pair]]]:
+def differences(outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str, Pair]]]:
     code = diff.main([*map(str, folders), f"--outputs={outputs}"])
-    return code, diff.difference(*(Run(folder).summary for folder in folders))
+    first, second = (Run(folder).summary for folder in folders)
+    return code, difference(first, second, print_warning)
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks.made_runs import MadeRun, make_run
-from pipeline.clean import main as clean
 from pipeline.command_line.command import say
-from pipeline.compare import main as compare
-from pipeline.diff import main as diff
+from pipeline.commands.clean import main as clean
+from pipeline.commands.compare import main as compare
+from pipeline.commands.diff import main as diff
+from pipeline.commands.runs import main as runs
+from pipeline.commands.sync import main as sync
 from pipeline.run.facts import code, escaped, run_description
 from pipeline.run_folder.summary import Summary
-from pipeline.runs import main as runs
-from pipeline.sync import main as sync
 from stages.tables import aligned, markdown, plain_markdown
 from tests.pipeline.experiments import Printed
 

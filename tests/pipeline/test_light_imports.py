@@ -38,7 +38,7 @@ def test_another_run_is_looked_for_without_tensorflow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["runs", "sync"])
 def test_a_command_without_a_word_looks_into_this_directory(command: str, tmp_path: Path) -> None:
-    line = [sys.executable, "-m", f"pipeline.{command}"]
+    line = [sys.executable, "-m", "pipeline", command]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1

@@ -36,7 +36,7 @@ def on_terminal(folder: Path, *words: str) -> list[str]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     variables |= {"NO_COLOR": "1", "TERM": "xterm", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", *words]
+    command = [sys.executable, "-m", "pipeline", *words]
     done = subprocess.run(command, cwd=folder, env=variables, stdout=theirs, timeout=60, check=False)
     assert done.returncode in (0, 1)
     os.close(theirs)
@@ -56,7 +56,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_runs_are_a_table_in_which_a_sweep_has_the_result_of_its_best(sweep: Path, tmp_path: Path) -> None:
-    lines = on_terminal(tmp_path, "pipeline.runs")
+    lines = on_terminal(tmp_path, "runs")
     assert (max(map(len, lines)) <= 80, "\x1b" in "".join(lines)) == (True, False)
     [own] = [line for line in lines if "sweep of" in line]
     jobs = [line for line in lines if "└" in line]
@@ -68,7 +68,7 @@ def test_two_runs_differ_in_a_setting_once_and_in_measurements_apart(sweep: Path
     jobs = sorted(path.parent for path in sweep.glob("*/summary.json"))
     for job, rate in zip(jobs, (0.1, 0.01), strict=True):
         (job / "config.yaml").write_text(f"optimizer: {{rate: {rate}}}\ntrain: {{optimizer: {{rate: {rate}}}}}\n")
-    lines = on_terminal(tmp_path, "pipeline.diff", *(str(job.relative_to(tmp_path)) for job in jobs))
+    lines = on_terminal(tmp_path, "diff", *(str(job.relative_to(tmp_path)) for job in jobs))
     assert sum("0.01" in line and "rate" in line for line in lines[2:]) == 1
     starts = [line.split()[0] if line else "" for line in lines]
     metrics, measured = starts.index("metrics"), starts.index("measurements")

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import api, clean, predict, serving, sync, ui
+from pipeline import api
 from pipeline.checks.callbacks import check_arguments
+from pipeline.command_line.arguments import refuse_unknown_verb
+from pipeline.commands import clean, diff, predict, ui
 from pipeline.config.schemas import TrackingSettings
 from pipeline.engines.joined import TAKEN, Hosts, _calls, wait_for_members
 from pipeline.engines.ray import RayJob
@@ -28,6 +30,8 @@ from pipeline.run_folder.runs import read_config
 from pipeline.run_folder.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
 from pipeline.search.trials import Search
+from pipeline.serving import files, models
+from pipeline.sweep import sync
 from pipeline.sweep.index import latest, read_index
 from pipeline.sweep.select import _runs, read_entries, select
 from pipeline.sweep.session import Sweep, to_resume
@@ -79,7 +83,7 @@ def _same_name(folder: Path) -> str:
 def _cache(folder: Path) -> Told:
     write_files(folder, {"outputs/cache/made/part": "x"})
     options = clean.main.parse_args(["--older-than=0"])
-    return refusal(clean._clean, options), "python -m pipeline.clean --older-than=0"
+    return refusal(clean._clean, options), "python -m pipeline clean --older-than=0"
 
 
 def _address_of_a_run(folder: Path) -> str:
@@ -143,7 +147,7 @@ def _claimed(folder: Path) -> Told:
 
 def _output(_: Path) -> Told:
     words = ["model", "table.csv", "--output=answers.txt"]
-    return refusal(predict._predict, predict.main.parse_args(words)), f"python -m pipeline.predict {' '.join(words)}"
+    return refusal(predict._predict, predict.main.parse_args(words)), f"python -m pipeline predict {' '.join(words)}"
 
 
 def _other_data(_: Path) -> Told:
@@ -162,13 +166,13 @@ def _copied(folder: Path, uri: str) -> Path:
 
 def _foreign_store(folder: Path) -> Told:
     run = _copied(folder, "http://192.0.2.1:9")
-    return refusal(settings_for, run, TrackingSettings()), f"python -m pipeline.sync {run}"
+    return refusal(settings_for, run, TrackingSettings()), f"python -m pipeline sync {run}"
 
 
 def _password(folder: Path) -> Told:
     run = _copied(folder, "http://192.0.2.1:9")
     error = refusal(sync._send, run, folder / "outputs", "http://me:***@192.0.2.1:9", True)
-    return error, f"python -m pipeline.sync {run}"
+    return error, f"python -m pipeline sync {run}"
 
 
 def _no_configuration(folder: Path) -> Told:
@@ -204,8 +208,8 @@ def _other_examples(folder: Path) -> Told:
 
 def _no_export(folder: Path) -> Told:
     tried(folder, "FINISHED")
-    error = refusal(serving.saved_model, "abcdef12", None, folder / "outputs")
-    return error, "python -m pipeline.serve abcdef12"
+    error = refusal(models.saved_model, "abcdef12", None, folder / "outputs")
+    return error, "python -m pipeline serve abcdef12"
 
 
 def _damaged_index(folder: Path) -> Told:
@@ -214,16 +218,16 @@ def _damaged_index(folder: Path) -> Told:
 
 def _compared(folder: Path) -> Told:
     tried(folder)
-    return refusal(select, read_entries(folder / "outputs"), ["status>3"]), "python -m pipeline.runs 'status>3'"
+    return refusal(select, read_entries(folder / "outputs"), ["status>3"]), "python -m pipeline runs 'status>3'"
 
 
 def _named(folder: Path) -> Told:
     tried(folder)
-    return refusal(select, read_entries(folder / "outputs"), ["nope"]), "python -m pipeline.runs nope"
+    return refusal(select, read_entries(folder / "outputs"), ["nope"]), "python -m pipeline runs nope"
 
 
 def _none(folder: Path) -> Told:
-    return refusal(_runs, ["status=FINISHED"], folder / "outputs", print), "python -m pipeline.compare status=FINISHED"
+    return refusal(_runs, ["status=FINISHED"], folder / "outputs", print), "python -m pipeline compare status=FINISHED"
 
 
 def _no_sweep(_: Path) -> Told:
@@ -266,8 +270,8 @@ def _images(folder: Path) -> Told:
     options = predict.main.parse_args(["model", "image.png", "--output=answers.csv"])
     with pytest.MonkeyPatch.context() as patch:
         for name in ("saved_model", "load", "suffixes_of", "drift_of", "takes_columns"):
-            patch.setattr(serving, name, lambda *_: ())
-        return refusal(predict._answer, options), "python -m pipeline.predict model image.png --output=answers.csv"
+            patch.setattr(models, name, lambda *_: ())
+        return refusal(files.predict, options), "python -m pipeline predict model image.png --output=answers.csv"
 
 
 def _missing_member(_: Path) -> Told:
@@ -318,9 +322,11 @@ CASES: dict[str, Case] = {
     "pipeline/checks/registry.py:_monitor_is_known": "train.monitor=val_acuracy",
     "pipeline/checks/registry.py:check_rules": "model.weights=imagenet",
     "pipeline/checks/registry.py:check_surroundings": "outputs=/etc/passwd",
-    "pipeline/clean.py:_clean": _cache,
     "pipeline/command_line/arguments.py:_unknown_flag": "--epochs 5",
     "pipeline/command_line/arguments.py:error": "--cfg",
+    "pipeline/command_line/arguments.py:refuse_unknown_verb": lambda _: (
+        refusal(refuse_unknown_verb, ["compar", "--json"]), "python -m pipeline compar --json"
+    ),
     "pipeline/command_line/compose.py:_absent": "tracking.options.x=3",
     "pipeline/command_line/compose.py:_refuse_alias": "train.optimizer.beta_1=0.8",
     "pipeline/command_line/compose.py:_refuse_other_targets": _target_by_a_run,
@@ -330,6 +336,10 @@ CASES: dict[str, Case] = {
     "pipeline/command_line/overrides.py:_check_values": "train.epochs=1,2",
     "pipeline/command_line/overrides.py:checked": "hydra.run.dir=x",
     "pipeline/command_line/overrides.py:parsed": "train.epochs:3",
+    "pipeline/command_line/command.py:error": lambda _: (refusal(diff.main.parse_args, []), "python -m pipeline diff"),
+    "pipeline/commands/clean.py:_clean": _cache,
+    "pipeline/commands/predict.py:_predict": _output,
+    "pipeline/commands/ui.py:_open": lambda _: (refusal(ui._open, ui.main.parse_args([])), "python -m pipeline ui"),
     "pipeline/config/cluster.py:check": "cluster=slurm cluster.minutes=1 cluster.signal_seconds=60",
     "pipeline/config/debug.py:_check": _debugged_fork,
     "pipeline/config/errors.py:explain": "'train.epochs=${nope}'",
@@ -353,8 +363,6 @@ CASES: dict[str, Case] = {
     "pipeline/planning/job.py:claimed": _claimed,
     "pipeline/planning/plan.py:_refuse_settings_without_reader": OWN_STAGE,
     "pipeline/planning/plan.py:make_plan": "pipeline.train=null",
-    "pipeline/predict.py:_answer": _images,
-    "pipeline/predict.py:_predict": _output,
     "pipeline/run/runner.py:_refuse_other_data": _other_data,
     "pipeline/tracking/pending.py:settings_for": _foreign_store,
     "pipeline/run_folder/runs.py:find": _found,
@@ -368,7 +376,8 @@ CASES: dict[str, Case] = {
     "pipeline/search/plan.py:refuse_debug": "sweep=tpe debug=fast seed=1,2",
     "pipeline/search/trials.py:_refuse_goal": _goal,
     "pipeline/search/trials.py:_refuse_other_examples": _other_examples,
-    "pipeline/serving.py:saved_model": _no_export,
+    "pipeline/serving/files.py:predict": _images,
+    "pipeline/serving/models.py:saved_model": _no_export,
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),
     "pipeline/sweep/index.py:read_index": _damaged_index,
     "pipeline/sweep/queue.py:deal_out": "-m seed=1,2 cluster=slurm sweep.devices_per_job=1",
@@ -378,15 +387,14 @@ CASES: dict[str, Case] = {
     "pipeline/sweep/select.py:_runs": _none,
     "pipeline/sweep/session.py:_to_finish": _none_is_best,
     "pipeline/sweep/session.py:to_resume": _no_sweep,
-    "pipeline/sync.py:_send": _password,
+    "pipeline/sweep/sync.py:_send": _password,
     "pipeline/system/environment.py:check_keras_file": _keras_file,
     "pipeline/system/machine.py:free_port": lambda _: (
-        refusal(free_port, 70000, 5000), "python -m pipeline.ui --port=70000"
+        refusal(free_port, 70000, 5000), "python -m pipeline ui --port=70000"
     ),
     "pipeline/tracking/store.py:_follow_artifacts": _foreign_artifacts,
     "pipeline/tracking/store.py:server_answers": _no_server,
     "pipeline/tracking/stored_run.py:unusable": lambda _: (unusable(TrackingSettings(), "it is locked"), ""),
-    "pipeline/ui.py:_open": lambda _: (refusal(ui._open, ui.main.parse_args([])), "python -m pipeline.ui"),
 }  # fmt: skip
 
 UNREACHED: dict[str, str] = {

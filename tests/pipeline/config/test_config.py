@@ -8,10 +8,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from pipeline import runs
 from pipeline.api import open_run
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
+from pipeline.commands import runs
 from pipeline.config.experiment import read
 from stages.errors import UserError
 from stages.settings.model import CnnSettings

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline import clean
+from pipeline.commands import clean
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.engines import local

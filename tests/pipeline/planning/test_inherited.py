@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline.clean import main as clean
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.compare import main as compare
-from pipeline.diff import main as diff
+from pipeline.commands.clean import main as clean
+from pipeline.commands.compare import main as compare
+from pipeline.commands.diff import main as diff
+from pipeline.commands.runs import main as runs_command
+from pipeline.commands.sync import main as sync
 from pipeline.paths import CONF
 from pipeline.planning.inherited import inherit_overrides
 from pipeline.run_folder.runs import read_config
 from pipeline.run_folder.summary import Summary
-from pipeline.runs import main as runs_command
-from pipeline.sync import main as sync
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run

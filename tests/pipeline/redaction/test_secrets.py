@@ -301,10 +301,10 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
     arguments += [f"tracking.note='with {ENVIRONMENT['MY_SERVICE_TOKEN']}'", "tracking.tags.size=8"]
     variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "0"}
     printed = ""
-    for module, options in (("pipeline", arguments), ("pipeline.compare", []), ("pipeline.sync", [])):
-        done = commands.run(*options, f"outputs={outputs}", module=module, cwd=folder, env=variables)
+    for words in (arguments, ["compare"], ["sync"]):
+        done = commands.run(*words, f"outputs={outputs}", cwd=folder, env=variables)
         printed += done.stdout + done.stderr
-        assert done.returncode == (3 if module == "pipeline" else 0), printed
+        assert done.returncode == (3 if words is arguments else 0), printed
     return outputs, printed
 
 

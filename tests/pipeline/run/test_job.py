@@ -15,11 +15,11 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
+from pipeline.commands.sync import main as sync
 from pipeline.console import Console
 from pipeline.planning.job import Job
 from pipeline.run import executor
 from pipeline.run.engine import run_job
-from pipeline.sync import main as sync
 from pipeline.tracking import views
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
@@ -246,7 +246,7 @@ def test_a_store_that_breaks_in_the_middle_costs_nothing(outputs: Path, monkeypa
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "FINISHED"
     printed = " ".join(capsys.readouterr().out.split())
     assert "the store has gone); they are kept and sent again" in printed
-    assert f"`python -m pipeline.sync {only_folder(outputs)}` sends them" in printed
+    assert f"`python -m pipeline sync {only_folder(outputs)}` sends them" in printed
     assert only_run(outputs)[1].info.status == "RUNNING"
     assert sync(["--outputs", str(outputs)]) == 0
     client, run = only_run(outputs)
@@ -265,7 +265,7 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
     assert done.stderr == ""  # none of TensorFlow's noise
-    pages = "open        python -m pipeline.ui outputs=.\n"
+    pages = "open        python -m pipeline ui outputs=.\n"
     for said in ("best epoch", "test        accuracy", "images/s", pages, "differ from the trained model's by"):
         assert said in done.stdout
     assert len((only_folder(outputs) / "test_by_class.csv").read_text().splitlines()) == 11

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn import metrics as sk
 
-from pipeline import predict
+from pipeline.commands import predict
 from stages.data.tables import argument_names
 from tests import commands
 from tests.conftest import outputs_in
@@ -78,7 +78,7 @@ def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
 
 
 def predicted(outputs: Path, file: Path, folder: Path) -> np.ndarray:
-    """Returns the probabilities that `pipeline.predict` answers for the rows of a file."""
+    """Returns the probabilities that `python -m pipeline predict` prints for the rows of a file."""
     written = folder / "predicted.parquet"
     assert predict.main([str(only_folder(outputs)), str(file), "-o", str(written), f"--outputs={outputs}"]) == 0
     return np.array(pq.read_table(written)["probabilities"].to_pylist())

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.command_line.arguments import verb_of
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import TRAINED, killed_and_resumed, only_folder
@@ -38,16 +39,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def typed(module: str) -> list[list[str]]:
-    """Returns the arguments of a module's commands on the page; one of several lines needs the extra `hub`."""
+def typed(verb: str) -> list[list[str]]:
+    """Return the words of the page's commands with a verb; the one of several lines needs the extra `hub`."""
     page = (ROOT / "docs" / "how-to" / "texts.md").read_text()
-    found = re.findall(rf"^python -m {re.escape(module)} (.*[^\\\n])$", page, re.MULTILINE)
-    return [shlex.split(line) for line in found]
+    found = re.findall(r"^python -m pipeline (.*[^\\\n])$", page, re.MULTILINE)
+    return [words for words in map(shlex.split, found) if verb_of(words)[0] == verb]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None:
-    given = typed("pipeline")[number]
+    given = typed("run")[number]
     commands.succeed(*given, *SMALL, "strategy=mirrored", f"outputs={tmp_path}", cwd=folder)
     run = only_folder(tmp_path)
     summary = json.loads((run / "summary.json").read_text())
@@ -56,15 +57,15 @@ def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None
     assert summary["metrics"]["export/max_abs_diff"] <= 1e-6
     if number:
         return
-    [asked] = typed("pipeline.predict")
+    [asked] = typed("predict")
     answered = [str(run) if word == "RUN" else word for word in asked]
-    commands.succeed(*answered, module="pipeline.predict", cwd=folder)
+    commands.succeed(*answered, cwd=folder)
     predicted = pq.read_table(folder / "predicted.parquet")["class_name"].to_pylist()
     stars = pd.read_csv(folder / "reviews.csv").stars
     assert np.mean([name == f"{star} stars" for name, star in zip(predicted, stars, strict=True)]) > 0.9
 
 
 def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
-    given = (*typed("pipeline")[0], *SMALL, *TRAINED, "train.epochs=40",
+    given = (*typed("run")[0], *SMALL, *TRAINED, "train.epochs=40",
              "model=text_cnn", "model.network.filters=8")  # fmt: skip
     killed_and_resumed(given, tmp_path, cwd=folder)

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline import clean, compare, diff, predict, runs, sync
 from pipeline.command_line.arguments import read_arguments
+from pipeline.commands import clean, compare, diff, predict, runs, sync
 from pipeline.console import Console
 from pipeline.planning.earlier import other_run, plan_of, resolve
 from pipeline.planning.inherited import inherit_overrides

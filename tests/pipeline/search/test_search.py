@@ -14,7 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks.made_runs import MadeRun, make_sweep
-from pipeline import runs
+from pipeline.commands import runs
 from pipeline.comparison.report import notes
 from pipeline.comparison.words import value_text
 from pipeline.run_folder.lock import is_locked

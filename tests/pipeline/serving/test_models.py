@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import serve
+from pipeline.commands import serve
 from pipeline.run_folder.summary import Summary
-from pipeline.serving import saved_model
+from pipeline.serving.models import saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run
@@ -71,7 +71,7 @@ def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
 
 
 def test_errors_end_with_what_to_type(outputs: Path) -> None:
-    for model, fix in (("nope", "python -m pipeline.runs"), ("models:/nope@champion", "--tracking-uri=<address>")):
+    for model, fix in (("nope", "python -m pipeline runs"), ("models:/nope@champion", "--tracking-uri=<address>")):
         with pytest.raises(UserError, match=rf"Try: {re.escape(fix)}$"):
             saved_model(model, None, outputs)
 

@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.serve import OWN_NAMES, Guard, _is_over, _scores, requests
+from pipeline.serving.server import OWN_NAMES, Guard, _is_over, _scores, requests
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import QUICK, only_folder
@@ -56,7 +56,7 @@ def served(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
 def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
     """Serves a run; returns the address of the server, and its process."""
     with (outputs / "served.txt").open("w+") as out:
-        command = commands.start(str(run), f"--outputs={outputs}", module="pipeline.serve", stdout=out, stderr=out)
+        command = commands.start("serve", str(run), f"--outputs={outputs}", stdout=out, stderr=out)
         told = outputs / "served.txt"
         printed = r"at (http://127\.0\.0\.1:\d+) "
         address = until(lambda: re.search(printed, told.read_text()) or command.poll() is not None, 120)
@@ -64,7 +64,7 @@ def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
         wait_for(f"{address[1]}/ping", command)
         yield address[1], command.pid
         command.terminate()
-        assert command.wait(30) == -signal.SIGTERM
+        assert command.wait(30) == 128 + signal.SIGTERM
 
 
 def post(address: str, body: bytes, content_type: str, path: str = "/invocations") -> tuple[int, dict[str, Any]]:
@@ -277,7 +277,7 @@ def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tm
     (tmp_path / "c.png").write_bytes(b"none")
     exported = tf.saved_model.load(str(run / "export" / "saved_model"))
     expected = exported.signatures["serve_bytes"](tf.constant([encoded(10), encoded(90, "JPEG")]))
-    done = commands.run(run.name, str(tmp_path), "--json", f"--outputs={outputs}", module="pipeline.predict")
+    done = commands.run("predict", run.name, str(tmp_path), "--json", f"--outputs={outputs}")
     assert done.returncode == 1
     assert re.search(r"^error: .*c\.png: the image cannot be decoded", done.stderr, re.MULTILINE)
     rows = [json.loads(line) for line in done.stdout.splitlines()]

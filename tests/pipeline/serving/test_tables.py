@@ -1,4 +1,4 @@
-"""`pipeline.predict` answers every row of a table, in order, by the columns that the model takes."""
+"""`python -m pipeline predict` answers every row of a table, in order, by the columns that the model takes."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from pipeline import predict
-from pipeline.serving import _rows_of_files, as_taken, as_trained
+from pipeline.commands import predict
+from pipeline.serving.models import _rows_of_files, as_taken, as_trained
 from stages.data.tables import Typed, read, read_files
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings
@@ -50,7 +50,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_answers_become_a_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("pipeline.serving.BATCH", 2)
+    monkeypatch.setattr("pipeline.serving.models.BATCH", 2)
     """Of files of any kind, and of those in a folder."""
     output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
     other.parent.mkdir()

@@ -17,10 +17,10 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks.made_runs import MadeRun, make_sweep
-from pipeline import sync
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
-from pipeline.compare import main
+from pipeline.commands import sync
+from pipeline.commands.compare import main
 from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console

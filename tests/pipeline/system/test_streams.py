@@ -10,7 +10,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from tests.conftest import ROOT
 
 DRY = "pipeline dry_run=true outputs={place}"
-LONG = ("pipeline --cfg job", f"{DRY} sweep=tpe +sweep.over.seed=[1,2]", "pipeline.runs --outputs={place}")
+LONG = ("pipeline --cfg job", f"{DRY} sweep=tpe +sweep.over.seed=[1,2]", "pipeline runs --outputs={place}")
 SLOW = [pytest.param(arguments, marks=pytest.mark.slow) for arguments in LONG]
 
 
@@ -31,14 +31,14 @@ def test_streams_that_are_closed_or_gone_end_nothing_by_an_error(ending: str, tm
 def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     make_sweep(tmp_path / "sweeps" / "s", [MadeRun({"seed": "1"}, None)])
-    done = by_shell(f"'{sys.executable}' -m pipeline.compare --outputs='{tmp_path}' --to='{tmp_path}/file/in'")
+    done = by_shell(f"'{sys.executable}' -m pipeline compare --outputs='{tmp_path}' --to='{tmp_path}/file/in'")
     assert (done.returncode, done.stderr) == (1, f"error: {tmp_path}/file/in: Not a directory\n")
 
 
 def test_a_pipe_gets_one_line_a_run(tmp_path: Path) -> None:
     place = tmp_path / ("long " * 40)
     make_sweep(place / "sweeps" / "s", [MadeRun({"seed": str(number)}, None) for number in range(2)])
-    done = by_shell(f"COLUMNS=20 '{sys.executable}' -m pipeline.runs --outputs='{place}' | cat")
+    done = by_shell(f"COLUMNS=20 '{sys.executable}' -m pipeline runs --outputs='{place}' | cat")
     assert [line.split()[:1] for line in done.stdout.splitlines()][:1] == [["id"]]
     assert sum(str(place) in line for line in done.stdout.splitlines()) == len(done.stdout.splitlines()) - 1 >= 2
 

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 from mlflow.exceptions import MlflowException
 
-from pipeline import sync
+from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.journal import NAME, Journal, place_of
 from pipeline.tracking.pending import settings_for
@@ -91,7 +91,7 @@ def test_an_address_that_only_a_folder_names_is_asked_for(
         ]
     assert not listener.heard
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert sync.main(shlex.split(fix)[3:]) == 1
+    assert sync.main(shlex.split(fix)[4:]) == 1
     assert any("Authorization" in headers for headers in listener.heard), "it is asked for, and typed"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import sync
+from pipeline.commands import sync
 from tests.conftest import ROOT
 from tests.pipeline.tracking.journals import (
     EPOCHS,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import sync
 from pipeline.api import open_run
+from pipeline.commands import sync
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.planning.earlier import resolve
@@ -110,7 +110,7 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     else:
         monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"a.py": "other"}))
         assert resolve(job(outputs), Console()).folder is None
-        assert f"python -m pipeline.sync {folder}" in capsys.readouterr().out
+        assert f"python -m pipeline sync {folder}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("lost", ["tracking.sent", "mlflow.db"])

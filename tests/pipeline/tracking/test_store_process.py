@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import redaction, sync
+from pipeline import redaction
+from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.lock import is_locked, locked
 from pipeline.run_folder.summary import Summary

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import sync
+from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
 from pipeline.run_folder.journal import NAME, Journal
 from pipeline.system import signals
@@ -212,7 +212,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Pat
         tracker.close(0.5)
     told = capsys.readouterr().out.splitlines()[-1]
     assert "(sending takes longer than" in told
-    assert f"`python -m pipeline.sync {folder_of(outputs)}` sends them" in told
+    assert f"`python -m pipeline sync {folder_of(outputs)}` sends them" in told
     assert sync.main([str(folder_of(outputs))]) == 0
     assert steps(outputs, "train/loss") == list(range(1, EPOCHS + 8))
 

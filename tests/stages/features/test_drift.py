@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
-from pipeline.serve import Watch, answering
+from pipeline.serving.server import Watch, answering
 from stages.data.decode import Decoder
 from stages.data.split import Split
 from stages.evaluate import evaluate

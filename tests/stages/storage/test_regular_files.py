@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import predict
+from pipeline.serving import files
 from stages.checkpoints.files import Checkpoint, newest, write
 from stages.checkpoints.names import can_start, checkpoint_files
 from stages.errors import UserError
@@ -67,7 +67,7 @@ def test_images_texts_and_arrays(tmp_path: Path) -> None:
     fifo = tmp_path / "images" / "class 0" / "x.png"
     os.mkfifo(fifo)
     assert sum(map(len, image_folder(settings(tmp_path / "images")).splits.values())) == 24
-    assert list(predict._answers(None, [fifo], Drift("{}"))) == [(fifo, "not a regular file")]
+    assert list(files._predictions(None, [fifo], Drift("{}"))) == [(fifo, "not a regular file")]
     with pytest.raises(UserError, match="not a regular file"):
         read_text(fifo, "utf8")
     with pytest.raises(UserError, match="not a regular file"):

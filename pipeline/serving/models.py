@@ -1,4 +1,4 @@
-"""Exported models: found by their run or their address in MLflow, and asked about images and the rows of tables."""
+"""Exported models: found by their run or their address in MLflow, and their predictions for images and table rows."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,35 +26,35 @@ from stages.settings.table_files import NAMES, files_of
 from stages.storage.atomic import atomic_write
 
 BYTES = "serve_bytes"
-"""The signature of a SavedModel that takes encoded images."""
+"""The signature of a SavedModel that accepts encoded images."""
 
 TEXT = "text"
-"""The only argument of a model of texts of a file each."""
+"""The only argument of a model of texts that are stored in one file each."""
 
 FIX = "--tracking-uri=<address>"
-"""The option that a model in another store needs, for errors."""
+"""The option for a model in another tracking server, for errors."""
 
 BATCH = 2**14
-"""Rows that are answered at once."""
+"""Number of rows that are predicted at once."""
 
 REQUEST = "the table"
-"""Name of rows that no file has."""
+"""Name for rows that do not come from a file, for errors."""
 
 KINDS = {"float64": "number", "int64": "whole", "string": "category"}
-"""Kinds of columns, by the dtypes of the model's arguments."""
+"""Kinds of columns by the dtypes of the model's arguments."""
 
 
 def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
-    """Return the folder of a SavedModel on this machine; makes no store in `outputs`.
+    """Return the folder of a SavedModel on this machine, without creating a database in `outputs`.
 
     Args:
-        model: a run, by its folder or the beginning of its id, tracked or not: its export; or an address in MLflow,
-            such as `models:/digits@champion`.
-        uri: the store of an address; None: the one in `outputs`.
-        outputs: where runs are.
+        model: A run, tracked or not, by its folder or the beginning of its id, whose export is used; or an address in
+            MLflow, such as `models:/digits@champion`.
+        uri: The MLflow server of an address. None means the database in `outputs`.
+        outputs: The folder of all results.
 
     Raises:
-        UserError: where there is no such run, store or model.
+        UserError: If the run, the database or the model does not exist.
     """
     if not model.startswith(ADDRESSES):
         run = Runs(outputs).find(model)
@@ -81,28 +81,28 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
 
 
 def load(folder: Path) -> Any:
-    """Return the SavedModel in `folder`, loaded by TensorFlow, which is imported here."""
+    """Return the SavedModel in `folder`. TensorFlow is imported here."""
     with quiet_stderr():
         return load_saved_model(str(folder))
 
 
 def drift_of(loaded: Any) -> Drift:
-    """Return what counts rows by what a loaded SavedModel was trained on; of one of an earlier version nothing."""
+    """Return the comparison of new rows with the training data of a SavedModel; no-op for older exports."""
     known = getattr(loaded, "trained_on", None)
     decoder = import_module("stages.data.decode").Decoder  # with TensorFlow, as the model
     return Drift("{}" if known is None else known.numpy().decode(), decoder)
 
 
 def class_names(loaded: Any) -> list[str]:
-    """Return the names of a loaded SavedModel's classes, labels or targets, in the order of its numbers."""
+    """Return the names of a SavedModel's classes, labels or targets, in the order of its outputs."""
     return [name.decode() for name in loaded.class_names.numpy()] if hasattr(loaded, "class_names") else []
 
 
 def encoded_function(loaded: Any) -> Any:
-    """Return the function of a loaded SavedModel that takes encoded images, string [N].
+    """Return the function of a SavedModel that accepts encoded images, string [N].
 
     Raises:
-        UserError: where it has none.
+        UserError: If it does not have one.
     """
     if BYTES not in loaded.signatures:
         raise UserError(
@@ -113,12 +113,14 @@ def encoded_function(loaded: Any) -> Any:
 
 
 def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
-    """Return the answers for each encoded image by their names, numbers last, or why it cannot be decoded.
+    """Return the outputs for each encoded image by name, numbers last, or the reason why it cannot be decoded.
 
-    Of classes these are `class_name`, `score` and `probabilities`; of labels `probabilities`; of numbers `prediction`.
+    The names are `class_name`, `score` and `probabilities` for classes, `probabilities` for labels, and `prediction`
+    for numbers.
 
     Args:
-        classify: the signature `serve_bytes` of a SavedModel.
+        classify: The signature `serve_bytes` of a SavedModel.
+        encoded: The contents of image files.
     """
     tensorflow = import_module("tensorflow")
 
@@ -134,40 +136,43 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
 
 
 def takes_columns(loaded: Any) -> bool:
-    """Return whether a loaded SavedModel takes columns, a value or a vector for each row, and no images."""
+    """Return whether a SavedModel accepts columns, with a value or a vector per row, and not images."""
     is_default = "serving_default" in loaded.signatures
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
 def takes_texts(loaded: Any) -> bool:
-    """Return whether a loaded SavedModel takes texts of a file each, as `data=text_folder` has them."""
+    """Return whether a SavedModel accepts texts that are stored in one file each, as with `data=text_folder`."""
     known = {"delimiter": None} if not hasattr(loaded, "reading") else json.loads(loaded.reading.numpy())
     return "delimiter" not in known and takes_columns(loaded) and [*_arguments(loaded)] == [TEXT]
 
 
 def suffixes_of(loaded: Any) -> tuple[str, ...]:
-    """Return the suffixes of files that are taken from a folder for a loaded SavedModel."""
+    """Return the suffixes of the files in a folder that a SavedModel accepts."""
     return TEXT_SUFFIXES if takes_texts(loaded) else NAMES if takes_columns(loaded) else IMAGE_SUFFIXES
 
 
 def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
-    """Return how to read tables: as that of the training was."""
+    """Return the settings to read tables with, which are those of the training."""
     known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
-    if "decimal" not in known:  # of an earlier version, in which these were always missing values
+    if "decimal" not in known:  # an older export, for which these were always missing values
         known["missing"] = [*MISSING, *known.get("missing", ())]
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
 def answers(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool = False) -> Iterator[Any]:
-    """Yield Arrow tables of a model's answers for the rows of files, with `file` and `row`, from 1 without the header.
+    """Yield Arrow tables of predictions for the rows of files, with `file` and `row`, from 1 without the header.
 
-    Names of classes are in the schema's metadata, as `predictions.parquet` has them. `drift` counts the rows.
+    The schema's metadata contains the names of the classes, as in `predictions.parquet`.
 
     Args:
-        by_class: whether columns such as `probabilities.cat` stand in place of lists.
+        loaded: The SavedModel.
+        settings: How to read the files, and their paths.
+        drift: Counts the rows.
+        by_class: Whether to return one column per class, such as `probabilities.cat`, instead of lists.
 
     Raises:
-        UserError: where a file lacks a column that the model takes, or a row cannot be used.
+        UserError: If a file lacks a column that the model requires, or a row cannot be used.
     """
     import pyarrow as pa
 
@@ -181,7 +186,7 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool =
 
 
 def answered(loaded: Any, given: Mapping[str, np.ndarray], by_class: bool = False) -> dict[str, Any]:
-    """Return a model's answers for rows as Arrow's columns by name: of texts, numbers, or lists of numbers."""
+    """Return predictions for rows as Arrow columns by name: texts, numbers, or lists of numbers."""
     import pyarrow as pa
 
     classes, columns = class_names(loaded), dict[str, Any]()
@@ -201,7 +206,7 @@ def answered(loaded: Any, given: Mapping[str, np.ndarray], by_class: bool = Fals
 def _rows_of_files(
     loaded: Any, settings: TableSettings, drift: Drift
 ) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """Yield rows as the model takes them; a text in a file of its own is a row."""
+    """Yield the file, the number of the first row, and the rows as the model accepts them; a text file is one row."""
     from stages.data.tables import names_of, read_files  # half a second, for pandas
     from stages.load.folders import read_text
 
@@ -221,14 +226,17 @@ def _rows_of_files(
 
 
 def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> dict[str, np.ndarray]:
-    """Return columns, by arguments of the model, as it takes them: read as those of a CSV are.
+    """Return the columns of a request as arguments of the model, read like the columns of a CSV file.
 
     Args:
-        given: a data frame, columns by name, or the values of the only one.
+        loaded: The SavedModel.
+        settings: How to read values.
+        drift: The columns of the training data.
+        given: A data frame, columns by name, or the values of the only column.
 
     Raises:
-        UserError: where a column is missing, or has a value that the model cannot take.
-        ValueError, TypeError: where the vectors of a column do not make an array.
+        UserError: If a column is missing, or contains a value that the model does not accept.
+        ValueError, TypeError: If the vectors of a column do not make an array.
     """
     import pandas as pd
     import pyarrow as pa
@@ -249,7 +257,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     taken = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
         taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
-        if not arguments[name].shape.is_compatible_with(taken[name].shape):  # which would abort TensorFlow's process
+        if not arguments[name].shape.is_compatible_with(taken[name].shape):  # TensorFlow would abort the process
             raise UserError(
                 f"{column} has the shape {taken[name].shape[1:]}", f"the shape {arguments[name].shape[1:]} for each row"
             )
@@ -259,13 +267,16 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
 def _reader(
     loaded: Any, rows: Any, columns: Mapping[str, str], folder: Path | None = None
 ) -> Callable[[slice], dict[str, np.ndarray]]:
-    """Return a function from some of the rows to columns, by arguments of the model, as it takes them.
+    """Return a function from a slice of the rows to the arguments of the model.
 
     Args:
-        columns: from arguments of the model. folder: takes the rows as files; None: they are held in memory.
+        loaded: The SavedModel.
+        rows: The rows of a file or of a request.
+        columns: The columns by arguments of the model.
+        folder: Stores the values as files. None means in memory.
 
     Raises:
-        UserError: for a value that the model cannot take.
+        UserError: If the model does not accept a value.
     """
     from stages.data.tables import Typed, read
 
@@ -284,10 +295,10 @@ def _reader(
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:
-    """Return, from each argument of the model, the column that it takes: of the training's name, or the argument's own.
+    """Return the column for each argument of the model, which has its name in training or that of the argument.
 
     Raises:
-        UserError: where there is none.
+        UserError: If a column is missing.
     """
     from stages.data.tables import argument_names
 
@@ -302,13 +313,13 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
 
 
 def _as_text(value: Any, settings: TableSettings) -> str:
-    """Return a value of a request as a file has it, which may have a decimal comma."""
+    """Return a value of a request as in a file, possibly with a decimal comma."""
     is_float = isinstance(value, (float, np.floating))
     return str(value).removesuffix(".0").replace(".", settings.decimal) if is_float else str(value)
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return a value of a request: MLflow wraps some in arrays without axes."""
+    """Return a value of a request; MLflow wraps some values in arrays without axes."""
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
 
 
@@ -317,16 +328,16 @@ def _arguments(loaded: Any) -> dict[str, Any]:
 
 
 def answer(loaded: Any, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what the model answers, by name, a row a row."""
+    """Return the outputs of the model by name, one row per input row."""
     tensorflow = import_module("tensorflow")
     answered = loaded.signatures["serving_default"](
         **{name: tensorflow.constant(part) for name, part in columns.items()}
     )
-    return {name: answered[name].numpy() for name in sorted(answered)}  # in an order that TensorFlow does not keep
+    return {name: answered[name].numpy() for name in sorted(answered)}  # TensorFlow does not keep an order
 
 
 def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
-    """Write the answers for all rows to a Parquet or CSV file; return their number."""
+    """Write the predictions for all rows to a Parquet or CSV file; return their number."""
     import pyarrow.csv
     import pyarrow.parquet as pq
 

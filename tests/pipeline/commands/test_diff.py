@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import diff
-from pipeline.diff import COMMIT, PATCH, difference
+from pipeline.commands import diff
+from pipeline.comparison.difference import COMMIT, PATCH, difference
 from pipeline.provenance import code_state
 from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
@@ -62,5 +62,5 @@ def test_uncommitted_changes_and_unknown_commits_are_said(repository: Path, tmp_
     clean = record(repository, tmp_path / "clean")
     (repository / "net.py").write_text("layers = 2\nunits = 8\n")
     run = record(repository, tmp_path / "run")
-    pairs = difference(*map(Summary.read, (clean, run)))["code"]
+    pairs = difference(Summary.read(clean), Summary.read(run), print)["code"]
     assert pairs == {"uncommitted changes": (None, "artifact code/diff.patch")}

@@ -1,4 +1,4 @@
-"""MLflow's pages on the project's store: `python -m pipeline.ui`, and what a person sees there in a real browser."""
+"""MLflow's pages on the project's store: `python -m pipeline ui`, and what a person sees there in a real browser."""
 
 import os
 import re
@@ -34,8 +34,8 @@ PARENT = "mlflow.parentRunId"
 
 @contextmanager
 def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m pipeline.ui`, ended with the block; yields it and the address that it has printed."""
-    command = [sys.executable, "-m", "pipeline.ui", *arguments]
+    """`python -m pipeline ui`, ended with the block; yields it and the address that it has printed."""
+    command = [sys.executable, "-m", "pipeline", "ui", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
@@ -47,8 +47,8 @@ def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def refused(*arguments: str) -> str:
-    """Returns the one line with which `python -m pipeline.ui` refuses what it is told."""
-    done = commands.run(*arguments, module="pipeline.ui", trains=False)
+    """Returns the one line with which `python -m pipeline ui` refuses what it is told."""
+    done = commands.run("ui", *arguments, trains=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
 

@@ -1,35 +1,36 @@
-"""`python -m pipeline.compare`: compare runs, name the winner, and report which differences are significant."""
+"""`python -m pipeline compare`: compare runs, name the winner, and report which differences are significant."""
 
 import argparse
 import re
 import sys
 from pathlib import Path
 
-from rich.console import Console as RichConsole
-
-from pipeline.command_line.command import Command, print_warning, run_command, say
-from pipeline.comparison.report import show, write
+from pipeline.command_line.command import Command, print_warning, say
 from pipeline.paths import shorter
-from pipeline.sweep.select import compared
 
 EXAMPLES = """what to compare:
   (no argument)                        the jobs of the last sweep
   20261122-101500-4d9eb298 seed=1      the jobs of this sweep (its folder or its name) that match every filter
   4d9eb298 5e1a7c02                    these runs (folders, or beginnings of ids)
-  status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as in `python -m pipeline.runs`
+  status=FINISHED 'test/accuracy>0.9'  the runs that match every filter, as in `python -m pipeline runs`
 
 Runs that differ only by seed are one row, with their mean and standard deviation. The winner is chosen on validation.
 Differences in the primary metric (accuracy, RMSE, …) are measured from the baseline on the same test examples."""
 
 
 def _compare(options: argparse.Namespace) -> int:
+    """Print the comparison and write its files."""
+    from rich.console import Console
+
+    from pipeline.comparison.report import show, write
+    from pipeline.sweep.select import compared
+
     to = Path(options.to).expanduser() if options.to else None
     baseline = _baseline(options.baseline)
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
-    console = RichConsole(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False)
-    show(comparison, console)
-    # The files in a sweep's folder stay those of its standard comparison, which MLflow has too.
+    show(comparison, Console(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False))
+    # The files in the folder of a sweep remain those of its standard comparison, which MLflow has too.
     folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,6 +40,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _baseline(text: str | None) -> dict[str, str] | None:
+    """Return the settings of the baseline by their names, from `name=value,name=value`."""
     if text is None:
         return None
     parts = [part.partition("=") for part in re.split(r",(?=[\w./+~]+=)", text)]
@@ -52,6 +54,3 @@ main.add_argument(
 )
 main.add_argument("--columns", metavar="METRIC,…", help="metrics to show instead of the standard columns")
 main.add_argument("--to", metavar="FOLDER", help="write the files to this folder (default for a sweep: its own folder)")
-
-if __name__ == "__main__":
-    run_command(main)

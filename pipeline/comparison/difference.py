@@ -1,44 +1,42 @@
-"""`python -m pipeline.diff RUN RUN`: the differences between two runs."""
+"""The differences between two runs: settings, code, packages, data, metrics and measurements."""
 
-import argparse
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipeline.command_line.command import Command, print_warning, run_command, say
 from pipeline.config.names import flatten
 from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.records import yaml_text
 from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import FINGERPRINT, Summary, one_line
-from stages.tables import aligned
 
 COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"
 
 MEASURED = re.compile(r"(seconds|_per_second|milliseconds|_mib|_fraction)$")
-"""Ends of the names of metrics that differ between any two runs."""
+"""Endings of the names of metrics that differ between any two runs."""
 
 Pair = tuple[Any, Any]
-"""A value in the first run and in the second; None where the run does not have it."""
+"""A value in the first run and in the second; None if the run does not have it."""
 
 
-def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
-    """Return the values that differ between two runs, by section and name, as the files in their folders have them.
+def difference(first: Summary, second: Summary, warn: Callable[[str], None]) -> dict[str, dict[str, Pair]]:
+    """Return the values that differ between two runs, by section and name, as recorded in their folders.
+
+    Args:
+        warn: Reports a file that cannot be read and is not compared.
 
     Returns:
         Sections that both runs have recorded: `settings` (each once, although other groups may refer to it), `code`
         (digests of files, the commit), `packages` (versions of those that affect the results), `data` (the data set's
         fingerprint), `metrics` (the last value of each) and `measurements` (of time, speed and memory).
     """
-    facts = [_facts(summary) for summary in (first, second)]
+    facts = [_facts(summary, warn) for summary in (first, second)]
     sections: dict[str, dict[str, Pair]] = {}
     for section in facts[0]:
         before, after = (fact[section] for fact in facts)
@@ -50,9 +48,10 @@ def difference(first: Summary, second: Summary) -> dict[str, dict[str, Pair]]:
     return sections
 
 
-def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
+def _facts(summary: Summary, warn: Callable[[str], None]) -> dict[str, Mapping[str, Any]]:
+    """Return what a run has recorded, by section and name."""
     folder = Path(summary.folder)
-    code = _read(folder / CODE)
+    code = _read(folder / CODE, warn)
     for entry in Journal(folder).entries:
         given = entry.arguments
         if entry.call == "text" and given["name"] == PATCH:
@@ -60,7 +59,7 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
         elif entry.call == "tags" and COMMIT in given["values"]:
             code["commit"] = given["values"][COMMIT]
     return {
-        "settings": _read(folder / "config.yaml"),
+        "settings": _read(folder / "config.yaml", warn),
         "code": code,
         "packages": summary.versions,
         "data": {name: value for name, value in summary.facts.items() if name == FINGERPRINT},
@@ -69,38 +68,12 @@ def _facts(summary: Summary) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return a file of names and values, YAML or JSON, by dotted names; empty, with a warning, if it cannot be read."""
+def _read(path: Path, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Return the values in a YAML or JSON file by dotted names; empty, with a warning, if it cannot be read."""
     try:
         return dict(flatten(yaml.safe_load(yaml_text(path)) or {}))
-    except FileNotFoundError:  # the run ended before it had one
+    except FileNotFoundError:  # the run ended before it was written
         return {}
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        print_warning(f"{shorter(path)} cannot be read and is not compared ({one_line(error)})")
+        warn(f"{shorter(path)} cannot be read and is not compared ({one_line(error)})")
         return {}
-
-
-def _compare(options: argparse.Namespace) -> int:
-    """Print the differences; return 0 if there are none, 1 if there are any."""
-    first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
-    sections = difference(first, second)
-    say(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
-    for section, pairs in sections.items():
-        rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
-        say(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"])
-    if all(commits := sections.get("code", {}).get("commit", (None, None))):
-        say(f"\nlines: {shlex.join(['git', 'diff', *commits])}")
-    return 1 if any(sections.values()) else 0
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-main = Command("diff", _compare, "Show the differences between two runs.")
-main.add_argument("run", nargs=2, help="a run: its folder, its folder's name, or the beginning of its id")
-
-if __name__ == "__main__":
-    run_command(main)

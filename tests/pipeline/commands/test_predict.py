@@ -1,4 +1,4 @@
-"""`pipeline.predict` prints every file whole, for programs and for terminals, and ends when it is told to."""
+"""`python -m pipeline predict` prints every file whole, for programs and for terminals, and ends when it is told to."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import predict
+from pipeline.commands import predict
 from pipeline.console import Console
 from pipeline.run import facts
 from pipeline.run_folder.lock import output_locked
@@ -103,7 +103,7 @@ def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, caps
 def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
     (tmp_path / "image.bmp").write_bytes(IMAGE)
     words = [str(run), *[str(tmp_path)] * 5_000]
-    command = commands.start(*words, module="pipeline.predict", stdout=subprocess.PIPE)
+    command = commands.start("predict", *words, stdout=subprocess.PIPE)
     assert command.stdout.readline().count("\t") == 6
     command.stdout.close()
     assert command.wait(commands.HEARD_SECONDS) == 141
@@ -118,7 +118,7 @@ def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path,
     out, err = tmp_path / "out.txt", tmp_path / "err.txt"
     with out.open("w") as stdout, err.open("w") as stderr:
         words = [str(run), *[str(images)] * 500]
-        command = commands.start(*words, module="pipeline.predict", stdout=stdout, stderr=stderr)
+        command = commands.start("predict", *words, stdout=stdout, stderr=stderr)
         until(lambda: out.stat().st_size or command.poll() is not None, 120)
         command.send_signal(signal.SIGINT)
         assert command.wait(commands.HEARD_SECONDS) == 130
@@ -137,14 +137,14 @@ def test_a_finished_run_names_the_commands_that_use_its_model(
         return [line.split() for line in capsys.readouterr().out.splitlines()]
 
     for words in (named(found), named(replace(found, run_id=None))):
-        assert words[0] == ["next", "python", "-m", "pipeline.predict", str(run), "<images>"]
-        assert words[1] == ["python", "-m", "pipeline.serve", str(run)]
-        assert predict.main([words[0][4], str(image)]) == 0
+        assert words[0] == ["next", "python", "-m", "pipeline", "predict", str(run), "<images>"]
+        assert words[1] == ["python", "-m", "pipeline", "serve", str(run)]
+        assert predict.main([words[0][5], str(image)]) == 0
         capsys.readouterr()
     monkeypatch.setattr(facts, "outputs_folder", lambda _: outputs)
     [first, _] = named(found)
-    assert first[4] == "abcdef12"
-    assert predict.main([first[4], str(image), f"--outputs={outputs}"]) == 0
+    assert first[5] == "abcdef12"
+    assert predict.main([first[5], str(image), f"--outputs={outputs}"]) == 0
     capsys.readouterr()
     assert not named(replace(found, exported={}))
     assert not named(replace(found, status="KILLED"))

@@ -1,4 +1,4 @@
-"""`python -m pipeline.compare`: what it takes, what it refuses, what it writes."""
+"""`python -m pipeline compare`: what it takes, what it refuses, what it writes."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
-from pipeline.compare import main
+from pipeline.commands.compare import main
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.select import compared
 from tests.pipeline.experiments import Patch, Printed

@@ -1,4 +1,4 @@
-"""`python -m pipeline.clean`: lists files that old runs no longer need, and removes them after confirmation."""
+"""`python -m pipeline clean`: list files that old runs no longer need, and delete them after confirmation."""
 
 import argparse
 import fcntl
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pipeline.command_line.command import Command, print_error, run_command, say
+from pipeline.command_line.command import Command, print_error, say
 from pipeline.paths import LOCK, shorter
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.runs import has_finished
@@ -20,15 +20,16 @@ KINDS = {
     "cache": ["cache/[!.]*/"],
     "partial": ["{run}/.partial-*", "{run}/checkpoints/.partial-*", "cache/.partial-*"],
 }
-"""Patterns of the files of each kind: of runs that have finished, of data that is made again, of killed processes."""
+"""Patterns of the files of each kind.
 
+`checkpoints` of runs that have finished, the `cache` of prepared data, and `partial` files of killed processes."""
 
 Removable = tuple[str, Path, float, int]
-"""The kind of a file or folder that may be removed, its path, seconds since its last use, and its size in bytes."""
+"""A file or folder that may be deleted: its kind, path, seconds since its last use, and size in bytes."""
 
 
 def _clean(options: argparse.Namespace) -> int:
-    """Return 0 if all is removed, 1 if something could not be."""
+    """List the files and delete them after confirmation; return 1 if some could not be deleted, else 0."""
     removable = list(_find(options))
     for kind, path, age, size in removable:
         say(f"{kind:11}  {_megabytes(size):>14}  {age / 86400:4.0f} d  {shorter(path)}")
@@ -36,7 +37,7 @@ def _clean(options: argparse.Namespace) -> int:
     if not removable or options.dry_run:
         return 0
     if not options.yes and not sys.stdin.isatty():
-        raise UserError("standard input is not a terminal, so nobody can confirm", "", "python -m pipeline.clean --yes")
+        raise UserError("standard input is not a terminal, so nobody can confirm", "", "python -m pipeline clean --yes")
     if not options.yes and input("delete all of them? [y/N] ").strip().lower() not in ("y", "yes"):
         say("nothing was deleted")
         return 0
@@ -44,7 +45,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _find(options: argparse.Namespace) -> Iterator[Removable]:
-    """Yield what the options mean; nothing beyond a link."""
+    """Yield the files and folders that the options select, without following links."""
     top = options.outputs.resolve()
     for kind in options.kind or KINDS:
         patterns = {text.format(run=run) for text in KINDS[kind] for run in ("runs/*/*", "sweeps/*/*")}
@@ -56,7 +57,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
             is_kept = kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1])
             if is_kept or path.resolve() != path:
                 continue
-            with suppress(OSError):  # gone in the meantime
+            with suppress(OSError):  # it has been deleted since
                 facts = [file.lstat() for file in [path, *path.rglob("*")]]
                 age = time.time() - max(one.st_mtime for one in facts)
                 if age >= 86400 * options.older_than:
@@ -68,7 +69,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Lock what `path` belongs to: an entry of the cache (see `stages.storage.cache`), or a run and its sweep.
 
     Raises:
-        BlockingIOError, LockedError: where a process uses it.
+        BlockingIOError, LockedError: If a process uses it.
     """
     with ExitStack() as held:
         if path.parent.name == "cache":
@@ -84,7 +85,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _remove(removable: Sequence[Removable]) -> int:
-    """Remove what is still unused; return the exit code."""
+    """Delete the files that are still unused; return the exit code."""
     freed = failures = 0
     for _, path, _, size in removable:
         try:
@@ -124,6 +125,3 @@ main.add_argument(
 )
 main.add_argument("--dry-run", action="store_true", help="list the files without deleting them")
 main.add_argument("--yes", action="store_true", help="delete without asking for confirmation")
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,4 +1,4 @@
-"""What `python -m pipeline.clean` removes: what it lists, and nothing that anybody still needs."""
+"""What `python -m pipeline clean` removes: what it lists, and nothing that anybody still needs."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.clean import main
+from pipeline.commands.clean import main
 from pipeline.run_folder.lock import locked
 from stages.reporter import Reporter
 from stages.storage.cache import Contents, cached
@@ -121,5 +121,5 @@ def test_without_a_terminal_it_says_what_to_type(outputs: Path, capsys: Printed,
     before = files(run)
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: PTH123, SIM115
     assert clean(outputs) == 2
-    assert "python -m pipeline.clean --yes" in capsys.readouterr().err
+    assert "python -m pipeline clean --yes" in capsys.readouterr().err
     assert files(run) == before

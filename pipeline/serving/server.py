@@ -1,9 +1,8 @@
-"""`python -m pipeline.serve`: an exported model over HTTP by MLflow's scoring server, on this machine alone.
+"""An HTTP server for an exported model: MLflow's scoring server, on this machine only.
 
-That server takes pixels, columns and texts; `/images` is added for encoded images.
+MLflow's server accepts pixels, columns and texts; `/images` is added for encoded images.
 """
 
-import argparse
 import asyncio
 import base64
 import json
@@ -21,62 +20,67 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import serving
-from pipeline.command_line.command import Command, run_command, say
+from pipeline.command_line.command import say
 from pipeline.run_folder.summary import one_line
-from pipeline.serving import BYTES
+from pipeline.serving import models
+from pipeline.serving.models import BYTES
 from pipeline.system import environment
-from pipeline.system.machine import HOST, free_port
+from pipeline.system.machine import HOST
 from pipeline.tracking.params import EXAMPLES
 from stages.errors import UserError, printable
 from stages.features.drift import LEAST, Drift
 
 IMAGES = "/images"
-"""The path that takes encoded images."""
+"""The path for encoded images."""
 
-FIRST_PORT = 5001
 END_SECONDS = 5
-"""Seconds that requests may take to end once the server is told to."""
+"""Time that requests have to end when the server stops."""
 
 MOST_BYTES = 2**28
-"""Bytes of a request's body."""
+"""Maximum size of a request's body, in bytes."""
 
 CHUNK_SECONDS = 0.25
-"""Seconds that some images of a request may take before it is looked whether anybody waits for the rest."""
+"""Time that a part of the images of a request may take before the server checks whether the client is still there."""
 
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
-"""Names by which this machine asks itself."""
+"""Host names of requests from this machine."""
 
 TYPES = ("application/", "text/csv", "image/")
-"""Beginnings of content types that are taken. None of them is among those that a page of another site may send without
-asking: `text/plain`, forms, or none at all (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
+"""Prefixes of the content types that are accepted. A page of another site cannot send any of them without permission,
+as it can `text/plain`, forms or no type (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
 
 FORM = "application/x-www-form-urlencoded"
 
 _is_over: ContextVar[Event] = ContextVar("is_over")
-"""Set once the request that a thread works for has been answered, as it took too long, or its sender has gone."""
+"""Set when the request that a thread works on is over: it took too long, or the client disconnected."""
 
 
-def _serve(options: argparse.Namespace) -> int:
-    port = free_port(options.port, FIRST_PORT)
-    folder = serving.saved_model(options.model, options.tracking_uri, options.outputs)
-    app = build_app(folder, options.allow_host)
+def serve(name: str, folder: Path, port: int, hosts: Sequence[str] = ()) -> None:
+    """Print the address and example requests, and serve until the process is interrupted.
+
+    Args:
+        name: The model, as the user named it.
+        folder: The SavedModel.
+        port: The port of this machine.
+        hosts: Host names that requests may use, in addition to those of this machine.
+    """
+    app = build_app(folder, hosts)
     import uvicorn
 
     address = f"http://{HOST}:{port}"
-    lines = [f"serving {options.model} at {address} (press Ctrl-C to stop)"]
+    lines = [f"serving {name} at {address} (press Ctrl-C to stop)"]
     takes_images = any(route.path == IMAGES for route in app.routes)
     print(*lines, *requests(address, folder, takes_images), sep="\n", flush=True)
     uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_graceful_shutdown=END_SECONDS)
-    return 0
 
 
 def requests(address: str, folder: Path, takes_images: bool) -> list[str]:
-    """Return commands that ask the server, one per line: an image, the stored example, rows of a CSV file.
+    """Return commands that send requests, one per line: an image, the stored example, rows of a CSV file.
 
     Args:
-        folder: the SavedModel, whose folder may have an example of its input.
-        takes_images: whether the server accepts encoded images.
+        address: The address of the server.
+        folder: The SavedModel, whose folder may contain an example of its input.
+        takes_images: Whether the server accepts encoded images.
     """
     lines = []
     if takes_images:
@@ -84,44 +88,46 @@ def requests(address: str, folder: Path, takes_images: bool) -> list[str]:
     for example in [path for name in EXAMPLES if (path := folder.parent / name).is_file()][:1]:
         body = f"-H 'Content-Type: application/json' --data-binary {shlex.quote(f'@{example}')}"
         lines.append(f"an example  curl {address}/invocations {body}")
-        if isinstance(json.loads(example.read_text()).get("inputs"), dict):  # by the names of columns
+        if isinstance(json.loads(example.read_text()).get("inputs"), dict):  # columns by name
             lines.append(f"a CSV file  curl {address}/invocations -H 'Content-Type: text/csv' --data-binary @rows.csv")
     return lines
 
 
 def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
-    """Return the application that serves the SavedModel in `folder`, as ASGI.
+    """Return the ASGI application that serves the SavedModel in `folder`.
 
-    `hosts`: names, besides those of loopback, that a request may ask for.
+    POST /invocations accepts pixels, columns or texts, as MLflow's scoring server does, and returns the predictions.
+    POST /images, if the model accepts encoded images, accepts one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
+    [<base64>, …]}, and returns class, score and probabilities of each.
+    GET /ping returns 200 when the model is loaded.
 
-    POST /invocations: pixels, columns or texts, as MLflow's scoring server takes them; the model's answers.
-    POST /images, where the model takes encoded images: one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
-        [<base64>, …]}; class, score and probabilities of each.
-    GET /ping: 200 once the model is loaded.
+    Args:
+        folder: The SavedModel.
+        hosts: Host names that requests may use, in addition to those of this machine.
     """
-    loaded = serving.load(folder)
-    watch = Watch(serving.drift_of(loaded))
+    loaded = models.load(folder)
+    watch = Watch(models.drift_of(loaded))
     with environment.quiet_stderr():
         server: Any = import_module("mlflow.pyfunc.scoring_server")
     server.parse_csv_input = _texts
     server._parse_json_data = _refusing(server._parse_json_data)
-    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # by which MLflow would cast values: 2.5 to 2
+    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # MLflow would cast values by a schema: 2.5 to 2
     app = server.init(SimpleNamespace(metadata=no_schema, predict=answering(loaded, watch)))
     if BYTES in loaded.signatures:
-        _take_images(app, serving.encoded_function(loaded), watch)
+        _take_images(app, models.encoded_function(loaded), watch)
     app.add_middleware(Guard, names=(*OWN_NAMES, *hosts))
     return app
 
 
 class Guard:
-    """ASGI middleware: refuses requests of other sites and too long ones, and ends the work of those that are over."""
+    """ASGI middleware that refuses large requests and requests from other sites, and stops work that is not needed."""
 
     def __init__(self, app: Any, names: Sequence[str]) -> None:
         self._app = app
         self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or have the application do so."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -145,7 +151,7 @@ class Guard:
             has_begun = True
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                event.set()  # of one that took too long; MLflow's middleware waits for its work all the same
+                event.set()  # if it took too long; MLflow's middleware still waits for its work
 
         try:
             await self._app(scope, limited, begun)
@@ -165,7 +171,7 @@ class Guard:
             _is_over.reset(token)
 
     def _refusal(self, scope: Any) -> tuple[int, str] | None:
-        """Return the status and the reason with which a request is refused unread; None where it is not."""
+        """Return the status and the reason if a request is refused before it is read; None if it is accepted."""
         headers = [(name.lower(), value.decode("latin-1").strip()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or re.sub(r":\d*$", "", hosts[0]).lower() not in self._names:
@@ -183,13 +189,13 @@ class Guard:
 async def _answer(send: Any, status: int, reason: str) -> None:
     body = json.dumps({"detail": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers.append((b"connection", b"close"))  # what is left of the body is not read
+    headers.append((b"connection", b"close"))  # the rest of the body is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def _refusing(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return MLflow's function that reads JSON, which answers 400 to whatever is wrong with it."""
+    """Return MLflow's function that reads JSON, with the status 400 for any error in it."""
     exception = import_module("mlflow.exceptions").MlflowException
 
     def refusing(*given: Any) -> Any:
@@ -204,11 +210,15 @@ def _refusing(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
-    """Return a function from pixels, or from columns as `pipeline.predict` reads tables, to the model's answers.
+    """Return a function from pixels or columns to predictions; it reads columns as `python -m pipeline predict` does.
 
-    `watch` counts the rows. Answers are in texts: MLflow would send TensorFlow's bytes in base64.
+    Predictions contain texts, as MLflow would send TensorFlow's bytes in base64.
+
+    Args:
+        loaded: The SavedModel.
+        watch: Counts the rows.
     """
-    settings, takes_columns = serving.as_trained(loaded), serving.takes_columns(loaded)
+    settings, takes_columns = models.as_trained(loaded), models.takes_columns(loaded)
     pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
     wrong = (
@@ -220,9 +230,9 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         if _is_over.get(Event()).is_set():
             raise exception("the request has already ended")
         try:
-            taken = serving.as_taken(loaded, settings, watch.drift, data)
-            answers = serving.answered(loaded, taken) if takes_columns else serving.answer(loaded, taken)
-        except wrong as error:  # of columns of several lengths, or none; of images of another shape
+            taken = models.as_taken(loaded, settings, watch.drift, data)
+            answers = models.answered(loaded, taken) if takes_columns else models.answer(loaded, taken)
+        except wrong as error:  # columns of different lengths, or none; images of a different shape
             raise exception(str(error)) from error
         watch.count(lambda: watch.drift.add(taken))
         return pyarrow.table(answers).to_pylist() if takes_columns else max(answers.values(), key=np.ndim)
@@ -231,16 +241,16 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
 
 
 def _texts(csv_input: Any, schema: Any = None) -> Any:
-    """Return a CSV as a data frame of texts, in place of MLflow's function."""
+    """Return a CSV as a data frame of texts, instead of MLflow's function."""
     try:
         return import_module("pandas").read_csv(csv_input, dtype=str, keep_default_na=False)
-    except ValueError as error:  # pandas' errors are among them
+    except ValueError as error:  # includes the errors of pandas
         exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
         raise exception(f"the CSV cannot be read ({str(error).strip()})") from error
 
 
 class Watch:
-    """Prints a line where what is asked has moved from what the model was trained on, as columns are added to it."""
+    """Reports columns of the requests that have drifted from the training data."""
 
     def __init__(self, drift: Drift) -> None:
         self.drift = drift
@@ -248,7 +258,7 @@ class Watch:
         self._next = LEAST
 
     def count(self, add: Callable[[], None]) -> None:
-        """Count, and print which columns have moved, if any; rows double from one look to the next."""
+        """Count rows by calling `add`; each time their number doubles, print which columns have drifted."""
         with self._lock:
             add()
             if self.drift.rows < self._next:
@@ -283,30 +293,14 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
 
 
 def _scores(classify: Any, encoded: Sequence[bytes]) -> list[dict[str, Any] | str]:
-    """Return the answers for images as `serving.scores` does, until nobody waits for them any more.
+    """Return the predictions for images as `models.scores` does, or only the first ones if the request is over.
 
-    As many at once as take a fraction of a second: large images one by one.
+    Images are processed in parts that take a fraction of a second, so large images one by one.
     """
     answers: list[dict[str, Any] | str] = []
     size, is_over = 1, _is_over.get(Event())
     while len(answers) < len(encoded) and not is_over.is_set():
         began = time.monotonic()
-        answers += serving.scores(classify, list(encoded[len(answers) : len(answers) + size]))
+        answers += models.scores(classify, list(encoded[len(answers) : len(answers) + size]))
         size = 2 * size if time.monotonic() - began < CHUNK_SECONDS else max(size // 2, 1)
     return answers
-
-
-main = Command("serve", _serve, "Serve an exported model over HTTP, on this machine only.")
-main.add_argument("model", metavar="RUN|MODEL", help="folder or id of a run, or models:/<name>@<alias>")
-main.add_argument("--port", type=int, help=f"port (default: {FIRST_PORT}, or the next free one)")
-main.add_argument(
-    "--allow-host",
-    action="append",
-    default=[],
-    metavar="NAME",
-    help="also accept requests for this host name, as from a proxy; may be repeated",
-)
-main.add_argument("--tracking-uri", help="MLflow server of models:/… (default: the database in --outputs)")
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,13 +1,13 @@
-"""`python -m pipeline.sync`: sends every run's unsent records to its store.
+"""Send the pending records of runs and sweeps to their stores.
 
-These are records made while a store did not answer, or left when a process died. A run that was completely sent is sent
-again only where it is named, or all are (`--again`): so one that was deleted in MLflow's pages stays deleted.
+Records are pending if a store was not available, or if a process died. A run that was sent completely is sent again
+only if it is named or if everything is sent again, so a run that was deleted in MLflow stays deleted.
 """
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.command_line.command import Command, print_error, print_warning, run_command, say
+from pipeline.command_line.command import print_error, print_warning, say
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
 from pipeline.run_folder.journal import NAME, Journal
@@ -19,38 +19,44 @@ from stages.errors import UserError
 from stages.settings.places import resolved
 
 
-def _send_all(options: argparse.Namespace) -> int:
-    """Return 0 if nothing is left to send, else 1."""
-    outputs = options.outputs
-    folders = [resolved(folder) for folder in options.folder] or _tracked(outputs)
+def send_all(named: Sequence[str], outputs: Path, uri: str | None = None, again: bool = False) -> int:
+    """Send the pending records and print what was sent; return the number of records that are still pending.
+
+    Args:
+        named: Folders of runs or sweeps; empty for all in `outputs` that are tracked.
+        outputs: The folder of all results.
+        uri: The address of the MLflow server, if it needs a user name or password.
+        again: Whether to send all records, including those that were sent before.
+    """
+    folders = [resolved(folder) for folder in named] or _tracked(outputs)
     unsent = 0
     for folder in folders:
         try:
-            unsent += _sync(folder, outputs, options)
-        except (UserError, OSError) as error:  # of one run: the others are sent
+            unsent += _sync(folder, outputs, uri, again, is_named=bool(named))
+        except (UserError, OSError) as error:  # the records of other runs are still sent
             print_error(f"{shorter(folder)}: {error}")
             unsent += 1
     if not unsent:
         say(f"{len(folders)} tracked runs and sweeps under {shorter(outputs)}: everything has been sent")
-    return 1 if unsent else 0
+    return unsent
 
 
 def _tracked(outputs: Path) -> list[Path]:
-    """Returns the folders of tracked sweeps and runs, a sweep before its jobs."""
+    """Return the folders of tracked sweeps and runs, a sweep before its jobs."""
     patterns = ("runs/*/*", "sweeps/*", "sweeps/*/*")
     folders = sorted(path.parent for pattern in patterns for path in outputs.glob(f"{pattern}/{NAME}"))
     return [folder for folder in folders if Journal(folder).run_id is not None]
 
 
-def _sync(folder: Path, outputs: Path, options: argparse.Namespace) -> int:
-    """Sends the unsent records of one run or sweep, and returns how many are still unsent."""
+def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: bool) -> int:
+    """Send the pending records of one run or sweep, unless a process uses it; return how many are still pending."""
     if not (folder / NAME).is_file():
         raise UserError("this is not the folder of a run or sweep")
     try:
         with locked(folder, patience=0):
-            if options.again:
+            if again:
                 Journal(folder).mark_sent(0)
-            return _send(folder, outputs, options.uri, is_named=bool(options.folder))
+            return _send(folder, outputs, uri, is_named)
     except LockedError:
         say(f"{shorter(folder)}: in use by a process, which sends its records itself")
         return 0
@@ -76,19 +82,3 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     for line in tracker.notes:
         say(f"{shorter(folder)}: {line}")
     return tracker.unsent
-
-
-DESCRIPTION = """Send pending records of runs and sweeps to MLflow.
-
-Records are pending if the MLflow server was not available, or if the process of a run died. A run that was sent
-completely is sent again only if you name it or use --again, so a run that you deleted in MLflow stays deleted."""
-
-main = Command("sync", _send_all, DESCRIPTION)
-main.add_argument("folder", nargs="*", help="folders of runs or sweeps (default: all)")
-main.add_argument(
-    "--uri", help="address of the MLflow server, if it needs a user name or password, which are never stored"
-)
-main.add_argument("--again", action="store_true", help="send all records, for example to a new or restored database")
-
-if __name__ == "__main__":
-    run_command(main)

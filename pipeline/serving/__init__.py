@@ -1,0 +1,1 @@
+"""Exported models: find them, predict for files, and serve them over HTTP."""
