@@ -11,7 +11,6 @@ from pathlib import Path
 from pipeline.command_line.command import Command, print_error, say
 from pipeline.paths import LOCK, shorter
 from pipeline.run_folder.lock import LockedError, locked
-from pipeline.run_folder.runs import has_finished
 from stages.errors import UserError
 from stages.storage.atomic import PARTIAL, remove
 
@@ -46,6 +45,8 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _find(options: argparse.Namespace) -> Iterator[Removable]:
     """Yield the files and folders that the options select, without following links."""
+    from pipeline.run_folder.runs import has_finished
+
     top = options.outputs.resolve()
     for kind in options.kind or KINDS:
         patterns = {text.format(run=run) for text in KINDS[kind] for run in ("runs/*/*", "sweeps/*/*")}
