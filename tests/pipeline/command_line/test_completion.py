@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.command_line.arguments import VERBS
 from pipeline.command_line.completion import SCRIPT, complete, matches
+from pipeline.commands.run import _flags
 from stages.errors import UserError
 from tests.pipeline.experiments import write_files
 
@@ -28,22 +30,32 @@ from tests.pipeline.experiments import write_files
         ("train.optim", set()),  # it refers to the group `optimizer`
         ("hydra.run", set()),
         ("schema", set()),
+        ("run", {"run", "runs", "run="}),
+        ("pre", {"predict", "precision=", "precision."}),
+        ("run comp", set()),  # a second verb
+        ("run --mu", {"--multirun"}),
+        ("run strategy=mir", {"strategy=mirrored"}),
+        ("compare --b", {"--baseline"}),
+        ("outputs=/o sync --", {"--help", "--outputs", "--uri", "--again"}),
+        ("predict 4d9eb298 pho", set()),  # the shell completes files
+        ("clean ", set()),
     ],
 )
 def test_the_last_word_is_completed(words: str, expected: set[str]) -> None:
-    assert set(matches(f"tf-pipeline {words}")) == expected
+    assert set(matches(f"tf-pipeline {words}", _flags)) == expected
 
 
-def test_an_empty_word_offers_groups_and_settings() -> None:
-    offered = matches("tf-pipeline ")
+def test_an_empty_word_offers_verbs_groups_and_settings() -> None:
+    offered = matches("tf-pipeline ", _flags)
+    assert offered[: len(VERBS)] == [*VERBS]
     assert {"model=", "train.", "seed="} <= {*offered}
     assert "train=" in offered  # `train` is a group as well
 
 
 def test_files_and_options_of_ones_own_are_completed(tmp_path: Path) -> None:
     write_files(tmp_path, {"model/mine.yaml": "defaults: [cnn]\n", "a b.csv": "x\n"})
-    assert matches(f"tf-pipeline --config-dir {tmp_path} model=mi") == ["model=mine"]
-    assert matches(f"tf-pipeline data.files={tmp_path}/a") == [f"data.files={tmp_path}/a b.csv"]
+    assert matches(f"tf-pipeline --config-dir {tmp_path} model=mi", _flags) == ["model=mine"]
+    assert matches(f"tf-pipeline data.files={tmp_path}/a", _flags) == [f"data.files={tmp_path}/a b.csv"]
 
 
 def test_bash_completes_with_the_script(tmp_path: Path) -> None:
@@ -68,4 +80,4 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [[], ["install=zsh"], ["install=bash"]])
 def test_other_shells_and_commands_are_refused(words: list[str]) -> None:
     with pytest.raises(UserError, match="requires install=bash and the command tf-pipeline"):
-        complete(words)  # of `python -m pytest`
+        complete(words, _flags)  # of `python -m pytest`

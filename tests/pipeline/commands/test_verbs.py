@@ -1,4 +1,4 @@
-"""The contract of all verbs: which there are, how they are chosen, completed and refused, and what they import."""
+"""The contract of all verbs: which there are, how they are chosen and refused, and what they import."""
 
 import re
 import shlex
@@ -19,8 +19,6 @@ from pipeline.command_line.arguments import (
     refuse_unknown_verb,
     verb_of,
 )
-from pipeline.command_line.compose import complete, matches
-from pipeline.commands.run import _flags
 from pipeline.config.names import read_options
 from pipeline.paths import CONF
 from pipeline.provenance.code_state import command
@@ -147,34 +145,6 @@ def test_a_run_records_its_command_without_the_verb() -> None:
         assert command() == "python -m pipeline seed=1 resume=never"
     finally:
         COMMAND_LINE.reset(token)
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("run", ["run", "runs", "run="]),
-        ("run comp", []),
-        ("run optimi", ["optimizer.", "optimizer="]),
-        ("compare --b", ["--baseline"]),
-        ("outputs=/o sync --", ["--help", "--outputs", "--uri", "--again"]),
-        ("predict 4d9eb298 pho", []),
-        ("predict ", []),
-        ("clean ", []),
-        ("--mu", ["--multirun"]),
-        ("run --mu", ["--multirun"]),
-    ],
-)
-def test_the_shell_completes_verbs_first_and_then_what_belongs_to_them(line: str, expected: list[str]) -> None:
-    assert matches(f"tf-pipeline {line}", _flags) == expected
-
-
-def test_the_console_script_completes_verbs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["/somewhere/tf-pipeline", "-sc", "query=bash"])
-    monkeypatch.setenv("COMP_LINE", "tf-pipeline pre")
-    complete(["query=bash"], _flags)
-    assert capsys.readouterr().out.split() == ["predict", "precision.", "precision="]
 
 
 def test_a_full_disk_behind_the_help_of_a_verb_is_an_error() -> None:
