@@ -91,7 +91,7 @@ class Scorer:
         while steps:
             count = min(self._steps_at_once, steps)
             began = time.perf_counter()
-            outputs = compiled(batches, tf.constant(count, tf.int64))
+            outputs = compiled(batches, tf.constant(count))
             results.append([part.numpy() for part in outputs])
             steps = steps - count
             self._steps_at_once = max(int(count * LONGEST_CALL_SECONDS / (time.perf_counter() - began)), 1)
@@ -144,15 +144,15 @@ def _compiled(
         def take(done: tf.Tensor, *kept: tf.TensorArray) -> tuple[Any, ...]:
             outputs = distribution.run(score, args=(next(batches),))
             parts = distribution.experimental_local_results(outputs) if predicts else ()
-            index = tf.cast(done, tf.int32)
-            return done + 1, *(array.write(index, part) for array, part in zip(kept, parts, strict=True))
+            return done + 1, *(array.write(done, part) for array, part in zip(kept, parts, strict=True))
 
         def array() -> tf.TensorArray:
             shape = (None, task.width)
-            return tf.TensorArray(tf.float32, tf.cast(steps, tf.int32), infer_shape=False, element_shape=shape)
+            return tf.TensorArray(tf.float32, steps, infer_shape=False, element_shape=shape)
 
         arrays = [array() for _ in replicas_here(distribution)[0]] if predicts else []
-        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, (tf.constant(0, tf.int64), *arrays))
+        # Counted in int32, which TensorFlow keeps on the host, where the condition is read. int64 is on the GPU.
+        _, *kept = tf.while_loop(lambda done, *_: done < steps, take, (tf.constant(0), *arrays))
         return tuple(array.concat() for array in kept)
 
     return compiled

@@ -55,17 +55,18 @@ class Loop:
                 return batch
 
             def take(offset: tf.Tensor) -> tuple[tf.Tensor]:
-                distribution.run(step, args=(batch_in_time(), first_step + offset))
+                distribution.run(step, args=(batch_in_time(), first_step + tf.cast(offset, tf.int64)))
                 return (offset + 1,)
 
-            tf.while_loop(lambda offset: offset < steps, take, (tf.constant(0, tf.int64),))
+            # Counted in int32, which TensorFlow keeps on the host, where the condition is read. int64 is on the GPU.
+            tf.while_loop(lambda offset: offset < steps, take, (tf.constant(0),))
 
         self._compiled = compiled
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Runs `steps` steps, the first of which is the run's `first_step`; returns the means of the epoch so far."""
         with others_needed(f"at step {first_step} or soon after"):
-            self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps, tf.int64))
+            self._compiled(self._batches, tf.constant(first_step, tf.int64), tf.constant(steps))
             self.waited = float(self._waited.numpy())
             return self.step.means()
 

@@ -5,7 +5,9 @@ both are what NumPy computes in tests/stages/networks/test_float64.py; that k st
 test_training.py.
 """
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +20,8 @@ from stages.checkpoints.state import Clock
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError
-from stages.results import Dataset, Model
+from stages.evaluation.eval_step import Scorer
+from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.train import SgdSettings
 from stages.train import train
@@ -163,3 +166,29 @@ def test_who_waits_long_is_told() -> None:
     clock.add(0.2, 1, 32, waited=0.2)
     assert "10% of the time" in clock.advice()
     assert "train/input_wait_fraction" not in Clock(1.0, 2, 3).rates()
+
+
+def compared_in_loops(graph: tf.Graph) -> list[tf.DType]:
+    """Returns the dtypes that the conditions of a traced function's loops compare."""
+    definition = graph.as_graph_def()
+    functions = {function.signature.name: function.node_def for function in definition.library.function}
+    nodes = [*definition.node, *itertools.chain(*functions.values())]
+    loops = [node.attr["cond"].func.name for node in nodes if node.op in ("While", "StatelessWhile")]
+    return [tf.DType(node.attr["T"].type) for name in loops for node in functions[name] if node.op == "Less"]
+
+
+@pytest.mark.parametrize("where", [one_device, mirrored], ids=["one device", "mirrored"])
+def test_loops_count_their_steps_in_int32(where: Callable[[], Strategy]) -> None:
+    """On a GPU an int64 counter would be copied to the host at each step, for the loop's condition."""
+    place, dataset = where(), real_digits(64)
+    model = built_of(MlpSettings(hidden=[4]), dataset, place)
+    loop = start(place, model, dataset, settings(batch_size=16))
+    scorer, four = Scorer(place, model), tf.constant(4)
+    traced = [loop._compiled.get_concrete_function(loop._batches, tf.constant(0, tf.int64), four)]
+    for compiled in (scorer._compiled, scorer._predicting):
+        traced.append(compiled.get_concrete_function(scorer._input(dataset.val, 64), four))
+    loop.run(0, 4)  # with arguments of the same dtypes, so it is not traced again
+    scorer.score(dataset.val, 64)
+    assert [compared_in_loops(one.graph) for one in traced] == [[tf.int32]] * 3
+    assert loop._compiled.experimental_get_tracing_count() == 1
+    assert scorer._compiled.experimental_get_tracing_count() == 1
