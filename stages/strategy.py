@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -38,6 +39,7 @@ def strategy(settings: StrategySettings) -> Strategy:
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
+    share_gpu_memory()
     names = _names(settings)
     make_logical_cpus(names)
     places = tuple(_find(device) for device in names)
@@ -102,6 +104,17 @@ def all_gpus_or(cpus: Sequence[str]) -> list[str]:
     """Returns the names of all GPUs; where there is none, `cpus`."""
     gpus = tf.config.list_physical_devices("GPU")  # to list logical ones starts TensorFlow: no CPU is split after that
     return [f"/gpu:{index}" for index in range(len(gpus))] or list(cpus)
+
+
+def share_gpu_memory() -> None:
+    """Have this process take memory of GPUs as it needs it, not all at once, so that other processes can use the rest.
+
+    A process that has started TensorFlow, or has split its GPUs, keeps what it chose. TF_FORCE_GPU_ALLOW_GROWTH takes
+    precedence, in TensorFlow itself.
+    """
+    with suppress(RuntimeError, ValueError):
+        for gpu in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def make_logical_cpus(devices: Sequence[str]) -> None:
@@ -175,7 +188,9 @@ class Serving:
     """
 
     def __init__(self, chief: str, tf32: bool = False) -> None:
-        tf.config.experimental.enable_tensor_float_32_execution(tf32)  # the stage `model` only runs in the chief
+        # The stages `model` and `strategy` only run in the chief.
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        share_gpu_memory()
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         self._server = tf.distribute.Server(
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"

@@ -202,7 +202,9 @@ class SweepSettings:
     them."""
     n_jobs: int = number(1, at_least=1, at_most=256, unit="jobs to run at the same time")
     devices_per_job: int | None = number(
-        None, at_least=0, unit="GPUs per job, which no other job uses; null: an equal share of all; 0: none"
+        None,
+        at_least=0,
+        unit="GPUs per job, which no other job uses; null: an equal share, or one that several jobs use; 0: none",
     )
     retries: int = number(0, at_least=0, at_most=100, unit="times to run a job again after it failed or died")
     finish: str = choice("all", "all", "best")

@@ -51,8 +51,8 @@ class Slot:
 def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list[Slot]:
     """Return the slots of `settings.n_jobs` jobs, of which all of `experiments` can run in any.
 
-    A single slot with all devices is left as it is. Several divide the GPUs among them, which TensorFlow takes whole,
-    and the processor's cores.
+    A single slot with all devices is left as it is. Several divide the GPUs and the processor's cores among them. More
+    jobs than GPUs share these, unless `devices_per_job` asks for some of their own: TensorFlow takes memory as needed.
 
     Raises:
         UserError: where there are too few GPUs, or jobs cannot run beside each other.
@@ -76,15 +76,17 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     if count == 1 and each is None:
         return [Slot()]
     visible = machine.visible_gpus()
+    threads = max(machine.usable_cores() // count, 1) if count > 1 else None
+    if each is None and 0 < len(visible) < count:
+        return [Slot(visible[number % len(visible)], threads) for number in range(count)]
     if each is None:
-        each = max(len(visible) // count, 1) if visible else 0
+        each = len(visible) // count
     if each * count > len(visible):
         problem = (
             f"{count} jobs at a time with {each} GPUs each need {each * count} GPUs, but {len(visible)} are visible"
         )
         fix = f"sweep.n_jobs={max(len(visible) // each, 1)}" if visible else "sweep.devices_per_job=0"
         raise UserError(problem, "at most as many as are visible, or sweep.devices_per_job=0 to use CPUs only", fix)
-    threads = max(machine.usable_cores() // count, 1) if count > 1 else None
     shares = [",".join(visible[number * each : (number + 1) * each]) or "-1" for number in range(count)]
     return [Slot(share if visible else None, threads) for share in shares]
 

@@ -125,7 +125,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("n_jobs", "each", "expected"),
     [(1, None, [None]), (1, 2, ["0,1"]), (2, None, ["0,1", "2,3"]), (2, 1, ["0", "1"]),
-     (3, 0, ["-1", "-1", "-1"])],
+     (3, 0, ["-1", "-1", "-1"]), (5, None, ["0", "1", "2", "3", "0"])],
 )  # fmt: skip
 def test_gpus_are_dealt_out(n_jobs: int, each: int | None, expected: list[str | None]) -> None:
     places = deal_out(SweepSettings(n_jobs=n_jobs, devices_per_job=each), [experiment()])

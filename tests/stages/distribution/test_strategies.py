@@ -177,6 +177,33 @@ def test_fixed_shapes_give_the_same_numbers() -> None:
     assert np.abs(found - expected).max() <= case.bound
 
 
+@pytest.mark.parametrize("error", [None, RuntimeError("Physical devices cannot be modified after being initialized")])
+def test_gpus_give_memory_as_needed_before_tensorflow_starts_them(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where TensorFlow has started already, such as in a notebook, they stay as they are."""
+    calls: list[Any] = []
+
+    def grow(gpu: Any, enable: bool) -> None:
+        calls.append((gpu.name, enable))
+        if error is not None:
+            raise error
+
+    def log_call(device_type: str | None = None) -> Any:
+        calls.append("started")
+        return logical(device_type)
+
+    logical, physical = tf.config.list_logical_devices, tf.config.list_physical_devices
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{index}", "GPU") for index in range(2)]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else physical(kind))
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", grow)
+    monkeypatch.setattr(tf.config, "list_logical_devices", log_call)
+    made = strategy(kinds.OneDeviceSettings(deterministic=False, device="/cpu:0"))
+    assert made.devices[0].endswith("CPU:0")
+    grown = [("/physical_device:GPU:0", True), ("/physical_device:GPU:1", True)]
+    assert calls == [*(grown if error is None else grown[:1]), "started"]
+
+
 def test_a_tpu_computes_in_bfloat16() -> None:
     """`mixed` asks the devices; XLA is left to the TPU, which compiles the whole step."""
     made = dataclasses.replace(STRATEGIES["default"](), devices=("/device:TPU:0",), fixed_shapes=True)
