@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
@@ -183,7 +184,8 @@ def test_loops_count_their_steps_in_int32(where: Callable[[], Strategy]) -> None
     place, dataset = where(), real_digits(64)
     model = built_of(MlpSettings(hidden=[4]), dataset, place)
     loop = start(place, model, dataset, settings(batch_size=16))
-    scorer, four = Scorer(place, model), tf.constant(4)
+    scorer: Any = Scorer(place, model)
+    four = tf.constant(4)
     traced = [loop._compiled.get_concrete_function(loop._batches, tf.constant(0, tf.int64), four)]
     for compiled in (scorer._compiled, scorer._predicting):
         traced.append(compiled.get_concrete_function(scorer._input(dataset.val, 64), four))
