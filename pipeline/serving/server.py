@@ -15,12 +15,12 @@ from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from threading import Event, Lock
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from pipeline.command_line.command import say
+from pipeline.internals.mlflow import scoring_app
 from pipeline.run_folder.summary import one_line
 from pipeline.serving import models
 from pipeline.serving.models import BYTES
@@ -108,11 +108,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     loaded = models.load(folder)
     watch = Watch(models.drift_of(loaded))
     with environment.quiet_stderr():
-        server: Any = import_module("mlflow.pyfunc.scoring_server")
-    server.parse_csv_input = _texts
-    server._parse_json_data = _refusing(server._parse_json_data)
-    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # MLflow would cast values by a schema: 2.5 to 2
-    app = server.init(SimpleNamespace(metadata=no_schema, predict=answering(loaded, watch)))
+        app = scoring_app(answering(loaded, watch), _texts, one_line)
     if BYTES in loaded.signatures:
         _take_images(app, models.encoded_function(loaded), watch)
     app.add_middleware(Guard, names=(*OWN_NAMES, *hosts))
@@ -194,21 +190,6 @@ async def _answer(send: Any, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _refusing(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return MLflow's function that reads JSON, with the status 400 for any error in it."""
-    exception = import_module("mlflow.exceptions").MlflowException
-
-    def refusing(*given: Any) -> Any:
-        try:
-            return parse(*given)
-        except exception:
-            raise
-        except Exception as error:  # a number of thousands of digits, brackets in brackets, bytes that are not UTF-8
-            raise exception.invalid_parameter_value(f"the JSON cannot be read ({one_line(error)})") from error
-
-    return refusing
-
-
 def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
     """Return a function from pixels or columns to predictions; it reads columns as `python -m pipeline predict` does.
 
@@ -240,8 +221,8 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
     return predict
 
 
-def _texts(csv_input: Any, schema: Any = None) -> Any:
-    """Return a CSV as a data frame of texts, instead of MLflow's function."""
+def _texts(csv_input: Any) -> Any:
+    """Return an open CSV file as a data frame of texts."""
     try:
         return import_module("pandas").read_csv(csv_input, dtype=str, keep_default_na=False)
     except ValueError as error:  # includes the errors of pandas

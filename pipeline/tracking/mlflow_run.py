@@ -25,15 +25,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.tracking._tracking_service.utils import _use_tracking_uri
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
-from mlflow.utils import environment
-from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipeline.internals.mlflow import default_store, requirements_unchecked
+from pipeline.internals.mlflow_monitor import Monitor
 from pipeline.redaction import redact
 from pipeline.tracking import views
-from pipeline.tracking.monitor import Monitor
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
 from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
@@ -44,6 +42,10 @@ from stages.settings.places import regular_file, regular_folder
 
 PER_BATCH = 100
 """Parameters, or tags, of one request: MLflow's own limit."""
+
+PARENT = "mlflow.parentRunId"
+DATASET_CONTEXT = "mlflow.data.context"
+"""MLflow's own tags, of a run and of its data set."""
 
 FOLDER = "folder"
 """The tag by which a run is found again whose id was not noted before its process died."""
@@ -70,7 +72,7 @@ class MlflowRun(StoredRun):
         run = run or _by_folder(client, experiment, spec.key)
         if run is None:
             tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
-            tags |= {MLFLOW_PARENT_RUN_ID: spec.parent} if spec.parent else {}
+            tags |= {PARENT: spec.parent} if spec.parent else {}
             tags |= {REPLACES: run_id} if run_id else {}
             plain = {str(name): str(value) for name, value in tags.items()}
             run = client.create_run(experiment, tags=plain, run_name=spec.name)
@@ -127,7 +129,7 @@ class MlflowRun(StoredRun):
     def dataset(self, name: str, digest: str, sizes: Mapping[str, int]) -> None:
         source = json.dumps({"tags": {"data": name}})
         entity = Dataset(name=name, digest=digest, source_type="code", source=source, profile=json.dumps(dict(sizes)))
-        tags = [InputTag(MLFLOW_DATASET_CONTEXT, "train, val, test")]
+        tags = [InputTag(DATASET_CONTEXT, "train, val, test")]
         self._client.log_inputs(self.run_id, [DatasetInput(entity, tags)])
 
     def model(
@@ -223,7 +225,7 @@ def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
     name, digest = (inputs[0].dataset.name, inputs[0].dataset.digest) if inputs else (None, None)
     return [
         Metric(point.key, point.value, point.timestamp, point.step, model_id, name, digest, run.info.run_id)
-        for point in run.data._metric_objs
+        for point in run.data.to_proto().metrics
         if point.key.startswith(SCORES) and math.isfinite(point.value)
     ]
 
@@ -247,10 +249,6 @@ def _by_folder(client: Any, experiment: str, key: str) -> Any:
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages without which the model does not load or answers differently; all others follow from these."""
 
-# MLflow 3.17 would read the names of all files of all packages, half a second and more, to compare the requirements of
-# a model with the installed versions. They are made from these versions, and cannot differ.
-environment.warn_dependency_requirement_mismatches = lambda _: None
-
 
 def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:
     """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
@@ -269,15 +267,16 @@ def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str]
     served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
     flavor = served if is_named else {"model_type": "tf2-module"}
     model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", **flavor)
-    mlflow.pyfunc.save_model(
-        str(folder),
-        loader_module="mlflow.tensorflow",
-        mlflow_model=model,
-        signature=signature,
-        input_example=_example(example, signature.inputs) if example.is_file() else None,
-        pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
-        metadata={"class_names": list(classes)},
-    )
+    with requirements_unchecked():
+        mlflow.pyfunc.save_model(
+            str(folder),
+            loader_module="mlflow.tensorflow",
+            mlflow_model=model,
+            signature=signature,
+            input_example=_example(example, signature.inputs) if example.is_file() else None,
+            pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
+            metadata={"class_names": list(classes)},
+        )
     shutil.copytree(saved, folder / "tf2model")
     model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     model.save(str(folder / "MLmodel"))
@@ -327,8 +326,7 @@ class Registry:
             card = self.folder / "export" / CARD
             without_front_matter = card.read_text().rpartition("---\n\n")[2] if card.is_file() else ""
             text = without_front_matter[:LONGEST_DESCRIPTION]
-            # MLflow 3.17 looks for the model in the process' default store, whichever the client has.
-            with _use_tracking_uri(self.uri):
+            with default_store(self.uri):
                 version = self.client.create_model_version(
                     name, source, run_id, description=text, model_id=model_id, await_creation_for=0
                 )

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shlex
-import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MLFLOW_RUN, SQLITE, TrackingSettings
+from pipeline.internals.mlflow import disconnect, experiment_folders, limit_answers, move_artifacts, remote_artifacts
 from pipeline.paths import CONF, outputs_folder, shorter
 from pipeline.redaction import credentials_of, redact
 from pipeline.targets import load
@@ -70,7 +70,7 @@ class Store:
         """
         from mlflow import MlflowClient
 
-        _limit_answers()
+        limit_answers(LONGEST_ANSWER, LONGEST_ANSWER_SECONDS)
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
         if self.uri.startswith(SQLITE):
@@ -79,7 +79,7 @@ class Store:
             with file.with_name("mlflow.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not migrate one new database at a time
                 if self.uri in _opened:
-                    _disconnect(self.uri)
+                    disconnect(self.uri)
                 if not file.exists():
                     _make_store(file)
                 client = MlflowClient(tracking_uri=self.uri)
@@ -195,33 +195,6 @@ def server_answers(experiment: Experiment) -> None:
         raise UserError(problem, "the address of a server with the same version", "tracking.uri=<address>")
 
 
-def _limit_answers() -> None:
-    """Limit the answers that MLflow reads into memory: one without an end would take all of it."""
-    import requests
-    from mlflow.utils import request_utils
-
-    def read(answer: Any, *_: object, **options: Any) -> None:
-        if options.get("stream"):  # a file, which is written to the disk
-            return
-        parts, length, deadline = list[bytes](), 0, time.monotonic() + LONGEST_ANSWER_SECONDS
-        for part in answer.iter_content(2**16):
-            parts.append(part)
-            length += len(part)
-            if length > LONGEST_ANSWER or time.monotonic() > deadline:
-                answer.close()
-                raise requests.ConnectionError(f"its answer has no end: {length:,} bytes so far")
-        answer._content = b"".join(parts)
-
-    def limited(*given: Any, **options: Any) -> Any:
-        session = get_session(*given, **options)
-        session.hooks["response"] = [read]
-        return session
-
-    get_session = request_utils._get_request_session
-    if get_session.__module__ != __name__:
-        request_utils._get_request_session = limited
-
-
 def _make_store(file: Path) -> None:
     """Make an SQLite store, whole or not at all.
 
@@ -243,51 +216,20 @@ def _make_store(file: Path) -> None:
         MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
     finally:
         event.remove(Engine, "connect", unsynced)
-    _disconnect(f"{SQLITE}{draft}")
+    disconnect(f"{SQLITE}{draft}")
     fsync(draft)
     draft.replace(file)
-
-
-def _disconnect(uri: str) -> None:
-    """Have MLflow 3.17 open the store at `uri` again: it keeps engines, stores and artifact folders for ever."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking._tracking_service import utils
-
-    with suppress(MlflowException):
-        utils._get_store(uri).engine.dispose()
-    utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
-    utils._artifact_repos_cache.clear()
-
-
-_LOCATIONS = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "storage_location"),
-)
-"""Tables of MLflow's database, and their columns that hold absolute paths."""
 
 
 def _follow_artifacts(file: Path, outputs: Path) -> None:
     """Correct where the store looks for artifacts after `outputs` was moved or copied: MLflow keeps absolute paths."""
     import sqlite3
 
-    from mlflow.tracking._tracking_service import utils
-
     with closing(sqlite3.connect(file, timeout=60)) as database, database:
-        for name, old in database.execute("SELECT name, artifact_location FROM experiments").fetchall():
+        for name, old in experiment_folders(database):
             here = outputs / "artifacts" / name
-            if not old.endswith(f"/artifacts/{quote(name)}") or old == here.as_uri() or not here.is_dir():
-                continue
-            for table, column in _LOCATIONS:
-                database.execute(
-                    f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
-                    f"WHERE substr({column} || '/', 1, length(?2) + 1) = ?2 || '/'",
-                    (here.as_uri(), old),
-                )
-            utils._artifact_repos_cache.clear()
-        for table, column in _LOCATIONS:
-            foreign = f"SELECT {column} FROM {table} WHERE {column} LIKE 'http%://%' OR {column} LIKE '%artifacts://_%'"
-            for [address] in database.execute(foreign).fetchmany(1):
-                problem = f"{shorter(file)} refers to {redact(address)}, which would receive your MLflow credentials"
-                raise UserError(problem, "a database of your own whose artifacts are local files", "outputs=./outputs")
+            if old.endswith(f"/artifacts/{quote(name)}") and old != here.as_uri() and here.is_dir():
+                move_artifacts(database, old, here.as_uri())
+        if address := remote_artifacts(database):
+            problem = f"{shorter(file)} refers to {redact(address)}, which would receive your MLflow credentials"
+            raise UserError(problem, "a database of your own whose artifacts are local files", "outputs=./outputs")

@@ -21,6 +21,7 @@ from pipeline.engines.joined import TAKEN, Hosts, _calls, wait_for_members
 from pipeline.engines.ray import RayJob
 from pipeline.engines.slurm import _refuse_secrets
 from pipeline.internals.hydra import parse
+from pipeline.internals.mlflow import LOCATIONS
 from pipeline.planning.earlier import _named_by_resume, refuse_without_epochs
 from pipeline.planning.job import Job, claimed
 from pipeline.run.engine import Task
@@ -38,7 +39,7 @@ from pipeline.sweep.session import Sweep, to_resume
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
 from pipeline.tracking.pending import settings_for
-from pipeline.tracking.store import _LOCATIONS, _follow_artifacts, server_answers
+from pipeline.tracking.store import _follow_artifacts, server_answers
 from pipeline.tracking.stored_run import unusable
 from stages.errors import UserError
 from tests.pipeline.advice import Case
@@ -249,7 +250,7 @@ def _keras_file(folder: Path) -> Told:
 
 def _foreign_artifacts(folder: Path) -> Told:
     with closing(sqlite3.connect(file := folder / "mlflow.db")) as database, database:
-        for table, column in _LOCATIONS:
+        for table, column in LOCATIONS:
             database.execute(f"CREATE TABLE {table} (name, {column})")
         database.execute("INSERT INTO experiments VALUES ('e', 'http://192.0.2.1/x')")
     return refusal(_follow_artifacts, file, folder), "outputs=received"
@@ -333,7 +334,7 @@ CASES: dict[str, Case] = {
     "pipeline/command_line/compose.py:is_sweep": "sweep.n_jobs=2",
     "pipeline/command_line/overrides.py:__init__": "-m 'sweep.zip=[[seed,train.epochs]]' seed=1,2 train.epochs=1,2,3",
     "pipeline/command_line/overrides.py:__iter__": "-m 'sweep.exclude=[{seed: [1,2]}]' seed=1,2",
-    "pipeline/command_line/overrides.py:_check_values": "train.epochs=1,2",
+    "pipeline/command_line/overrides.py:_enumerated": "train.epochs=1,2",
     "pipeline/command_line/overrides.py:checked": "hydra.run.dir=x",
     "pipeline/command_line/overrides.py:parsed": "train.epochs:3",
     "pipeline/command_line/command.py:error": lambda _: (refusal(diff.main.parse_args, []), "python -m pipeline diff"),
@@ -400,7 +401,7 @@ CASES: dict[str, Case] = {
 UNREACHED: dict[str, str] = {
     "pipeline/api.py:run_experiment": "needs a process that was forked after it had used TensorFlow",
     "pipeline/checks/callbacks.py:_check_package": "advises to install a package",
-    "pipeline/command_line/compose.py:complete": "is evaluated by a shell that has the console script",
+    "pipeline/command_line/completion.py:complete": "is evaluated by a shell that has the console script",
     "pipeline/engines/ray.py:_connect": "needs Ray, and seconds to find none at an address",
     "pipeline/engines/slurm.py:place_in_step": "needs Slurm",
     "pipeline/engines/slurm.py:task": "needs Slurm",

@@ -1,0 +1,160 @@
+"""Private and undocumented names of MLflow (3.17 and 3.18): its caches, its HTTP session, its scoring server.
+
+Nothing here imports MLflow, which takes seconds, before it is called.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+
+def limit_answers(most_bytes: int, most_seconds: float) -> None:
+    """Limit the answers that MLflow reads into memory; a second call changes the limits.
+
+    A server whose answer has no end would use up the memory. MLflow reads answers without a limit, through the session
+    of `requests` that one of its functions returns. Files, which it writes to the disk, are not limited.
+    """
+    import requests
+    from mlflow.utils import request_utils
+
+    def read(answer: Any, *_: object, **options: Any) -> None:
+        if options.get("stream"):  # a file
+            return
+        parts, length, deadline = list[bytes](), 0, time.monotonic() + most_seconds
+        for part in answer.iter_content(2**16):
+            parts.append(part)
+            length += len(part)
+            if length > most_bytes or time.monotonic() > deadline:
+                answer.close()
+                raise requests.ConnectionError(f"its answer has no end: {length:,} bytes so far")
+        answer._content = b"".join(parts)
+
+    def limited_session(*arguments: Any, **options: Any) -> Any:
+        session = new_session(*arguments, **options)
+        session.hooks["response"] = [read]
+        return session
+
+    new_session = getattr(request_utils._get_request_session, "unlimited", request_utils._get_request_session)
+    limited_session.unlimited = new_session  # type: ignore[attr-defined]
+    request_utils._get_request_session = limited_session
+
+
+def disconnect(uri: str) -> None:
+    """Close the database at `uri`, so that MLflow opens it again. It caches stores, with their connections, forever."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking._tracking_service import utils
+
+    with suppress(MlflowException):
+        utils._get_store(uri).engine.dispose()
+    utils._tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+    forget_artifact_folders()
+
+
+def forget_artifact_folders() -> None:
+    """Have MLflow look up again where the artifacts of runs and models are."""
+    from mlflow.tracking._tracking_service import utils
+
+    utils._artifact_repos_cache.clear()
+
+
+LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)
+"""Tables of MLflow's database, and their columns that hold absolute paths or addresses of artifacts."""
+
+
+def experiment_folders(database: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the name of each experiment in MLflow's database, and the address of its artifacts."""
+    return database.execute("SELECT name, artifact_location FROM experiments").fetchall()
+
+
+def move_artifacts(database: sqlite3.Connection, old: str, new: str) -> None:
+    """Replace the beginning `old` of all addresses of artifacts in MLflow's database by `new`."""
+    for table, column in LOCATIONS:
+        database.execute(
+            f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
+            f"WHERE substr({column} || '/', 1, length(?2) + 1) = ?2 || '/'",
+            (new, old),
+        )
+    forget_artifact_folders()
+
+
+def remote_artifacts(database: sqlite3.Connection) -> str | None:
+    """Return an address of artifacts in MLflow's database that is on a server; None if all are local files."""
+    for table, column in LOCATIONS:
+        remote = f"SELECT {column} FROM {table} WHERE {column} LIKE 'http%://%' OR {column} LIKE '%artifacts://_%'"
+        if row := database.execute(remote).fetchone():
+            return str(row[0])
+    return None
+
+
+@contextmanager
+def default_store(uri: str) -> Iterator[None]:
+    """Make `uri` the process' default store, in which MLflow 3.17 looks for the model of a new version.
+
+    It does so whichever store its client has. All names in use are public. MLflow also writes the default to the
+    environment, where the user may have set another.
+    """
+    import mlflow
+
+    variable = os.environ.get("MLFLOW_TRACKING_URI")
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)
+        if variable is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = variable
+
+
+@contextmanager
+def requirements_unchecked() -> Iterator[None]:
+    """Keep MLflow from comparing a model's requirements with the installed packages.
+
+    For that it reads the names of all files of all packages, which takes a second. The requirements are made from the
+    installed versions, so they cannot differ.
+    """
+    from mlflow.utils import environment
+
+    check = environment.warn_dependency_requirement_mismatches
+    environment.warn_dependency_requirement_mismatches = lambda _: None
+    try:
+        yield
+    finally:
+        environment.warn_dependency_requirement_mismatches = check
+
+
+def scoring_app(predict: Callable[[Any], Any], read_csv: Callable[[Any], Any], one_line: Callable[[Any], str]) -> Any:
+    """Return MLflow's scoring server as an ASGI application.
+
+    Args:
+        predict: returns the predictions for an array, a data frame, or a dictionary of columns.
+        read_csv: returns a data frame for an open CSV file. MLflow's own function guesses the types of columns.
+        one_line: returns the message for an error.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.pyfunc import scoring_server
+
+    read_json = getattr(scoring_server._parse_json_data, "unguarded", scoring_server._parse_json_data)
+
+    def guarded(*arguments: Any) -> Any:
+        try:
+            return read_json(*arguments)
+        except MlflowException:
+            raise
+        except Exception as error:  # a number of thousands of digits, brackets in brackets, bytes that are not UTF-8
+            raise MlflowException.invalid_parameter_value(f"the JSON cannot be read ({one_line(error)})") from error
+
+    guarded.unguarded = read_json  # type: ignore[attr-defined]
+    scoring_server._parse_json_data = guarded
+    scoring_server.parse_csv_input = lambda csv_input, schema=None: read_csv(csv_input)
+    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # by which MLflow would cast values: 2.5 to 2
+    return scoring_server.init(SimpleNamespace(metadata=no_schema, predict=predict))
