@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.engines.local import local_tasks
-from pipeline.run.engine import Task
+from pipeline.execute.task import Task
+from pipeline.launch.local import local_tasks
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -57,8 +57,9 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
     """Returns, in MiB: the peak of the resident set in each stage of a short run (`train`), how much higher it is than
     at the stage's beginning (`train growth`).
     """
-    from pipeline.planning.plan import make_plan
-    from pipeline.run.runner import bind
+    from pipeline.decide.decision import decide
+    from pipeline.decide.job import Job
+    from pipeline.execute.stages import bind
     from stages.reporter import Reporter
     from tests.pipeline.experiments import experiment
 
@@ -70,7 +71,7 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
             f"train.batch_size={batch}", "train.epochs=1", "tracking=off", outputs=Path(folder),
         )  # fmt: skip
         results: dict[str, Any] = {}
-        for stage in bind(make_plan(chosen), chosen):
+        for stage in bind(decide(Job(chosen))):
             accepted = stage.function.__code__.co_varnames[: stage.function.__code__.co_argcount]
             handed = {"settings": stage.settings, "reporter": Reporter(), "folder": Path(folder), "cache": Path(folder)}
             arguments = {name: results[name] for name in stage.planned.inputs}

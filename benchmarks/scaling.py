@@ -23,7 +23,7 @@ from benchmarks.page import markdown, put
 from benchmarks.processes import in_fresh_process
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
 from stages.tasks.classification import Classification
-from tests.pipeline.engines.hosts import linked_hosts
+from tests.pipeline.launch.hosts import linked_hosts
 
 LINKS = {
     "10 Gbit/s, 50 µs": Link.gigabits(10, 50),

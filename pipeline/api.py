@@ -20,11 +20,11 @@ from pipeline.command_line.compose import Composed, Composer
 from pipeline.command_line.overrides import as_typed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
+from pipeline.decide.inherited import inherit_overrides
 from pipeline.paths import outputs_folder
-from pipeline.planning.inherited import inherit_overrides
-from pipeline.run_folder.runs import Runs, epoch_metrics, read_config, read_run
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary
-from pipeline.sweep.select import current_status
 from pipeline.system import environment
 from pipeline.system.processes import has_used_tensorflow, was_forked_with_tensorflow
 from pipeline.system.signals import Interrupted
@@ -52,15 +52,12 @@ class Run:
         Raises:
             UserError: If the folder does not contain a run.
         """
-        summary = read_run(self.folder)
-        if summary is None:
-            raise UserError(f"there is no run in {self.folder}", "the folder of a run", "python -m pipeline runs")
-        return summary
+        return RunFolder(self.folder).summary
 
     @property
     def status(self) -> str:
         """`RUNNING`, `FINISHED`, `FAILED`, `KILLED`, or `INTERRUPTED` if it has not ended but no process runs it."""
-        return current_status(self.summary.status, self.folder)
+        return RunFolder(self.folder).status
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -70,20 +67,20 @@ class Run:
     @cached_property
     def config(self) -> DictConfig:
         """The complete configuration, without secrets."""
-        return read_config(self.folder)
+        return RunFolder(self.folder).config
 
     @property
     def history(self) -> "pd.DataFrame":
         """The metrics of each epoch: one row per epoch, counted from 1."""
         import pandas as pd  # half a second to import
 
-        return pd.DataFrame.from_dict(epoch_metrics(self.folder), orient="index").rename_axis("epoch")
+        return pd.DataFrame.from_dict(RunFolder(self.folder).epochs(), orient="index").rename_axis("epoch")
 
     def _repr_html_(self) -> str:
         """The results as a table with the learning curves, for notebooks."""
         from html import escape
 
-        from pipeline.run.facts import run_facts
+        from pipeline.execute.facts import run_facts
 
         rows = [("run", f"{self.summary.run_id or 'not tracked'}  {self.status}"), *run_facts(self.summary)]
         cells = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows)
@@ -135,10 +132,10 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     import numpy as np
 
     from pipeline.console import Console
+    from pipeline.decide.job import Job
     from pipeline.exit_codes import DONE, STOPPED
-    from pipeline.planning.job import Job
+    from pipeline.launch.run import run_job
     from pipeline.provenance.identity import identity
-    from pipeline.run.engine import run_job
 
     environment.prepare()
     words = _listed(overrides)
@@ -162,7 +159,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     token = COMMAND_LINE.set(("pipeline", *words))  # which the run records, and its processes take over
     drawn = random.getstate(), np.random.get_state()
     try:
-        code = run_job(Job(experiment, composed.overrides), Console())
+        code = run_job(Job(experiment), Console())
     except Interrupted as interrupted:  # before the run has begun
         code = interrupted.exit_code
     finally:  # a run seeds both: the process would draw the same after each of its runs
@@ -174,7 +171,7 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     if code == 128 + signal.SIGINT:  # one that ignores it, as in a shell's background, ends all the same
         raise KeyboardInterrupt
     # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
-    summary = read_run(Path(named.folder)) if named else runs.latest(experiment.name, identity(experiment))
+    summary = RunFolder(Path(named.folder)).read() if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
     return Run(Path(summary.folder))
@@ -287,8 +284,8 @@ def _composed(overrides: Iterable[str]) -> Composed:
 
 def _read(composed: Composed) -> Experiment:
     from pipeline.checks.combinations import read_composed
-    from pipeline.planning.earlier import prepare
+    from pipeline.decide.decision import check
 
     experiment = read_composed(composed)
-    prepare(experiment)
+    check(experiment)
     return debugged(experiment)

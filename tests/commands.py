@@ -36,15 +36,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LIGHT = (
     "pipeline.command_line.compose",
-    "pipeline.engines.local",
-    "pipeline.run.engine",
+    "pipeline.launch.local",
+    "pipeline.launch.engine",
     "pipeline.sweep.run",
     "pipeline.sweep.session",
 )
 """Modules of a command that ends before it needs TensorFlow."""
 
 HEAVY = (
-    *LIGHT, "pipeline.run.preload", "pipeline.sweep.sync", "pipeline.tracking.mlflow_run",
+    *LIGHT, "pipeline.execute.preload", "pipeline.sweep.sync", "pipeline.tracking.mlflow_run",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
 )  # fmt: skip
 """Modules of one that trains."""

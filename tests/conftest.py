@@ -29,15 +29,15 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
-    "pipeline/engines/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
+    "pipeline/launch/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
     "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
-    "pipeline/run/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
+    "pipeline/execute/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
     "pipeline/system/test_processes.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
     "pipeline/command_line/test_hostile_values.py", "stages/transfer/test_transfer.py",
-    "pipeline/planning/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
-    "pipeline/run/test_disk.py", "stages/training/test_fork.py", "pipeline/tracking/test_tracking.py",
+    "pipeline/decide/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
+    "pipeline/execute/test_disk.py", "stages/training/test_fork.py", "pipeline/tracking/test_tracking.py",
     "stages/augmentations/test_augmented_training.py", "pipeline/tracking/test_servers.py", "stages/test_results.py",
-    "pipeline/sweep/test_several.py", "pipeline/planning/test_resume.py", "stages/callbacks/test_callbacks.py",
+    "pipeline/sweep/test_several.py", "pipeline/decide/test_resume.py", "stages/callbacks/test_callbacks.py",
 )  # fmt: skip
 """The files that take longest, longest first: whoever begins with them does not end alone."""
 

@@ -13,8 +13,8 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
 from pipeline.console import Console
-from pipeline.planning.job import Job
-from pipeline.run.engine import run_job
+from pipeline.decide.job import Job
+from pipeline.launch.run import run_job
 from pipeline.run_folder.summary import Summary
 from tests import module_map
 from tests.conftest import ROOT
@@ -131,9 +131,9 @@ def test_extensions_of_the_page_on_callbacks_run(outputs: Path, monkeypatch: pyt
     command = re.search(r"python -m pipeline (.*)", page)
     assert command is not None
     composed = Composer(read_arguments(command[1].split())).one()
-    experiment = read(composed.document, composed.choices, composed.config_dirs)
+    experiment = read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
     try:
-        assert run_job(Job(experiment, composed.overrides), Console()) == 0
+        assert run_job(Job(experiment), Console()) == 0
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
             del sys.modules[name]

@@ -15,8 +15,8 @@ from sklearn.datasets import load_diabetes
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.engines.joined import Joined
-from pipeline.run.engine import engine_of
+from pipeline.launch.engine import engine_of
+from pipeline.launch.joined import Joined
 from stages.settings.strategy import StrategySettings
 from tests import commands
 from tests.conftest import ROOT

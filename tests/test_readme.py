@@ -10,7 +10,7 @@ import pytest
 from pipeline.command_line.arguments import VERBS, read_arguments, verb_of
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.planning.earlier import prepare
+from pipeline.decide.decision import check
 from tests import tables
 from tests.conftest import ROOT
 
@@ -50,7 +50,7 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert composer.sweep is not None
         return
     composed = next(composer.jobs()) if composer.is_sweep else composer.one()
-    prepare(read(composed.document, composed.choices))
+    check(read(composed.document, composed.choices))
 
 
 def test_words_after_other_verbs_are_accepted() -> None:

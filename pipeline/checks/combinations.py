@@ -214,7 +214,7 @@ def read_composed(composed: "Composed") -> Experiment:
     Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
     """
     check_keras_file()
-    experiment = read(composed.document, composed.choices, composed.config_dirs)
+    experiment = read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
     for name in composed.typed:
         for pattern, combination, fix in UNREAD:
             if re.fullmatch(pattern, name) and (beside := found(combination, experiment)):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeline.command_line.command import Command, print_error, say
 from pipeline.paths import LOCK, shorter
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.lock import LockedError, locked
 from stages.errors import UserError
 from stages.storage.atomic import PARTIAL, remove
@@ -45,7 +46,6 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _find(options: argparse.Namespace) -> Iterator[Removable]:
     """Yield the files and folders that the options select, without following links."""
-    from pipeline.run_folder.runs import has_finished
 
     top = options.outputs.resolve()
     for kind in options.kind or KINDS:
@@ -55,7 +55,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
             never_begun = {folder for folder in top.glob("runs/*/*/") if not any(folder.glob("[!.]*"))}
             paths = {path for path in paths if path.parent not in never_begun} | never_begun
         for path in sorted(paths):
-            is_kept = kind == "checkpoints" and not options.unfinished and not has_finished(path.parents[1])
+            is_kept = kind == "checkpoints" and not options.unfinished and not RunFolder(path.parents[1]).has_finished
             if is_kept or path.resolve() != path:
                 continue
             with suppress(OSError):  # it has been deleted since

@@ -45,7 +45,7 @@ def _execute(words: Sequence[str]) -> int:
         complete(arguments.overrides, _flags)
         return DONE
     if names_run(arguments) and not arguments.show:
-        from pipeline.planning.inherited import inherit_overrides
+        from pipeline.decide.inherited import inherit_overrides
 
         arguments = inherit_overrides(arguments)
     with environment.imports_kept():
@@ -73,11 +73,11 @@ def _run_one(composer: "Composer") -> int:
     from pipeline.checks.combinations import read_composed
     from pipeline.config.debug import debugged
     from pipeline.console import Console
-    from pipeline.planning.job import Job
-    from pipeline.run.engine import run_job
+    from pipeline.decide.job import Job
+    from pipeline.launch.run import run_job
     from pipeline.system.early_signals import STARTED
 
-    return run_job(Job(debugged(read_composed(composed)), composed.overrides, started=STARTED), Console())
+    return run_job(Job(debugged(read_composed(composed))), Console(), started=STARTED)
 
 
 def _run_sweep(composer: "Composer") -> int:

@@ -9,7 +9,7 @@ from pipeline.comparison.answer import marks_of
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import Row
 from pipeline.comparison.words import metric_name
-from pipeline.run_folder.runs import epoch_metrics
+from pipeline.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
     styles, marks = styles_of(comparison), marks_of(comparison)
     frames = {}
     for row in styles:
-        histories = (epoch_metrics(run.folder) for run in row.runs)
+        histories = (RunFolder(run.folder).epochs() for run in row.runs)
         frames[row] = pd.concat([pd.DataFrame.from_dict(history, orient="index") for history in histories])
     curves = [f"{split}/{metric}" for split in ("val", "train") for metric in ("loss", comparison.primary)]
     panels = [name for name in curves if any(name in frame for frame in frames.values())]

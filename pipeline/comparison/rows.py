@@ -16,7 +16,8 @@ from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.records import yaml_text
-from pipeline.run_folder.runs import debug_kind, read_run
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.runs import debug_kind
 from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric
 from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
 
@@ -119,7 +120,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     Args:
         folder: of its run, which need not exist. entry: of the sweep's index.
     """
-    summary = read_run(folder)
+    summary = RunFolder(folder).read()
     status = _job_status(summary.status if summary else None, entry)
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
     summary = with_test(summary)
@@ -130,7 +131,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
 def with_test(job: Summary) -> Summary:
     """Return a run; a job gets the results of the run that finished it."""
     folder = Path(job.folder)
-    tested = read_run(folder.with_name(FINISHING + folder.name.partition("_")[0]))
+    tested = RunFolder(folder.with_name(FINISHING + folder.name.partition("_")[0])).read()
     if tested is None:
         return job
     facts = {**tested.facts, **job.facts, TESTED_IN: tested.folder}

@@ -18,7 +18,7 @@ class ClusterSettings:
     """Base of the settings of every engine."""
 
     _target_: str = "???"
-    """A class that extends `pipeline.run.engine.Engine`."""
+    """A class that extends `pipeline.launch.engine.Engine`."""
 
     submits_jobs: ClassVar[bool] = False
     """Whether it runs jobs of a sweep elsewhere (`Engine.start`); else they divide the devices of this machine."""
@@ -37,7 +37,7 @@ class ClusterSettings:
 class LocalCluster(ClusterSettings):
     """Processes on this machine."""
 
-    _target_: str = "pipeline.engines.local.Local"
+    _target_: str = "pipeline.launch.local.Local"
     restarts: int = number(0, at_least=0, unit="times to restart the cluster after a member dies")
 
     def replicas(self, workers: int, gpus: int) -> int | None:
@@ -51,7 +51,7 @@ class RayCluster(ClusterSettings):
 
     submits_jobs: ClassVar[bool] = True
 
-    _target_: str = "pipeline.engines.ray.Ray"
+    _target_: str = "pipeline.launch.ray.Ray"
     address: str | None = None
     """`host:port` of a Ray cluster; null: the cluster in RAY_ADDRESS, or a local one that ends with the command."""
     cpus: int = number(1, at_least=1, unit="CPU cores per worker")
@@ -75,13 +75,13 @@ class JoinedCluster(ClusterSettings):
 class TfConfigCluster(JoinedCluster):
     """Members that something else starts, each with its own `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI do."""
 
-    _target_: str = "pipeline.engines.joined.TfConfig"
+    _target_: str = "pipeline.launch.joined.TfConfig"
 
 
 @option("cluster", "custom")
 @dataclass(kw_only=True)
 class CustomCluster(JoinedCluster):
-    """Members whose addresses a custom class determines: see `pipeline.engines.joined.Joined`."""
+    """Members whose addresses a custom class determines: see `pipeline.launch.joined.Joined`."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a custom class, such as `+cluster.options.port=2222`."""
@@ -92,7 +92,7 @@ class CustomCluster(JoinedCluster):
 class HostsCluster(JoinedCluster):
     """Members on a list of addresses, each started on its own host with the same list."""
 
-    _target_: str = "pipeline.engines.joined.Hosts"
+    _target_: str = "pipeline.launch.joined.Hosts"
     hosts: list[str] = MISSING
     """`host:port` of every member: the workers, or for `parameter_server` the chief, the servers, then the workers."""
     index: int | None = number(
@@ -110,7 +110,7 @@ class SlurmCluster(ClusterSettings):
 
     submits_jobs: ClassVar[bool] = True
 
-    _target_: str = "pipeline.engines.slurm.Slurm"
+    _target_: str = "pipeline.launch.slurm.Slurm"
     timeout_seconds: float = _timeout("the other members")
     nodes: int = number(1, at_least=1, unit="nodes to spread the members over")
     cpus_per_task: int | None = number(None, at_least=1, unit="CPUs per member; null: Slurm's default, one")

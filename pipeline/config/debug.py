@@ -49,7 +49,7 @@ def debugged(experiment: Experiment) -> Experiment:
             _shorten(document, experiment, 2, settings.steps)
             _end_with(document, "profiling", "profile")
             document.train.callbacks.append({"_target_": "stages.callbacks.Profiler", "steps": settings.traced})
-    return read(document, experiment.choices, experiment.config_dirs)
+    return read(document, experiment.choices, experiment.config_dirs, experiment.overrides)
 
 
 def _check(experiment: Experiment, settings: DebugSettings) -> None:

@@ -52,6 +52,7 @@ class Experiment:
     choices: the chosen option of each group; of `debug` only in a debug run.
     debug: how this run checks an experiment, as its results count nowhere; None: it is a real one.
     config_dirs: the configuration folders that the user has added, as by `--config-dir`.
+    overrides: the overrides that it was composed from, as they were given.
     document: the whole configuration with its interpolations, to be recorded, without `sweep`, no part of a job.
     """
 
@@ -77,6 +78,7 @@ class Experiment:
     document: DictConfig
     config_dirs: tuple[Path, ...] = ()
     debug: DebugSettings | None = None
+    overrides: tuple[str, ...] = ()
 
     def of(self, stage: str, kind: type[Schema]) -> Schema | None:
         """Returns the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
@@ -90,13 +92,19 @@ class Experiment:
         return strategy.members() if strategy is not None else {}
 
 
-def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Path, ...] = ()) -> Experiment:
+def read(
+    document: DictConfig,
+    choices: Mapping[str, str],
+    config_dirs: tuple[Path, ...] = (),
+    overrides: tuple[str, ...] = (),
+) -> Experiment:
     """Returns the experiment of a composed configuration.
 
     Args:
         document: without Hydra's own node.
         choices: from each group to its chosen option.
         config_dirs: the configuration folders that the user has added.
+        overrides: those that the configuration was composed from.
 
     Raises:
         UserError: for an unknown key, a wrong type or a value outside its range.
@@ -144,6 +152,7 @@ def read(document: DictConfig, choices: Mapping[str, str], config_dirs: tuple[Pa
         "choices": choices,
         "document": of_job,
         "config_dirs": config_dirs,
+        "overrides": overrides,
         "debug": None if hidden else debug,
     }
     return Experiment(**own)

@@ -1,78 +1,21 @@
-"""Runs on disk: all of them, the one that a user means, the last of an experiment, and the metrics of their epochs."""
+"""The runs in `outputs`: all of them, the one that a user means, and the last of an experiment."""
 
 import math
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import age_order, shorter
-from pipeline.records import yaml_text
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import NAME, Summary, is_lower_better, one_line
+from pipeline.run_folder.folder import RunFolder, Warn, ignore
+from pipeline.run_folder.summary import NAME, Summary, is_lower_better
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
-
-CONFIG = "config.yaml"
 
 SHORTEST_ID = 4
 
 NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
 """Settings that name a run to build upon."""
-
-Warn = Callable[[str], None]
-
-
-def read_run(folder: Path, warn: Warn = lambda line: None) -> Summary | None:
-    """Return the summary of the run in `folder`; None where there is none, or, with a warning, it cannot be read."""
-    try:
-        summary = Summary.read(folder)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        warn(f"{shorter(folder / NAME)} cannot be read, so this run is skipped ({error})")
-        return None
-    return replace(summary, folder=str(folder.resolve()))  # it may have been moved
-
-
-def read_config(folder: Path) -> DictConfig:
-    """Return the whole configuration of the run in `folder`, without secrets.
-
-    It was recorded with its interpolations resolved, so what looks like one is text: the folder may be another's.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
-    try:
-        content = OmegaConf.create(yaml_text(folder / CONFIG).decode())
-        document = OmegaConf.create(_literal(OmegaConf.to_container(content)))
-        if not isinstance(document, DictConfig):
-            raise ValueError("it is not a YAML mapping")
-    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
-        problem = f"{shorter(folder / CONFIG)} cannot be read ({one_line(error)})"
-        raise UserError(problem, "a run whose files are intact", "python -m pipeline runs") from error
-    return document
-
-
-def _literal(value: Any) -> Any:
-    """Return `value` with its texts escaped, so that OmegaConf resolves nothing in them."""
-    if isinstance(value, dict):
-        return {key: _literal(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_literal(part) for part in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def has_finished(folder: Path) -> bool:
-    """Return whether `folder` holds a run that is FINISHED."""
-    run = read_run(folder)
-    return run is not None and run.status == "FINISHED"
 
 
 @dataclass(frozen=True)
@@ -80,7 +23,7 @@ class Runs:
     """The runs under `outputs`, and the jobs of sweeps; `warn` gets a line for each that cannot be read."""
 
     outputs: Path
-    warn: Warn = lambda line: None
+    warn: Warn = ignore
 
     def folders(self) -> list[Path]:
         """Return the folders of all runs, the oldest first."""
@@ -89,13 +32,13 @@ class Runs:
 
     def all(self) -> list[Summary]:
         """Return all runs, the oldest first."""
-        return [run for folder in self.folders() if (run := read_run(folder, self.warn)) is not None]
+        return [run for folder in self.folders() if (run := RunFolder(folder).read(self.warn)) is not None]
 
     def latest(self, experiment: str, identity: str) -> Summary | None:
         """Return the last run of an experiment with these settings."""
         found = [path.parent for path in (self.outputs / "runs" / experiment).glob(f"*/{NAME}")]
         for folder in sorted(found, key=age_order, reverse=True):
-            run = read_run(folder, self.warn)
+            run = RunFolder(folder).read(self.warn)
             if run is not None and run.identity == identity:
                 return run
         return None
@@ -118,7 +61,7 @@ class Runs:
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
         folders = [path] if is_file_or_folder(str(path / NAME)) else names
         damaged: list[str] = []
-        runs = [run for folder in folders if (run := read_run(folder, damaged.append)) is not None]
+        runs = [run for folder in folders if (run := RunFolder(folder).read(damaged.append)) is not None]
         if damaged:
             raise UserError(f"{named}: {damaged[0]}", "a run whose files are intact", fix)
         if not folders and len(text) >= SHORTEST_ID:
@@ -141,15 +84,6 @@ def debug_kind(choices: Mapping[str, str | None]) -> str | None:
     return None if kind == "none" else kind
 
 
-def epoch_metrics(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of each epoch, from 1, by the journal of a run; empty without one."""
-    rows: dict[int, dict[str, float]] = {}
-    for entry in Journal(folder).entries:
-        if entry.call == "metrics" and "train/loss" in entry.arguments["values"] and entry.arguments["step"] > 0:
-            rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
-    return rows
-
-
 @lru_cache(maxsize=64)
 def progress(folder: Path, period: int) -> tuple[int, float]:
     """Return the last epoch of a run that has ended, 0 for none, and its best score on validation so far, or NaN.
@@ -159,7 +93,8 @@ def progress(folder: Path, period: int) -> tuple[int, float]:
     Args:
         period: asks again where it differs from the last call's.
     """
-    rows, run = epoch_metrics(folder), read_run(folder)
+    run = RunFolder(folder).read()
+    rows = RunFolder(folder).epochs()
     score = f"val/{run.primary}" if run is not None else ""
     values = [row[score] for row in rows.values() if math.isfinite(row.get(score, math.nan))]
     best = min if run is not None and is_lower_better(score, run.task) else max

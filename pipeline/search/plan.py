@@ -269,15 +269,15 @@ def _direction(metric: str) -> str:
     raise UserError(problem, "maximize, minimize", "sweep.direction=maximize")
 
 
-def read_trial(compose: Compose, lines: Sequence[str]) -> tuple[Composed, Experiment]:
-    """Return the trial with the overrides `lines`, composed and read.
+def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:
+    """Return the experiment of the trial with the overrides `lines`.
 
     Raises:
         UserError: where one of them has no effect, or a value that is not allowed.
     """
     composed = compose(lines)
     try:
-        return composed, read_composed(composed)
+        return read_composed(composed)
     except UserError as error:
         raise error.within(f"trial {' '.join(lines)}") from error
 

@@ -17,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from pipeline.comparison.words import joined, metric_name, plural, value_text
-from pipeline.planning.job import PrunedError
+from pipeline.decide.job import PrunedError
 from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import Plan
 

@@ -7,19 +7,18 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from pipeline.checks.registry import check_rules
 from pipeline.comparison.choice import are_validated_alike
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
+from pipeline.decide.decision import check
+from pipeline.decide.fork import epochs_before, forked_run
+from pipeline.decide.job import Job
+from pipeline.decide.plan import after_training
+from pipeline.execute.facts import show_plan
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
-from pipeline.planning.earlier import epochs_before, forked_run, plan_of
-from pipeline.planning.job import Job
-from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run.facts import show_plan
-from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import PRUNED, Summary, is_lower_better
 from pipeline.search.plan import BEST, OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
@@ -56,7 +55,7 @@ class Search(Sweep):
         working: list[Experiment] = []
         refusals: list[UserError] = []
         for lines in probes(axes):
-            _, experiment = read_trial(compose, lines)
+            experiment = read_trial(compose, lines)
             refuse_debug(experiment, axes)
             identities.append(identity(experiment))
             files |= sources(experiment).files
@@ -77,7 +76,7 @@ class Search(Sweep):
 
     def show(self) -> None:
         self.begin(True)
-        show_plan(self.first, plan_of(self.first), self.console)
+        show_plan(self.first, check(self.first), self.console)
 
     def begin(self, is_new: bool) -> None:
         forked_run(self.first, starts=is_new)
@@ -97,7 +96,7 @@ class Search(Sweep):
         known = [(trial, made) for trial in self.study.trials() if (made := self._made(trial)) is not None]
         self.write()
         for earlier, made in known:
-            run = read_run(self.folder / made.folder)
+            run = self.run(made).read()
             if earlier.state is TrialState.RUNNING and (run is None or run.status != "FINISHED"):
                 yield self._job(earlier, made)
                 continue
@@ -130,15 +129,14 @@ class Search(Sweep):
     def _made(self, trial: FrozenTrial) -> SweepJob | None:
         """Return the job of a trial; None, and the trial has failed, where its settings do not go together."""
         try:
-            composed, experiment = read_trial(self._compose, self.plan.lines(trial))
-            check_rules(experiment, surroundings=False)
-            plan_of(experiment)
+            experiment = read_trial(self._compose, self.plan.lines(trial))
+            check_job(experiment)
         except UserError as error:
             if trial.state is TrialState.RUNNING:
                 self.study.tell(trial, reason=str(error))
                 self.console.warn(f"trial {trial.number + 1} failed: {error}")
             return None
-        made = SweepJob(trial.number + 1, settings_text(self.study, trial), experiment, composed.overrides)
+        made = SweepJob(trial.number + 1, settings_text(self.study, trial), experiment)
         if trial.state is not TrialState.RUNNING:
             made.exit_code = FAILED if trial.state is TrialState.FAIL else DONE
             made.reason = trial.user_attrs.get(REASON)
@@ -148,7 +146,7 @@ class Search(Sweep):
 
     def _tell(self, trial: FrozenTrial, made: SweepJob) -> None:
         """Tell the study what became of a trial."""
-        run = read_run(self.folder / made.folder)
+        run = self.run(made).read()
         if run is None or run.status != "FINISHED":
             reason = (run.error if run else made.reason) or "its process died before the run began"
             self.study.tell(trial, reason=reason)
@@ -191,7 +189,7 @@ class Search(Sweep):
 
     def _refuse_other_examples(self, run: Summary, made: SweepJob) -> None:
         """Refuse a trial that was validated on other examples than the first one."""
-        others = (read_run(self.folder / job.folder) for job in self.jobs if job is not made)
+        others = (self.run(job).read() for job in self.jobs if job is not made)
         first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
         if not are_validated_alike([first, run]):
             problem = (

@@ -13,8 +13,8 @@ from pipeline.comparison.comparison import Comparison, SearchResult, compare_run
 from pipeline.comparison.rows import FINISHING, read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.config.names import split_override
+from pipeline.decide.plan import after_training
 from pipeline.paths import shorter
-from pipeline.planning.plan import after_training
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.records import read_json, typed_parts
@@ -31,7 +31,6 @@ class SweepJob:
     number: int  # from 1
     label: str  # the overrides that tell it from the other jobs, without secrets
     experiment: Experiment
-    overrides: tuple[str, ...]  # as Hydra composed them
     exit_code: int | None = None  # None before it has ended
     reason: str | None = None  # why its process has refused it, before a run of it began
     only_trains: bool = False
@@ -44,7 +43,7 @@ class SweepJob:
     @cached_property
     def shown(self) -> list[str]:
         """The overrides as they were typed, without secrets."""
-        return typed(self.overrides)
+        return typed(self.experiment.overrides)
 
     @cached_property
     def identity(self) -> str:
@@ -72,10 +71,11 @@ class SweepJob:
         begins = {"from": after_training(self.experiment)[0], "run": str(folder / self.folder)}
         document = copy.deepcopy(self.experiment.document)
         document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
-        experiment = read(document, self.experiment.choices, self.experiment.config_dirs)
-        own = [line for line in self.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
+        before = self.experiment
+        own = [line for line in before.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
         overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
-        return SweepJob(self.number, self.label, experiment, overrides, finishes=True)
+        experiment = read(document, before.choices, before.config_dirs, overrides)
+        return SweepJob(self.number, self.label, experiment, finishes=True)
 
 
 def typed(overrides: Sequence[str]) -> list[str]:

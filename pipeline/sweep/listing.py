@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from rich.table import Table
 
+from pipeline.execute.facts import label
 from pipeline.paths import shorter
-from pipeline.run.facts import label
 from pipeline.sweep.select import Entry
 from stages.errors import printable
 

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from signal import SIGTERM
 from typing import Any
@@ -17,10 +17,13 @@ from pipeline.config.cluster import JoinedCluster
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
+from pipeline.decide.job import Job
+from pipeline.execute.child import POLL_SECONDS, enter, leave
+from pipeline.execute.link import Link, Turn
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.planning.job import Job, Turn
-from pipeline.run.child import POLL_SECONDS, enter, leave
-from pipeline.run.engine import RemoteJob, engine_of, run_job
+from pipeline.launch.engine import RemoteJob, engine_of
+from pipeline.launch.run import run_job
+from pipeline.run_folder.folder import LOG, RunFolder
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess
@@ -101,17 +104,14 @@ def may_overlap(slots: Sequence[Slot], experiments: Sequence[Experiment]) -> boo
     return fits and not any(job.members or job.cluster.submits_jobs or _takes_all(job) for job in experiments)
 
 
-LOG = "pipeline.log"
-"""In the job's folder: what it says, without secrets."""
-
 OUTPUT = "output.log"
 """In the job's folder: what else its process prints, masked when the run ends."""
 
 
-def refusal_in(folder: Path) -> str | None:
-    """Returns why the job in `folder` was refused before its run began, as its log says; None where it does not."""
+def refusal_in(run: RunFolder) -> str | None:
+    """Return why a job was refused before its run began, as its log says; None if it does not say so."""
     with suppress(OSError):
-        lines = regular_file(folder / LOG).read_text(errors="replace").splitlines()
+        lines = regular_file(run.path / LOG).read_text(errors="replace").splitlines()
         return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
     return None
 
@@ -126,14 +126,16 @@ class JobProcess(LocalProcess):
     """
 
     def __init__(self, job: Job, console: Console, slot: Slot) -> None:
+        assert job.folder is not None
         self.turn, turn = Pipe()
         store = serve(Store(job.experiment.tracking, job.experiment.outputs))
-        own = replace(job, store=store)
-        arguments = (own, slot.environment(job.experiment), _reloads_afresh(job), turn)
+        link = Link(Turn(turn, job.experiment.job_timeout_seconds), store)
+        arguments = (job, link, slot.environment(job.experiment), _reloads_afresh(job))
         super().__init__(_work, arguments, job.experiment.hang_seconds)
         for given in filter(None, (turn, store)):
             given.close()  # the process has it
         self.job = job
+        self.folder: RunFolder = job.folder
         self.started = time.monotonic()
         self.exit_code: int | None = None
         self.has_trained = False
@@ -181,7 +183,7 @@ class JobProcess(LocalProcess):
         stopped = request.exit_code if request is not None else FAILED
         with signals.ending(code if request is not None else None):
             reason = f"its process {how}" if how else LOST
-            end_lost(self.job.run_folder, self.job.experiment, stopped, self._console, reason)
+            end_lost(self.folder, self.job.experiment, stopped, self._console, reason)
         self.exit_code = code if self.exit_code is None else self.exit_code
         return True
 
@@ -194,25 +196,28 @@ def _reloads_afresh(job: Job) -> bool:
     """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
     process, since a fresh one that imports TensorFlow costs as much as many a job."""
     model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
-    kind = (job.run_folder.parent, f"{model and target_of(model.network)} {export and export.formats}")
+    assert job.folder is not None
+    kind = (job.folder.path.parent, f"{model and target_of(model.network)} {export and export.formats}")
     is_first = kind not in _reloaded
     _reloaded.add(kind)
     return is_first
 
 
-def _work(job: Job, variables: Mapping[str, str], reloads_afresh: bool, turn: Connection) -> None:
+def _work(job: Job, link: Link, variables: Mapping[str, str], reloads_afresh: bool) -> None:
+    """Run in the process of a job."""
+    started = time.monotonic()
     export = job.experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
         export.reload = "here"
     os.environ.update(variables)
-    job.run_folder.mkdir(parents=True, exist_ok=True)
-    streams.append_to(job.run_folder / OUTPUT)
-    own_job = replace(job, started=time.monotonic())
-    if not (machine.gpus() or job.experiment.members):  # a GPU's memory is free when the process has ended
-        own_job = replace(own_job, turn=Turn(turn, job.experiment.job_timeout_seconds))
-    enter(job)
-    console = Console(log=job.run_folder / LOG)
-    leave(lambda: run_job(own_job, console), console, refused=WRONG_CONFIGURATION)
+    assert job.folder is not None
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    streams.append_to(job.folder.path / OUTPUT)
+    if machine.gpus() or job.experiment.members:  # a GPU's memory is free when the process has ended
+        link = replace(link, turn=Turn())
+    enter(job.experiment)
+    console = Console(log=job.folder.path / LOG)
+    leave(lambda: run_job(job, console, link, started), console, refused=WRONG_CONFIGURATION)
 
 
 SERVER_PATIENCE_SECONDS = 600.0
@@ -250,7 +255,7 @@ class Scheduler:
         self._running: dict[Running, Slot] = {}
         self._sending: list[JobProcess] = []  # their jobs have finished, and another may train in their slots
         self._again = deque[Job]()
-        self._left: defaultdict[Path | None, int] = defaultdict(lambda: self.retries)
+        self._left: defaultdict[RunFolder, int] = defaultdict(lambda: self.retries)
 
     def run(self) -> None:
         """Return when all jobs have ended; whatever ends it, no process is left running.
@@ -322,9 +327,9 @@ class Scheduler:
                 self._release(self._running.pop(process))
                 if isinstance(process, JobProcess) and process.exitcode is None:
                     self._sending.append(process)
-                again = code not in FINAL and self._left[process.job.folder] > 0
+                again = code not in FINAL and self._left[process.folder] > 0
                 if again:
-                    self._left[process.job.folder] -= 1
+                    self._left[process.folder] -= 1
                     self._again.append(process.job)
                 self.on_end(process.job, code, time.monotonic() - process.started, again)
 

@@ -8,7 +8,8 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MOST_JOBS
-from pipeline.planning.earlier import forked_run, other_run, plan_of
+from pipeline.decide.fork import forked_run
+from pipeline.decide.reuse import compared_run, plan_with, reused_run
 from pipeline.sweep.index import SweepJob, job_labels, typed
 from stages.errors import UserError
 
@@ -43,7 +44,7 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
                 check_surroundings(experiment)
         except UserError as error:
             raise error.within(f"job {number:,} of {total:,} ({' '.join(typed(job.overrides))})") from error
-        made = SweepJob(number, "", experiment, job.overrides)
+        made = SweepJob(number, "", experiment)
         before = identities.setdefault(made.identity, number)
         if before != number:
             problem = f"jobs {before} and {number} have the same settings ({' '.join(made.shown)})"
@@ -61,6 +62,6 @@ def check_job(experiment: Experiment, surroundings: bool = False) -> None:
         surroundings: see `check_rules`.
     """
     check_rules(experiment, surroundings)
-    plan_of(experiment)
-    other_run(experiment)
+    plan_with(experiment, reused_run(experiment))
+    compared_run(experiment)
     forked_run(experiment, starts=False)

@@ -14,17 +14,14 @@ from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import FINISHING, ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
 from pipeline.paths import LOCK, NAME_TIME, age_order
+from pipeline.run_folder.folder import RunFolder, current_status
 from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.lock import is_locked
-from pipeline.run_folder.runs import Runs, read_run
+from pipeline.run_folder.runs import Runs
 from pipeline.run_folder.summary import Summary, best_metric
 from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder
 from stages.settings.ranges import nearest
-
-INTERRUPTED = "INTERRUPTED"
-"""Status of a run or sweep that has not ended while no process works on it; the same command resumes it."""
 
 _FILTER = re.compile(r"(?P<name>[^=<>]+)(?P<operator>>=|<=|=|>|<)(?P<value>.*)")
 _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -107,11 +104,6 @@ def run_entry(summary: Summary) -> Entry:
     """Return the entry of a run, from its summary."""
     folder = Path(summary.folder)
     return Entry("job" if is_sweep(folder.parent) else "run", current_status(summary.status, folder), summary)
-
-
-def current_status(recorded: str, folder: Path) -> str:
-    """Return the status of a run or sweep: a recorded RUNNING counts while a process has its folder locked."""
-    return INTERRUPTED if recorded == "RUNNING" and not is_locked(folder) else recorded
 
 
 def select(entries: Sequence[Entry], filters: Sequence[str]) -> list[Entry]:
@@ -199,5 +191,5 @@ def _meant(word: str, runs: Runs) -> list[Summary]:
     """Return the run, or the runs of the jobs of the sweep, that a word means."""
     if (sweep := find_sweep(word, runs.outputs)) is None:
         return [runs.find(word)]
-    found = (read_run(sweep / job["folder"], runs.warn) for job in read_index(sweep).jobs)
+    found = (RunFolder(sweep / job["folder"]).read(runs.warn) for job in read_index(sweep).jobs)
     return [run for run in found if run is not None]

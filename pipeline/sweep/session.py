@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,23 @@ from pipeline.comparison.report import COMMAND, notes, terminal_table, varied, w
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
+from pipeline.decide.decision import check
+from pipeline.decide.fork import forked_run
+from pipeline.decide.job import Job, OnEpoch, Part
+from pipeline.decide.plan import after_training
+from pipeline.execute.facts import NOTE, begun_tags, label, show_plan, sweep_description, sweep_name
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
+from pipeline.launch.engine import LOOK_SECONDS
 from pipeline.paths import new_folder_name, shorter
-from pipeline.planning.earlier import forked_run, plan_of
-from pipeline.planning.job import Job, OnEpoch, SweepRun
-from pipeline.planning.plan import after_training
 from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
-from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run.engine import LOOK_SECONDS
-from pipeline.run.facts import NOTE, begun_tags, label, show_plan, sweep_description, sweep_name
-from pipeline.run_folder.journal import NAME, Journal
+from pipeline.provenance.source_digest import Sources
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.lock import locked
-from pipeline.run_folder.runs import has_finished, progress, read_run
+from pipeline.run_folder.runs import progress
 from pipeline.run_folder.summary import PRUNED, scored
-from pipeline.sweep.index import SweepJob, compare, find_sweep, is_sweep, read_index, sweep_folders, write_index
+from pipeline.sweep.index import SweepJob, compare, is_sweep, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
+from pipeline.sweep.resume import to_resume
 from pipeline.sweep.view import combination, view_of
 from pipeline.system import signals
 from pipeline.system.environment import imports_kept
@@ -72,7 +74,7 @@ class Sweep:
         self.console.log(f"{self.total:,} jobs")
         for job in self.jobs:
             self.console.log(f"\n{job.label}")
-            show_plan(job.experiment, plan_of(job.experiment), self.console)
+            show_plan(job.experiment, check(job.experiment), self.console)
 
     def begin(self, is_new: bool) -> None:
         """Check what only a new one needs, and print what it will do.
@@ -87,7 +89,7 @@ class Sweep:
         """Yield the jobs to run, each when a slot is free for it."""
         left = []
         for made in self.jobs:
-            if has_finished(self.folder / made.folder):
+            if self.run(made).has_finished:
                 self.say(made, "already finished, skipped")
                 self.take_over(made)
                 made.exit_code = DONE
@@ -133,18 +135,20 @@ class Sweep:
         self._jobs[made.folder] = made
 
     def job(self, made: SweepJob, on_epoch: OnEpoch | None = None) -> Job:
-        """Return the run that a job is to be."""
+        """Return the run to make for a job."""
         name = label(made.label.split(), made.experiment.choices)
-        return Job(
-            made.experiment,
-            made.overrides,
-            self.folder / made.folder,
-            SweepRun(self._parent.run_id, self.first.name, self._code),
-            on_epoch=on_epoch,
-            run_name=f"best: {name}" if made.finishes and self.settings.finish == "best" else name,
+        part = Part(
+            sweep_id=self._parent.run_id,
+            experiment=self.first.name,
+            code=self._code,
+            name=f"best: {name}" if made.finishes and self.settings.finish == "best" else name,
             combination="" if made.finishes else combination(made),
-            only_trains=made.only_trains,
         )
+        return Job(made.experiment, self.run(made), part, made.only_trains, on_epoch)
+
+    def run(self, made: SweepJob) -> RunFolder:
+        """Return the run of a job."""
+        return RunFolder(self.folder / made.folder)
 
     def say(self, made: SweepJob, text: str, style: str | None = None) -> None:
         """Print a line on a job."""
@@ -156,8 +160,8 @@ class Sweep:
 
     def take_over(self, made: SweepJob) -> None:
         """Send what the store misses of a job that has ended, and see whether it has only trained."""
-        end_lost(self.folder / made.folder, made.experiment, FAILED, self.console)
-        run = read_run(self.folder / made.folder)
+        end_lost(self.run(made), made.experiment, FAILED, self.console)
+        run = self.run(made).read()
         if run is not None and run.status == "FINISHED" and PRUNED not in run.facts:
             later = {run.stages[name].status for name in after_training(made.experiment) if name in run.stages}
             made.only_trains = later == {"skipped"}
@@ -248,7 +252,7 @@ class Sweep:
         for made in (job for run in wanted if (job := self._jobs[run.folder.name]).only_trains):
             final = made.finishing(self.folder)
             self._jobs[final.folder] = final
-            if has_finished(self.folder / final.folder):
+            if self.run(final).has_finished:
                 self.take_over(final)
             else:
                 yield self.job(final)
@@ -261,8 +265,9 @@ class Sweep:
         self._running = running
 
     def _ended(self, job: Job, code: int, seconds: float, again: bool) -> None:
-        made = self._jobs[job.run_folder.name]
-        made.reason = refusal_in(job.run_folder) if code == WRONG_CONFIGURATION else None
+        assert job.folder is not None
+        made, run = self._jobs[job.folder.path.name], job.folder
+        made.reason = refusal_in(run) if code == WRONG_CONFIGURATION else None
         self._show_end(made, code, seconds, again)
         if again:
             return
@@ -277,8 +282,8 @@ class Sweep:
 
     def _show_end(self, made: SweepJob, code: int, seconds: float, again: bool) -> None:
         """Print what became of a job, and where more is said."""
-        folder = self.folder / made.folder
-        run = read_run(folder)
+        folder = self.run(made)
+        run = folder.read()
         if code == DONE and run is not None:
             best = run.metrics.get(f"val/best_{run.primary}")
             score = f"val {run.primary} {scored(run.primary, best)}" if best is not None else ""
@@ -290,17 +295,17 @@ class Sweep:
         why = (f": {error}" if error else "") + ("; retrying" if again else "")
         self.say(made, f"{status} in {seconds:.1f} s, exit code {code}{why}", style="bold red")
         if "(traceback in" not in why:
-            self.console.log(f"     its logs are in {shorter(folder)}")
+            self.console.log(f"     its logs are in {folder}")
 
     def _table(self) -> Table:
         """Return the jobs that run, for a terminal."""
         table = Table("running", "epoch", "best on validation", "seconds", box=None, pad_edge=False, header_style="dim")
         for process in self._running:
-            epoch, best = progress(process.job.run_folder, int(time.monotonic() / LOOK_SECONDS))
+            epoch, best = progress(process.folder, int(time.monotonic() / LOOK_SECONDS))
             epochs = getattr(process.job.experiment.settings.get("train"), "epochs", "?")
             score = "" if math.isnan(best) else f"{best:.4g}"
             seconds = f"{time.monotonic() - process.started:.0f}"
-            table.add_row(self._title(self._jobs[process.job.run_folder.name]), f"{epoch}/{epochs}", score, seconds)
+            table.add_row(self._title(self._jobs[process.folder.path.name]), f"{epoch}/{epochs}", score, seconds)
         done = sum(job.exit_code is not None for job in self.jobs)
         table.caption = f"{done} of {self.total} {self.unit}s have ended"
         return table
@@ -355,45 +360,3 @@ class Sweep:
         seconds = time.monotonic() - self._began
         console.log(f"{'time':11} {seconds:.1f} s for {len(comparison.runs)} {self.unit}s: {status}")
         return status
-
-
-def to_resume(session: Sweep, log: Callable[[str], None]) -> Path | None:
-    """Return the folder of the session to resume, by `resume`; None for a new one.
-
-    One that has finished is resumed where more is wanted now, or the store does not have all of it.
-
-    Args:
-        log: gets a line on each index that cannot be read, and on why the same work is not resumed.
-
-    Raises:
-        UserError: where the one that is asked for does something else.
-    """
-    choice, outputs = session.first.resume, session.first.outputs
-    if choice == "never":
-        return None
-    if choice != "auto":
-        folder = find_sweep(choice, outputs)
-        if folder is None or read_index(folder).facts.get("identity") != session.identity:
-            problem = f"resume={choice} is not a {session.kind} with these {session.unit}s"
-            raise UserError(problem, f"auto, never, or a folder in {shorter(outputs / 'sweeps')}", "resume=auto")
-        return folder
-    for folder in reversed(sweep_folders(outputs)):
-        try:
-            index = read_index(folder)
-        except UserError as error:
-            log(f"warning: {error}; this sweep is skipped")
-            continue
-        if index.facts.get("identity") == session.identity:
-            if index.has_all(session.total, session.settings.finish) and _is_sent(folder, session.first):
-                return None
-            if index.facts.get("code") == session.sources.digest:
-                return folder
-            log(new_for_other_code(session.sources, folder, folder.name, session.kind))
-            return None
-    return None
-
-
-def _is_sent(folder: Path, first: Experiment) -> bool:
-    """Return whether the store has everything of a sweep and its jobs, if they are tracked."""
-    journals = [Journal(path.parent) for path in (*folder.glob(NAME), *folder.glob(f"*/{NAME}"))]
-    return first.tracking.kind == "off" or all(journal.is_closed for journal in journals if journal.run_id is not None)

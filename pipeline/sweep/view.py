@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.config.names import split_override
-from pipeline.run.facts import label
+from pipeline.execute.facts import label
 from pipeline.run_folder.summary import is_lower_better
 from pipeline.sweep.index import SweepJob
 

@@ -35,7 +35,7 @@ def process_context() -> BaseContext:
     if "tensorflow" in sys.modules and not has_used_tensorflow():
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.run.preload"])
+    context.set_forkserver_preload(["pipeline.execute.preload"])
     return context
 
 

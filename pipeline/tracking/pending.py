@@ -11,9 +11,8 @@ from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import STOPPED, TIMED_OUT
 from pipeline.paths import shorter
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import ENDED, Journal
-from pipeline.run_folder.lock import locked
-from pipeline.run_folder.runs import read_run
 from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system.signals import Request
 from pipeline.tracking.store import Store, is_named_by_user
@@ -79,10 +78,10 @@ def send_pending(
         parent=sweep.run_id or own.store.get("parent"),
     )
     tracker = Tracker(spec, warn)
-    run = read_run(folder, warn)
+    run = RunFolder(folder).read(warn)
     if run is not None and run.run_id != tracker.run_id:
         run.run_id = tracker.run_id
-        run.write(folder)
+        RunFolder(folder).write(run)
         tracker.artifact(folder / NAME)
     status = run.status if run is not None else status
     if status in ENDED and tracker.recorded_status != status:
@@ -118,45 +117,58 @@ def is_unsent(summary: Summary, tracking: TrackingSettings) -> bool:
 
 
 def end_lost(
-    folder: Path, experiment: Experiment, code: int, console: Console, reason: str = LOST, shared: bool = False
+    run: RunFolder, experiment: Experiment, code: int, console: Console, reason: str = LOST, shared: bool = False
 ) -> None:
-    """Mark a run whose process died as ended, and send what the store misses; no-op for one that still runs.
+    """End a run whose process died, and send what the store lacks; no-op for one that still runs.
 
     Args:
-        code: the exit code of the process.
-        shared: whether this process has supervised the run, and shares its lock.
+        run: The run.
+        experiment: Its configuration, which names the store.
+        code: The exit code of its process.
+        console: Prints what happened.
+        reason: Why it ended.
+        shared: Whether this process has supervised the run, and shares its lock.
     """
     try:
-        with locked(folder, shared=shared):
-            end_run(folder, Store(experiment.tracking, experiment.outputs), code, reason, console)
+        with run.locked(shared=shared):
+            end_and_send(run, Store(experiment.tracking, experiment.outputs), code, reason, console)
     except OSError:
         return
     except UserError as error:
         console.error(f"recording: {one_line(error)}")
 
 
-def mark_killed(folder: Path, store: Store, request: Request, console: Console, sends: bool) -> None:
-    """Mark this process's run before the process is ended by force: KILLED, or FAILED where that was no one's wish.
+def mark_killed(run: RunFolder, store: Store, request: Request, console: Console, sends: bool) -> None:
+    """End this process's run before the process is ended by force: KILLED, or FAILED if nobody requested it.
 
     Args:
-        sends: whether its end is sent here; else the store's process does so.
+        run: The run, which this process has claimed.
+        store: Where it is recorded.
+        request: Why the process ends.
+        console: Prints what happened.
+        sends: Whether its end is sent from here; otherwise the helper process does so.
     """
     with suppress(OSError, UserError):
-        end_run(folder, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
+        end_and_send(run, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
 
 
-def end_run(folder: Path, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:
-    """End the run in `folder`, which the caller has locked, if it has not ended; send what the store misses.
+def end_and_send(run: RunFolder, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:
+    """End the run, whose lock the caller holds, if it has not ended; send what the store lacks.
 
     Args:
-        code: the exit code of its process, by which it is KILLED or FAILED.
+        run: The run.
+        store: Where it is recorded.
+        code: The exit code of its process, which makes it KILLED or FAILED.
+        reason: Why it ended.
+        console: Prints what happened.
+        sends: Whether to send.
     """
     status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
-    summary = read_run(folder, console.warn)
-    if summary is None:
-        return
-    if is_running := summary.status == "RUNNING":
-        replace(summary, status=status, error=reason).write(folder)
+    has_ended_now = run.end(status, reason)
+    if has_ended_now:
         console.error(f"the run ended as {status}: {reason}")  # after it is written: it may wait for the terminal
-    if sends and store.settings.kind != "off" and (is_running or is_unsent(summary, store.settings)):
-        send_pending(folder, replace(store, settings=settings_for(folder, store.settings)), console.warn)
+    summary = run.read(console.warn)
+    if summary is None or not sends or store.settings.kind == "off":
+        return
+    if has_ended_now or is_unsent(summary, store.settings):
+        send_pending(run.path, replace(store, settings=settings_for(run.path, store.settings)), console.warn)

@@ -24,10 +24,11 @@ from pipeline import redaction
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import Entry
 from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS, beat
-from pipeline.tracking.pending import LOST, end_run
+from pipeline.tracking.pending import LOST, end_and_send
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import Answer, RunSpec, StoredRun, open_run, reason, unusable
 from stages.errors import UserError
@@ -180,7 +181,7 @@ def main(connection: Connection, lock: int) -> None:
     _answer(connection)
     with suppress(OSError, UserError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else it is shared with a supervisor, which does the same
-        end_run(folder, store, FAILED, LOST, Console())
+        end_and_send(RunFolder(folder), store, FAILED, LOST, Console())
 
 
 def _end_after(parent: int) -> None:

@@ -26,7 +26,7 @@ STRATEGIES = "tests/stages/distribution/test_strategies.py"
 RANDOM_LAYERS = "tests/stages/networks/test_random_layers.py"
 CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
-REUSE = "tests/pipeline/planning/test_reuse.py"
+REUSE = "tests/pipeline/decide/test_reuse.py"
 SERVING = "tests/pipeline/serving/test_serving.py"
 
 
@@ -152,31 +152,31 @@ MUTATIONS = (
     ),
     # Commands and runs
     mutation(
-        "pipeline/planning/job.py", 'if run is not None and run.status == "FINISHED":', "if False:",
-        "tests/pipeline/run/test_two_commands.py", "-k", "single-0",
+        "pipeline/run_folder/folder.py", 'if before is not None and before.status == "FINISHED":', "if False:",
+        "tests/pipeline/execute/test_two_commands.py", "-k", "single-0",
     ),
     mutation(
-        "pipeline/engines/local.py", "claimed(job, supervises=True)", "claimed(replace(job, is_supervised=True))",
-        "tests/pipeline/run/test_two_commands.py", "-k", "cluster-4",
+        "pipeline/launch/local.py", "claimed(decision, supervises=True)", "claimed(decision, is_supervised=True)",
+        "tests/pipeline/execute/test_two_commands.py", "-k", "cluster-4",
     ),
     mutation(
-        "pipeline/paths.py", "now = max(now, ", "max(now, ", "tests/pipeline/planning/test_resume.py", "-k", "clock",
+        "pipeline/paths.py", "now = max(now, ", "max(now, ", "tests/pipeline/decide/test_resume.py", "-k", "clock",
     ),
     mutation(
         "stages/settings/ranges.py", "if pattern and item is not None", "if False and item is not None",
         "tests/pipeline/config/test_config.py", "-k", "wrong and devices",
     ),
     mutation(
-        "pipeline/run/child.py", "    guard_output()\n", "",
+        "pipeline/execute/child.py", "    guard_output()\n", "",
         "tests/pipeline/redaction/test_secrets.py", "-k", "in_any_file",
     ),
     mutation(
         "pipeline/provenance/identity.py", '"cluster", "name",', '"name",',
-        "tests/pipeline/planning/test_resume.py", "-k", "without_an_effect",
+        "tests/pipeline/decide/test_resume.py", "-k", "without_an_effect",
     ),
     mutation(
         "pipeline/provenance/identity.py", '"train.checkpoint_every_seconds",', '"train.epochs",',
-        "tests/pipeline/planning/test_resume.py", "-k", "identity",
+        "tests/pipeline/decide/test_resume.py", "-k", "identity",
     ),
     mutation(
         "pipeline/comparison/rows.py", " and self.pruned_after is None", "",
@@ -187,7 +187,7 @@ MUTATIONS = (
         "tests/pipeline/search/test_best.py", "-k", "very_settings and sweep",
     ),
     mutation(
-        "pipeline/run/executor.py", "if not job.only_trains:", "if True:",
+        "pipeline/decide/decision.py", "if job.only_trains:", "if False:",
         "tests/pipeline/sweep/test_sweep.py", "-k", "only_the_best",
     ),
     mutation(
@@ -230,8 +230,8 @@ MUTATIONS = (
         "tests/stages/evaluation/test_paired_tests.py", "-k", "bootstrap",
     ),
     mutation(
-        "pipeline/engines/local.py", "if lost is None or not left or", "if True or",
-        "tests/pipeline/engines/test_cluster.py", "-k", "whoever_is_lost",
+        "pipeline/launch/local.py", "if lost is None or not left or", "if True or",
+        "tests/pipeline/launch/test_cluster.py", "-k", "whoever_is_lost",
     ),
     # Results that a later run takes over, models in use
     mutation("stages/checkpoints/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
@@ -287,7 +287,7 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_registry.py", "-k", "during",
     ),
     mutation(
-        "pipeline/engines/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/engines/test_engines.py",
+        "pipeline/launch/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/launch/test_engines.py",
     ),
     mutation(
         "stages/debug.py", "(examples % batch_size or batch_size)", "batch_size",
@@ -295,8 +295,8 @@ MUTATIONS = (
     ),
     mutation("benchmarks/page.py", "    if count != 1:", "    if False:", "tests/benchmarks/test_page.py"),
     mutation(
-        "pipeline/run/runner.py", "with others_needed():", "if True:",
-        "tests/pipeline/run/test_runner.py::test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line",
+        "pipeline/execute/stages.py", "with others_needed():", "if True:",
+        "tests/pipeline/execute/test_runner.py::test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line",
     ),
 )  # fmt: skip
 

@@ -21,11 +21,11 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
 from pipeline.config.experiment import Experiment, read
 from pipeline.console import Console
+from pipeline.decide.decision import check
+from pipeline.decide.job import Job
 from pipeline.internals.hydra import parse
-from pipeline.planning.earlier import prepare
-from pipeline.planning.job import Job
+from pipeline.launch.run import run_job
 from pipeline.redaction import redact
-from pipeline.run.engine import run_job
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
 from stages.errors import UserError
@@ -59,7 +59,7 @@ def _composer() -> Composer:
 def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
     """Returns what `python -m pipeline <overrides>` would run."""
     composed = compose(*overrides, *([f"outputs={outputs}"] if outputs else []))
-    return read(composed.document, composed.choices)
+    return read(composed.document, composed.choices, overrides=overrides)
 
 
 def compose(*overrides: str) -> Composed:
@@ -85,7 +85,7 @@ def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
 def command_error(words: Sequence[str]) -> UserError | None:
     """Returns the error of a whole command line, its flags included."""
     try:
-        prepare(read_composed(Composer(read_arguments(words)).one()))
+        check(read_composed(Composer(read_arguments(words)).one()))
     except UserError as error:
         return error
     except SystemExit:  # after `--version`
@@ -129,7 +129,7 @@ def complaint(error: UserError) -> str:
 
 def ran(outputs: Path, *words: str) -> Summary:
     """Returns the run that an experiment has ended in, in this process."""
-    assert run_job(Job(experiment(*words, outputs=outputs), words), Console()) == 0
+    assert run_job(Job(experiment(*words, outputs=outputs)), Console()) == 0
     return last(outputs)
 
 

@@ -26,9 +26,9 @@ from pipeline.config.errors import dotted
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
 from pipeline.console import Console
+from pipeline.decide.decision import check
+from pipeline.decide.inherited import inherit_overrides
 from pipeline.paths import CONF
-from pipeline.planning.earlier import prepare
-from pipeline.planning.inherited import inherit_overrides
 from pipeline.search.plan import read_axes
 from pipeline.search.trials import Search
 from pipeline.sweep.queue import deal_out
@@ -256,7 +256,7 @@ def _error(words: list[str]) -> UserError | None:
         arguments = read_arguments(words)
         composer = Composer(inherit_overrides(arguments) if names_run(arguments) else arguments)
         if not composer.is_sweep:
-            prepare(debugged(read_composed(composer.one())))
+            check(debugged(read_composed(composer.one())))
         elif composer.searches:
             Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())  # type: ignore[arg-type]
         else:

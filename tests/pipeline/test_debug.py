@@ -11,9 +11,8 @@ import pytest
 from pipeline.comparison.answer import choice, sentences
 from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
-from pipeline.console import Console
-from pipeline.planning.earlier import prepare, resolve
-from pipeline.planning.job import Job
+from pipeline.decide.decision import New, check, decide
+from pipeline.decide.job import Job
 from pipeline.provenance.identity import identity
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, latest
@@ -42,13 +41,13 @@ def test_a_debug_run_has_another_identity_and_resumes_nothing(kind: str, tmp_pat
     assert identity(run) != identity(experiment(outputs=tmp_path))
     assert run.resume == "never"
     assert run.document.debug.kind == run.choices["debug"] == kind
-    prepare(run)
+    check(run)
 
 
 def test_a_long_warm_up_is_shortened_with_the_epochs(tmp_path: Path) -> None:
     words = ("schedule=cosine", "schedule.warmup_epochs=5", "train.early_stopping_patience=3")
     run = checked("debug=fast", "strategy=parameter_server", *words, outputs=tmp_path)
-    prepare(run)
+    check(run)
     train = run.settings["train"]
     assert (train.epochs, train.schedule.warmup_epochs) == (1, 0.5)
     assert list(run.pipeline)[:3] == ["strategy", "load", "shorten"]
@@ -128,7 +127,7 @@ def test_no_run_builds_upon_a_debug_run(sweep: tuple[Path, str]) -> None:
         path.write_text(json.dumps({**json.loads(content), "status": "KILLED"}))
         for option in ("resume", "fork"):
             with pytest.raises(UserError, match=f"{option}=.* is a debug run"):
-                resolve(Job(experiment(f"{option}='{path.parent}'", outputs=outputs)), Console())
-        assert resolve(Job(checked("debug=fast", outputs=outputs)), Console()).resumed is None
+                decide(Job(experiment(f"{option}='{path.parent}'", outputs=outputs)))
+        assert decide(Job(checked("debug=fast", outputs=outputs))).start == New()
     finally:
         path.write_text(content)

@@ -17,25 +17,29 @@ from pipeline.checks.callbacks import check_arguments
 from pipeline.command_line.arguments import refuse_unknown_verb
 from pipeline.commands import clean, diff, predict, ui
 from pipeline.config.schemas import TrackingSettings
-from pipeline.engines.joined import TAKEN, Hosts, _calls, wait_for_members
-from pipeline.engines.ray import RayJob
-from pipeline.engines.slurm import _refuse_secrets
+from pipeline.decide.decision import decide
+from pipeline.decide.fork import refuse_without_epochs
+from pipeline.decide.job import Job
+from pipeline.decide.resume import _named_run
+from pipeline.execute.claim import claimed
+from pipeline.execute.stages import StageRunner
+from pipeline.execute.task import Task
 from pipeline.internals.hydra import parse
 from pipeline.internals.mlflow import LOCATIONS
-from pipeline.planning.earlier import _named_by_resume, refuse_without_epochs
-from pipeline.planning.job import Job, claimed
-from pipeline.run.engine import Task
-from pipeline.run.runner import StageRunner
+from pipeline.launch.joined import TAKEN, Hosts, _calls, wait_for_members
+from pipeline.launch.ray import RayJob
+from pipeline.launch.slurm import _refuse_secrets
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import NAME
-from pipeline.run_folder.runs import read_config
 from pipeline.run_folder.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
 from pipeline.search.trials import Search
 from pipeline.serving import files, models
 from pipeline.sweep import sync
 from pipeline.sweep.index import latest, read_index
+from pipeline.sweep.resume import to_resume
 from pipeline.sweep.select import _runs, read_entries, select
-from pipeline.sweep.session import Sweep, to_resume
+from pipeline.sweep.session import Sweep
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
 from pipeline.tracking.pending import settings_for
@@ -48,7 +52,7 @@ from tests.pipeline.experiments import compose, experiment, write_files, write_r
 Told = tuple[UserError, str]
 SEARCH = "sweep=tpe 'optimizer.learning_rate=interval(0.1,0.2)'"
 WORKERS = "strategy=multi_worker cluster=hosts"
-OWN_STAGE = "+pipeline.own=own '+own={_target_: tests.pipeline.planning.test_plan.without_settings, x: 3}'"
+OWN_STAGE = "+pipeline.own=own '+own={_target_: tests.pipeline.decide.test_plan.without_settings, x: 3}'"
 
 
 def refusal(call: Callable[..., Any], *arguments: Any) -> UserError:
@@ -112,12 +116,12 @@ def _no_room(_: Path) -> Told:
 
 def _secret(_: Path) -> Told:
     words = ("cluster=slurm", "+cluster.options.token=abcdefgh12345678")
-    return refusal(_refuse_secrets, Job(experiment(*words), words)), " ".join(words)
+    return refusal(_refuse_secrets, Job(experiment(*words))), " ".join(words)
 
 
 def _over(folder: Path) -> Told:
     tried(folder, "FINISHED")
-    return refusal(_named_by_resume, experiment("resume=abcdef12", "tracking=off")), "resume=abcdef12"
+    return refusal(_named_run, experiment("resume=abcdef12", "tracking=off"), ""), "resume=abcdef12"
 
 
 def _debugged_fork(folder: Path) -> str:
@@ -141,7 +145,7 @@ def _claimed(folder: Path) -> Told:
 
     def claim() -> None:
         with ExitStack() as held:
-            held.enter_context(claimed(Job(experiment(), (), folder=run)))
+            held.enter_context(claimed(decide(Job(experiment(), RunFolder(run)))))
 
     return refusal(claim), ""
 
@@ -177,7 +181,8 @@ def _password(folder: Path) -> Told:
 
 
 def _no_configuration(folder: Path) -> Told:
-    return refusal(read_config, run := tried(folder)), f"fork={run}"
+    run = tried(folder)
+    return refusal(lambda: RunFolder(run).config), f"fork={run}"
 
 
 def _another_value(_: Path) -> Told:
@@ -201,7 +206,7 @@ def _goal(_: Path) -> Told:
 
 def _other_examples(folder: Path) -> Told:
     search = _searching("val/best_loss")
-    search.folder = folder
+    search.run = lambda job: RunFolder(folder / job.folder)
     write_run(folder / "first", facts={"val_examples": "a"})
     run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, facts={"val_examples": "b"})
     return refusal(Search._refuse_other_examples, search, run, SimpleNamespace(number=2)), "sweep=tpe seed=1,2"
@@ -314,7 +319,7 @@ def _dry(_: Path) -> Told:
 
 CASES: dict[str, Case] = {
     "pipeline/api.py:_composed": _varied,
-    "pipeline/api.py:summary": lambda folder: (refusal(lambda: api.Run(folder).summary), ""),
+    "pipeline/run_folder/folder.py:summary": lambda folder: (refusal(lambda: RunFolder(folder).summary), ""),
     "pipeline/api.py:sweep": _dry,
     "pipeline/checks/callbacks.py:check_arguments": _no_callbacks_folder,
     "pipeline/checks/callbacks.py:check_callback": "'train.callbacks=[{_target_: keras.callbacks.BackupAndRestore}]'",
@@ -351,23 +356,23 @@ CASES: dict[str, Case] = {
     "pipeline/config/names.py:options_folder": "--config-dir /nope",
     "pipeline/config/names.py:read_options": _same_name,
     "pipeline/config/schemas.py:check": "name=-",
-    "pipeline/engines/joined.py:_calls": _second_process,
-    "pipeline/engines/joined.py:task": _another_index,
-    "pipeline/engines/joined.py:wait_for_members": _missing_member,
-    "pipeline/engines/ray.py:_no_room": _no_room,
-    "pipeline/engines/slurm.py:_refuse_secrets": _secret,
+    "pipeline/launch/joined.py:_calls": _second_process,
+    "pipeline/launch/joined.py:task": _another_index,
+    "pipeline/launch/joined.py:wait_for_members": _missing_member,
+    "pipeline/launch/ray.py:_no_room": _no_room,
+    "pipeline/launch/slurm.py:_refuse_secrets": _secret,
     "pipeline/paths.py:outputs_folder": "outputs=s3://bucket/runs",
-    "pipeline/planning/earlier.py:_named_by_resume": _over,
-    "pipeline/planning/earlier.py:plan_of": _first_of_a_run,
-    "pipeline/planning/earlier.py:refuse_without_epochs": _no_epochs,
-    "pipeline/planning/inherited.py:_refuse_untyped": _address_of_a_run,
-    "pipeline/planning/job.py:claimed": _claimed,
-    "pipeline/planning/plan.py:_refuse_settings_without_reader": OWN_STAGE,
-    "pipeline/planning/plan.py:make_plan": "pipeline.train=null",
-    "pipeline/run/runner.py:_refuse_other_data": _other_data,
+    "pipeline/decide/resume.py:_named_run": _over,
+    "pipeline/decide/reuse.py:plan_with": _first_of_a_run,
+    "pipeline/decide/fork.py:refuse_without_epochs": _no_epochs,
+    "pipeline/decide/inherited.py:_refuse_untyped": _address_of_a_run,
+    "pipeline/run_folder/folder.py:claimed": _claimed,
+    "pipeline/decide/plan.py:_refuse_settings_without_reader": OWN_STAGE,
+    "pipeline/decide/plan.py:make_plan": "pipeline.train=null",
+    "pipeline/execute/stages.py:_refuse_other_data": _other_data,
     "pipeline/tracking/pending.py:settings_for": _foreign_store,
     "pipeline/run_folder/runs.py:find": _found,
-    "pipeline/run_folder/runs.py:read_config": _no_configuration,
+    "pipeline/run_folder/folder.py:config": _no_configuration,
     "pipeline/search/plan.py:_direction": f"{SEARCH} sweep.metric=val/best_liking",
     "pipeline/search/plan.py:_goals": f"{SEARCH} sweep.metric=test/accuracy",
     "pipeline/search/plan.py:check_axes": "sweep=tpe",
@@ -387,7 +392,7 @@ CASES: dict[str, Case] = {
     "pipeline/sweep/select.py:_named": _named,
     "pipeline/sweep/select.py:_runs": _none,
     "pipeline/sweep/session.py:_to_finish": _none_is_best,
-    "pipeline/sweep/session.py:to_resume": _no_sweep,
+    "pipeline/sweep/resume.py:to_resume": _no_sweep,
     "pipeline/sweep/sync.py:_send": _password,
     "pipeline/system/environment.py:check_keras_file": _keras_file,
     "pipeline/system/machine.py:free_port": lambda _: (
@@ -402,11 +407,11 @@ UNREACHED: dict[str, str] = {
     "pipeline/api.py:run_experiment": "needs a process that was forked after it had used TensorFlow",
     "pipeline/checks/callbacks.py:_check_package": "advises to install a package",
     "pipeline/command_line/completion.py:complete": "is evaluated by a shell that has the console script",
-    "pipeline/engines/ray.py:_connect": "needs Ray, and seconds to find none at an address",
-    "pipeline/engines/slurm.py:place_in_step": "needs Slurm",
-    "pipeline/engines/slurm.py:task": "needs Slurm",
+    "pipeline/launch/ray.py:_connect": "needs Ray, and seconds to find none at an address",
+    "pipeline/launch/slurm.py:place_in_step": "needs Slurm",
+    "pipeline/launch/slurm.py:task": "needs Slurm",
     "pipeline/provenance/source_digest.py:refuse_edited": "advises what to write in a notebook",
-    "pipeline/run/runner.py:own_record": "advises what to write in the stage's code",
+    "pipeline/execute/stages.py:own_record": "advises what to write in the stage's code",
     "pipeline/sweep/session.py:start": "needs another process that ends the sweep at that moment",
     "pipeline/system/streams.py:no_room": "advises the same command again",
     "pipeline/targets.py:check_installed": "advises to install a package",

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.checks.combinations import COMBINATIONS, FACTS, UNREAD, advice, expected_replicas
 from pipeline.config.debug import debugged
-from pipeline.engines.local import enter_cluster, local_tasks
+from pipeline.launch.local import enter_cluster, local_tasks
 from pipeline.system import machine
 from stages.settings.strategy import ParameterServerSettings
 from tests.pipeline.experiments import Patch, assert_refused, command_error, experiment

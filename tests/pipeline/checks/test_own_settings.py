@@ -9,7 +9,7 @@ from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.command_line.overrides import parsed
 from pipeline.config.experiment import read
-from pipeline.planning.earlier import prepare
+from pipeline.decide.decision import check
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_files
 
@@ -50,7 +50,7 @@ WRONG = {
 
 def own(target: str, settings: str) -> None:
     given = f"{{_target_: {target}, {settings}}}"
-    prepare(experiment(f"+own={given}", "+pipeline.own=owned", "dry_run=true"))
+    check(experiment(f"+own={given}", "+pipeline.own=owned", "dry_run=true"))
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -109,7 +109,7 @@ def test_arguments_of_code_are_checked_by_its_signature(given: str, own_code: Pa
     words = ["model=own", f"+{given}"] if given.startswith("model.network={") else [given]
     composed = composer.compose(parsed([*words, "dry_run=true"]))
     with pytest.raises(UserError, match=said) if (said := CALLS[given]) else nullcontext():
-        prepare(read(composed.document, composed.choices, composed.config_dirs))
+        check(read(composed.document, composed.choices, composed.config_dirs))
 
 
 def test_a_module_that_is_no_python_is_named_with_its_line(own_code: Path) -> None:

@@ -15,8 +15,8 @@ from pipeline.checks.registry import check_rules
 from pipeline.config.errors import explain
 from pipeline.config.experiment import read
 from pipeline.config.schemas import TopSettings, TrackingSettings, top_level_key
+from pipeline.decide.decision import check
 from pipeline.paths import CONF
-from pipeline.planning.earlier import prepare
 from stages.errors import UserError
 from tests.pipeline.experiments import assert_refused, compose, experiment, schema_nodes
 
@@ -60,7 +60,7 @@ def test_every_option_of_every_group_composes(option: str) -> None:
     group, _, name = option.partition("=")
     if option != "debug=none":  # what is no debug run does not say so
         assert own.choices[group] == name
-    prepare(own)
+    check(own)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.commands import predict
 from pipeline.console import Console
-from pipeline.run import facts
+from pipeline.execute import facts
 from pipeline.run_folder.lock import output_locked
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until

@@ -15,14 +15,15 @@ from omegaconf import OmegaConf
 from pipeline.command_line.arguments import read_arguments
 from pipeline.commands import clean, compare, diff, predict, runs, sync
 from pipeline.console import Console
-from pipeline.planning.earlier import other_run, plan_of, resolve
-from pipeline.planning.inherited import inherit_overrides
-from pipeline.planning.job import Job, claimed
+from pipeline.decide.decision import decide
+from pipeline.decide.inherited import inherit_overrides
+from pipeline.decide.job import Job
+from pipeline.execute.claim import claimed
+from pipeline.execute.facts import run_facts
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
-from pipeline.run.facts import run_facts
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.runs import epoch_metrics, read_run
 from pipeline.sweep.index import INDEX, read_index, write_index
 from pipeline.sweep.select import run_entry
 from stages.errors import UserError
@@ -125,9 +126,9 @@ def begin(outputs: Path, *words: str) -> None:
     given = (*WORDS, f"outputs={outputs}", *words)
     arguments = inherit_overrides(read_arguments(given))
     made = experiment(*arguments.overrides, *arguments.inherited)
-    plan_of(made)
-    other_run(made)
-    with claimed(resolve(Job(made, given), Console())):
+    decision = decide(Job(made))
+    decision.notes.show(Console())
+    with claimed(decision):
         pass
 
 
@@ -182,7 +183,7 @@ def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) 
     for value in FIELDS[field]:
         (tmp_path / "summary.json").write_text(json.dumps({**whole(), field: value}))
         lines: list[str] = []
-        assert read_run(tmp_path, lines.append) is None, value
+        assert RunFolder(tmp_path).read(lines.append) is None, value
         [line] = lines
         assert line.isprintable()
         assert field in line or "its status" in line, line
@@ -193,7 +194,7 @@ def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) 
         "weights": {"epoch": 2, "monitor": None},
     }
     (tmp_path / "summary.json").write_text(json.dumps({**whole(), **whole_too}))
-    run = read_run(tmp_path)
+    run = RunFolder(tmp_path).read()
     assert run is not None
     assert run_facts(run)
     assert run_entry(run).validation is None
@@ -273,7 +274,7 @@ def test_a_line_of_another_type_is_a_damaged_line_of_the_journal(tmp_path: Path)
     (tmp_path / "tracking.sent").write_text("1e999")
     again = Journal(tmp_path)
     assert (again.damaged, again.sent, again.run_id, again.status) == (len(LINES), 0, "a", None)
-    assert epoch_metrics(tmp_path) == {1: {"train/loss": math.inf}}
+    assert RunFolder(tmp_path).epochs() == {1: {"train/loss": math.inf}}
 
 
 def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, migrated_store: Path, capsys: Printed) -> None:

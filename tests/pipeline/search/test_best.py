@@ -60,7 +60,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def read_composed(composed: Composed) -> Experiment:
-    return read(composed.document, composed.choices, composed.config_dirs)
+    return read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
     values = [f"{one.get_key_element()}={0.25 if one.is_interval_sweep() else 'mlp'}" for one in varying]
     trial = composer.with_lines(values)
     job = read_composed(trial)
-    made = SweepJob(1, "", job, trial.overrides)
+    made = SweepJob(1, "", job)
     typed = shlex.split(run_it(read_job(1, tmp_path / made.folder, made.entry)))
     assert typed[:3] == ["python", "-m", "pipeline"]
     again = Composer(read_arguments(typed[3:]))

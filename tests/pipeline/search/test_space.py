@@ -135,9 +135,10 @@ def test_what_the_runs_themselves_tell_ends_a_search(
     metrics = {"val/best_accuracy": 0.5, "val/best_loss": 1.0}
     drawn = session.draw()
     for own in ({"val_examples": "a"}, facts):
-        job = next(drawn)
-        write_run(job.run_folder, metrics=metrics, facts=own)
-        made = session._jobs[job.run_folder.name]
+        folder = next(drawn).folder
+        assert folder is not None
+        write_run(folder.path, metrics=metrics, facts=own)
+        made = session._jobs[folder.path.name]
         if own is facts:
             with pytest.raises(UserError, match=said):
                 session.ended(made)

@@ -12,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import FrozenTrial
 
 from pipeline.config.schemas import SearchSettings
-from pipeline.planning.job import PrunedError
+from pipeline.decide.job import PrunedError
 from pipeline.search import pictures
 from pipeline.search.plan import Axis, Goal, Plan
 from pipeline.search.study import STUDY, Pruner, Study, draw

@@ -11,12 +11,14 @@ from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
+from pipeline.sweep.resume import to_resume
 from pipeline.sweep.run import checked
 from pipeline.sweep.select import read_entries
-from pipeline.sweep.session import Sweep, to_resume
+from pipeline.sweep.session import Sweep
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu
@@ -66,7 +68,7 @@ def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.C
     session._ended(session.job(session.jobs[0]), WRONG_CONFIGURATION, 1.0, False)
     assert session.jobs[0].reason == "fork=a: it is gone. Expected b"
     assert "REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in capsys.readouterr().out
-    assert refusal_in(outputs / "none") is None
+    assert refusal_in(RunFolder(outputs / "none")) is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
         session.write("FINISHED")
         session.settings.finish = finish
         assert to_resume(session, print) == (session.folder if finish == "all" else None)
-        assert [job.run_folder.name for job in session._to_finish()] == finished
+        assert [job.folder.path.name for job in session._to_finish() if job.folder] == finished
 
 
 def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from pipeline.console import Console
-from pipeline.planning.job import Job, Turn
+from pipeline.decide.job import Job
+from pipeline.execute.link import Link, Turn
+from pipeline.run_folder.folder import RunFolder
 from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
@@ -40,7 +42,7 @@ def nothing(*_: object) -> None:
 def jobs(outputs: Path, count: int, *overrides: str) -> Iterator[Job]:
     for number in range(count):
         given = (f"seed={number}", *SLEEPS, *overrides)
-        yield Job(experiment(*given, outputs=outputs), given, outputs / "jobs" / str(number))
+        yield Job(experiment(*given, outputs=outputs), RunFolder(outputs / "jobs" / str(number)))
 
 
 def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(outputs: Path) -> None:
@@ -100,28 +102,29 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert not [process for process in processes if process.is_running()]
 
 
-def notes(job: Job, variables: object, reloads_afresh: bool, turn: Connection, until: str) -> None:
+def notes(job: Job, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
     """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
     assert job.folder is not None
-    job.folder.mkdir(parents=True)
-    number, events = int(job.folder.name), job.folder.with_name("events")
+    folder, turn = job.folder.path, link.turn
+    folder.mkdir(parents=True)
+    number, events = int(folder.name), folder.with_name("events")
 
     def note(event: str) -> None:
         with events.open("a") as file:
             file.write(f"{event} {number}\n")
 
     note("begins")
-    Turn(turn).wait()
+    turn.wait()
     note("trains")
-    Turn(turn).has_trained()
+    turn.has_trained()
     if until and number < 2:
         assert signals.until(lambda: f"{until} {number + 1}" in events.read_text(), 30, 0.01)
     time.sleep(0.2)  # a job that must not begin, or train, would do so now
     note("ends")
-    Turn(turn).has_finished()
+    turn.has_finished()
     if number < 2:  # the next one begins while this one is still sent to its store
         assert signals.until(lambda: f"begins {number + 1}" in events.read_text(), 30, 0.01)
-    (job.folder / "sent").touch()
+    (folder / "sent").touch()
     os._exit(0)
 
 

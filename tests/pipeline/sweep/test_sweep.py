@@ -28,8 +28,9 @@ from pipeline.provenance.source_digest import Sources
 from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
+from pipeline.sweep.resume import to_resume
 from pipeline.sweep.run import checked
-from pipeline.sweep.session import Sweep, to_resume
+from pipeline.sweep.session import Sweep
 from pipeline.system.signals import until
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError

@@ -79,7 +79,7 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
 @pytest.mark.slow
 def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> None:
     code = (
-        "import pipeline.run.preload, gc, sys; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()), "
+        "import pipeline.execute.preload, gc, sys; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()), "
         "{'matplotlib.figure', 'keras.src.wrappers.sklearn_wrapper'} <= set(sys.modules))"
     )
     done = commands.run_alone(code)

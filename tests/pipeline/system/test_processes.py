@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.console import Console
+from pipeline.execute.child import leave
 from pipeline.exit_codes import HUNG, TIMED_OUT
-from pipeline.run.child import leave
 from pipeline.system import signals
 from pipeline.system.processes import LocalProcess, watch
 from pipeline.system.signals import until

@@ -22,8 +22,8 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
+from tests.pipeline.decide.test_inherited import taken_over
 from tests.pipeline.experiments import Patch, Printed, write_run
-from tests.pipeline.planning.test_inherited import taken_over
 
 LOCAL = TrackingSettings()
 

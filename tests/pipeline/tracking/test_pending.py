@@ -12,12 +12,13 @@ import pytest
 from pipeline.api import open_run
 from pipeline.commands import sync
 from pipeline.console import Console
+from pipeline.decide.decision import New, decide
+from pipeline.decide.job import Job
 from pipeline.exit_codes import FAILED
-from pipeline.planning.earlier import resolve
-from pipeline.planning.job import Job
+from pipeline.launch.run import run_job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run.engine import run_job
+from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import Entry, Journal
 from pipeline.run_folder.summary import NAME, Summary
 from pipeline.tracking.mlflow_run import MlflowRun
@@ -39,7 +40,7 @@ class Died(BaseException):
 
 
 def job(outputs: Path, *more: str) -> Job:
-    return Job(experiment(*GIVEN, *more, outputs=outputs), (*GIVEN, *more))
+    return Job(experiment(*GIVEN, *more, outputs=outputs))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: 
     assert re.search(r"(?s)has already finished.*run +\w+  FINISHED", printed)
     assert "\nepoch" not in printed
     assert_whole_run(outputs)
-    assert resolve(job(outputs), Console()).folder is None  # and the next one is a new run
+    assert decide(job(outputs)).start == New()  # and the next one is a new run
 
 
 @pytest.mark.parametrize("how", ["untracked", "sent meanwhile"])
@@ -89,14 +90,14 @@ def test_it_is_reported_once_and_not_trained_again_whatever_the_store_has(
     folder = only_folder(outputs)
     again = job(outputs, *(["tracking=off"] if how == "untracked" else []))
     if how == "sent meanwhile":
-        end_lost(folder, again.experiment, FAILED, Console())
+        end_lost(RunFolder(folder), again.experiment, FAILED, Console())
         assert Journal(folder).is_closed
     assert run_job(again, Console()) == 0
     printed = capsys.readouterr().out
     assert re.search(r"(?s)has already finished; nothing to train.*FINISHED", " ".join(printed.split()))
     assert "\nepoch" not in printed
     assert only_folder(outputs) == folder
-    assert resolve(again, Console()).folder is None  # and the next one is a new run
+    assert decide(again).start == New()  # and the next one is a new run
 
 
 @pytest.mark.parametrize("how", ["resume", "other code"])
@@ -106,10 +107,12 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     outputs = copied(died, tmp_path)
     folder = only_folder(outputs)
     if how == "resume":
-        assert resolve(job(outputs, f"resume={folder.name}"), Console()).folder == folder
+        assert decide(job(outputs, f"resume={folder.name}")).folder == RunFolder(folder)
     else:
-        monkeypatch.setattr("pipeline.planning.earlier.sources", lambda experiment: Sources({"a.py": "other"}))
-        assert resolve(job(outputs), Console()).folder is None
+        monkeypatch.setattr("pipeline.decide.decision.sources", lambda experiment: Sources({"a.py": "other"}))
+        found = decide(job(outputs))
+        assert found.start == New()
+        found.notes.show(Console())
         assert f"python -m pipeline sync {folder}" in capsys.readouterr().out
 
 
@@ -161,14 +164,16 @@ def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_when_it_is_named
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: Path, capsys: Printed) -> None:
     folder = killed_run(outputs)
-    assert resolve(job(outputs), Console()).folder == folder
+    assert decide(job(outputs)).folder == RunFolder(folder)
     DAMAGE[kind](folder / NAME)
     before = (folder / NAME).read_bytes()
-    assert resolve(job(outputs), Console()).folder is None
+    found = decide(job(outputs))
+    assert found.start == New()
+    found.notes.show(Console())
     assert "summary.json cannot be read, so this run is skipped" in " ".join(capsys.readouterr().out.split())
     for name in (folder, folder.name):
         with pytest.raises(UserError, match=r"summary\.json cannot be read"):
-            resolve(job(outputs, f"resume={name}"), Console())
+            decide(job(outputs, f"resume={name}"))
     assert (folder / NAME).read_bytes() == before
 
 

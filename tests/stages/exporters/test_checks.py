@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 from pipeline.console import Console
+from pipeline.decide.job import Job
 from pipeline.exit_codes import FAILED
-from pipeline.planning.job import Job
-from pipeline.run.engine import run_job
+from pipeline.launch.run import run_job
 from stages.errors import UserError
 from stages.export import check_formats, export
 from stages.exporters.keras_file import KerasFile

@@ -1,0 +1,181 @@
+"""Decide what a command does, completely and before TensorFlow is imported."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.checks.registry import check_rules
+from pipeline.config.experiment import Experiment
+from pipeline.decide.fork import forked_run
+from pipeline.decide.job import Job, OnEpoch, Part
+from pipeline.decide.notes import Notes
+from pipeline.decide.plan import TRAIN, PlannedStage, after_training
+from pipeline.decide.resume import run_to_resume
+from pipeline.decide.reuse import compared_run, plan_with, reused_run
+from pipeline.paths import new_folder_name, shorter
+from pipeline.provenance.identity import identity
+from pipeline.provenance.source_digest import Sources, sources
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.pending import is_unsent
+from stages.settings.train import TrainSettings
+
+
+@dataclass(frozen=True)
+class New:
+    """A run in a new folder, or in that of a job that has not begun."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The run goes on in its folder."""
+
+    run: Summary
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """The run has finished, but did not print its results or send everything; this is all that is left to do."""
+
+    run: Summary
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Training starts from the weights of another run."""
+
+    run: Summary
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """The first stages take their results from another run."""
+
+    run: Summary
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The complete plan of a command. It never changes, and nobody looks anything up again."""
+
+    experiment: Experiment
+    plan: tuple[PlannedStage, ...]
+    """The stages in order, with those that are reused or skipped."""
+    folder: RunFolder
+    """The run's folder, which exists unless it is new."""
+    start: New | Resume | Deliver
+    """New, resumed or only delivered."""
+    origin: Fork | Reuse | None
+    """The other run that a run begins with, if any."""
+    identity: str
+    """Digest of the settings that the results depend on."""
+    sources: Sources
+    """The source code that the results depend on."""
+    compare_with: Path | None
+    """The folder of the run whose predictions `evaluate` compares with, if any."""
+    part: Part | None
+    """The place of the run in a sweep; None for a run by itself."""
+    on_epoch: OnEpoch | None
+    """Sees the metrics of each epoch of a search's trial, and may end it early."""
+    notes: Notes
+    """Lines that the user reads before anything happens."""
+
+
+def decide(job: Job) -> Decision:
+    """Return what to do for `job`. Reads the runs in `outputs` and the data, and writes nothing.
+
+    1. A job of a sweep goes on in its own folder, unless it has finished.
+    2. `resume=<run>` resumes that run, which must have the same settings.
+    3. `resume=auto` resumes the last run with the same settings and code, unless it has finished.
+    4. Otherwise a new run starts: from scratch, from the weights of another run (`fork=<run>`), or with the results of
+       its first stages (`from=<stage> run=<run>`).
+
+    A finished run that was killed before it printed its results, or whose records MLflow lacks, is only delivered.
+
+    Raises:
+        UserError: If something cannot work. Nothing has been recorded then.
+    """
+    experiment, notes = job.experiment, Notes()
+    check_rules(experiment)
+    reused = reused_run(experiment)
+    plan = plan_with(experiment, reused)
+    if job.only_trains:
+        later = after_training(experiment)
+        plan = tuple(replace(stage, is_needed=stage.is_needed and stage.name not in later) for stage in plan)
+    own, code = identity(experiment), sources(experiment)
+    if reused is not None:
+        _note_reuse(experiment, plan, reused, code, notes)
+    start = _start(job, own, code, notes)
+    origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
+    if not isinstance(start, Deliver):
+        has_begun = isinstance(start, Resume) and RunFolder(Path(start.run.folder)).can_start
+        forked = None if has_begun else forked_run(experiment)  # one that has a checkpoint needs no other run's
+        if isinstance(start, Resume) and job.folder is None:
+            notes.run("resuming", start.run, "" if has_begun else _where_it_begins(start.run, experiment))
+        elif forked is not None:
+            notes.run("forking", forked)
+        origin = Fork(forked) if forked is not None else origin
+    return Decision(
+        experiment=experiment,
+        plan=plan,
+        folder=_folder(job, start),
+        start=start,
+        origin=origin,
+        identity=own,
+        sources=code,
+        compare_with=compared_run(experiment),
+        part=job.part,
+        on_epoch=job.on_epoch,
+        notes=notes,
+    )
+
+
+def check(experiment: Experiment) -> tuple[PlannedStage, ...]:
+    """Return the plan of `experiment`, without a decision on earlier runs that it may resume.
+
+    Raises:
+        UserError: If something cannot work.
+    """
+    check_rules(experiment)
+    return plan_with(experiment, reused_run(experiment))
+
+
+def _start(job: Job, own: str, code: Sources, notes: Notes) -> New | Resume | Deliver:
+    experiment = job.experiment
+    if job.folder is not None:
+        run = job.folder.read(notes.warn)
+        return New() if run is None or run.status == "FINISHED" else Resume(run)
+    run = run_to_resume(experiment, own, code, notes)
+    if run is None:
+        return New()
+    if run.status != "FINISHED":
+        return Resume(run)
+    rest = ", but part of it is not in MLflow yet: sending the rest" if is_unsent(run, experiment.tracking) else ""
+    notes.log(f"{shorter(Path(run.folder))} has already finished{rest}; nothing to train")
+    return Deliver(run)
+
+
+def _folder(job: Job, start: New | Resume | Deliver) -> RunFolder:
+    if job.folder is not None:
+        return job.folder
+    if not isinstance(start, New):
+        return RunFolder(Path(start.run.folder))
+    outputs = job.experiment.outputs
+    return RunFolder(outputs / "runs" / job.experiment.name / new_folder_name(outputs))
+
+
+def _where_it_begins(run: Summary, experiment: Experiment) -> str:
+    """Return what to say if a run that is resumed trains from its first epoch: it has no checkpoint."""
+    trained = run.stages.get(TRAIN)
+    is_over = trained is not None and trained.status in ("ran", "reused")
+    trains = experiment.of("train", TrainSettings) is not None and experiment.from_stage is None
+    begins_again = trains and experiment.fork is None and not is_over
+    return ", from epoch 1, because there is no checkpoint" if begins_again else ""
+
+
+def _note_reuse(
+    experiment: Experiment, plan: tuple[PlannedStage, ...], run: Summary, code: Sources, notes: Notes
+) -> None:
+    notes.run(f"starting with {experiment.from_stage}, from the results of", run)
+    if any(stage.action == "reused" for stage in plan) and run.code != code.digest:
+        changed = code.changed(Path(run.folder)) or "files that were not recorded"
+        notes.warn(f"the code has changed since that run ({changed}), but its results are reused")

@@ -1,0 +1,43 @@
+"""Settings of an earlier run that differ from those of a new command."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pipeline.config.experiment import Experiment
+from pipeline.provenance.identity import as_override, differing, relevant_settings, settings_of
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+
+
+def settings_of_both(
+    run: Summary, experiment: Experiment, ignored: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a run and of `experiment` by their dotted names, without those in `ignored`.
+
+    Settings of a command that only an older version has, such as `max_jobs`, are left out.
+    """
+    config = RunFolder(Path(run.folder)).config
+    before = relevant_settings(OmegaConf.to_container(config, resolve=True), ignored)
+    before = {name: value for name, value in before.items() if "." in name or name in experiment.document}
+    return before, settings_of(experiment, tuple(ignored))
+
+
+def refuse_differing(
+    option: str, before: Mapping[str, Any], now: Mapping[str, Any], expected: str, fix: str | None = None
+) -> None:
+    """Refuse the first setting that differs.
+
+    Args:
+        option: The setting that names the earlier run, such as `resume=4e12`.
+        fix: What to type. None: the setting with its earlier value.
+
+    Raises:
+        UserError: If a setting differs.
+    """
+    for name in differing(before, now):
+        fix = fix or as_override(name, before.get(name))
+        raise UserError(f"{option}: {name} was {before.get(name)} and is now {now.get(name)}", expected, fix)

@@ -1,0 +1,71 @@
+"""Forks: new runs that start from the weights of another run."""
+
+from pathlib import Path
+
+from pipeline.config.experiment import Experiment
+from pipeline.decide.differences import refuse_differing, settings_of_both
+from pipeline.provenance.identity import is_among
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.runs import Runs
+from pipeline.run_folder.summary import Summary
+from stages.errors import UserError
+from stages.settings.train import TrainSettings
+
+NETWORK = "model.network._target_"
+
+FORKED_WITH = (
+    "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
+    NETWORK,
+)  # fmt: skip
+"""Settings that must not differ from those of the run that is forked, because they determine its data and variables.
+
+The data and the variables themselves are compared with the checkpoint when they have been loaded."""
+
+
+def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
+    """Return the run of `fork=<run>`; None without one.
+
+    Args:
+        starts: Whether `experiment` starts from it, which needs a checkpoint there. One that has begun has its own.
+
+    Raises:
+        UserError: If it cannot be forked with these settings.
+    """
+    text = experiment.fork
+    if text is None:
+        return None
+    run = Runs(experiment.outputs).find(text, "fork")
+    folder = RunFolder(Path(run.folder))
+    if starts and not folder.can_start:
+        raise UserError(f"fork={text} has no checkpoint in {folder}", "a run with a checkpoint")
+    check_fork(experiment, run)
+    if starts:
+        refuse_without_epochs(experiment, run)
+    return run
+
+
+def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
+    """Refuse a fork of `run`, which has finished, that has no epoch left to train."""
+    train, begin = experiment.of("train", TrainSettings), epochs_before(experiment, run)
+    if train and begin >= train.all_epochs:
+        raise UserError(
+            f"train.epochs={train.epochs} leaves nothing to train: fork={experiment.fork} starts after epoch {begin}",
+            f"more than {begin}",
+            f"train.epochs={2 * begin}",
+        )
+
+
+def epochs_before(experiment: Experiment, run: Summary | None) -> int:
+    """Return the number of epochs of `run` that a fork of it starts after; 0 without a run."""
+    name = "train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch"
+    return int(run.metrics.get(name, 0)) if run is not None else 0
+
+
+def check_fork(experiment: Experiment, run: Summary) -> None:
+    """Refuse a setting with which `experiment` has other data or variables than the run that it forks."""
+    both = settings_of_both(run, experiment, ())
+    is_ours = all(str(settings.get(NETWORK)).startswith("stages.networks.") for settings in both)
+    compared = [name for name in FORKED_WITH if is_ours or name != NETWORK]  # a custom one may have been renamed
+    before, now = ({name: value for name, value in settings.items() if is_among(name, compared)} for settings in both)
+    expected = "the same data, network and training stage as in that run, or a new run"
+    refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")

@@ -1,0 +1,66 @@
+"""The earlier run that a command resumes, if any."""
+
+from pathlib import Path
+
+from pipeline.config.experiment import Experiment
+from pipeline.config.schemas import TrackingSettings
+from pipeline.decide.differences import refuse_differing, settings_of_both
+from pipeline.decide.notes import Notes
+from pipeline.paths import shorter
+from pipeline.provenance.identity import WITHOUT_EFFECT
+from pipeline.provenance.source_digest import Sources, new_for_other_code
+from pipeline.run_folder.runs import Runs
+from pipeline.run_folder.summary import Summary
+from pipeline.tracking.pending import is_unsent
+from stages.errors import UserError
+
+RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
+"""Settings that may differ in a run that is resumed by its id."""
+
+
+def run_to_resume(experiment: Experiment, identity: str, code: Sources, notes: Notes) -> Summary | None:
+    """Return the run that `resume` means, or None for a new run.
+
+    `resume=<run>` is that run, which must have the same settings. `resume=auto` is the last run with the same settings
+    and code, unless it has finished, printed its results and sent everything.
+
+    Raises:
+        UserError: If the named run cannot be resumed.
+    """
+    if experiment.resume == "never":
+        return None
+    if experiment.resume == "auto":
+        return _last_run(experiment, identity, code, notes)
+    return _named_run(experiment, identity)
+
+
+def _last_run(experiment: Experiment, identity: str, code: Sources, notes: Notes) -> Summary | None:
+    run = Runs(experiment.outputs, notes.warn).latest(experiment.name, identity)
+    if run is None or _is_over(run, experiment.tracking):
+        return None
+    if run.code == code.digest:
+        return run
+    folder = shorter(Path(run.folder))
+    if run.status != "FINISHED":
+        notes.log(new_for_other_code(code, Path(run.folder), folder, "run"))
+    elif is_unsent(run, experiment.tracking):
+        notes.warn(f"part of {folder} is not in MLflow yet; `python -m pipeline sync {folder}` sends it")
+    return None
+
+
+def _named_run(experiment: Experiment, identity: str) -> Summary:
+    text = experiment.resume
+    run = Runs(experiment.outputs).find(text, "resume")
+    if _is_over(run, experiment.tracking):
+        problem = f"resume={text}: this run has already finished"
+        raise UserError(problem, "a run that was interrupted", f"fork={text} train.epochs=<more>")
+    if run.status != "FINISHED" and run.identity != identity:
+        before, now = settings_of_both(run, experiment, RESUMED_WITH)
+        expected = f"the same settings as that run (except the strategy), or a new run with fork={text}"
+        refuse_differing(f"resume={text}", before, now, expected)
+    return run
+
+
+def _is_over(run: Summary, tracking: TrackingSettings) -> bool:
+    """Return whether a run has finished, printed its results and sent everything."""
+    return run.status == "FINISHED" and not run.ending and not is_unsent(run, tracking)

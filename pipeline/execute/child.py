@@ -1,0 +1,80 @@
+"""Processes of a run: their preparation, their exit codes, and the signals that their parent forwards."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from typing import NoReturn
+
+from omegaconf import OmegaConf
+
+from pipeline.config.experiment import Experiment
+from pipeline.console import Console
+from pipeline.exit_codes import FAILED
+from pipeline.redaction import guard_output, learn
+from pipeline.system import environment, signals, streams
+from pipeline.system.processes import LocalProcess, become_independent, watch
+from pipeline.system.signals import Interrupted
+from pipeline.system.streams import no_room
+from stages.errors import UserError
+
+POLL_SECONDS = 0.2
+
+
+def enter(experiment: Experiment, stop: int | None = signal.SIGTERM) -> None:
+    """Prepare this newly started process for a run of `experiment`.
+
+    Args:
+        experiment: The configuration of the run.
+        stop: the signal that asks this process to end when its parent has ended, if any.
+    """
+    learn(OmegaConf.to_container(experiment.document, resolve=True))
+    environment.prepare()
+    become_independent(stop)
+    streams.guard()
+    guard_output()
+    watch(experiment.hang_seconds)
+
+
+def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) -> int:
+    """Returns the exit code of `work`; prints its error.
+
+    Args:
+        refused: the code for a UserError.
+    """
+    try:
+        return work()
+    except Interrupted as interrupted:
+        if interrupted.exit_code == FAILED:
+            console.error(f"this process was stopped by {interrupted}")
+        return interrupted.exit_code
+    except UserError as error:
+        console.error(str(error))
+        return refused
+    except BaseException as error:
+        console.error(str(no_room(error) or traceback.format_exc()))
+        return FAILED
+
+
+def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> NoReturn:
+    """Ends this process with the exit code of `work`; past TensorFlow's destructors, which wait for lost members."""
+    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
+        code = code_of(work, console, refused)
+        console.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def forward_signals(process: LocalProcess) -> None:
+    """Forwards all received signals to `process` and waits for its end."""
+    request = signals.requested()
+    if request is None:
+        return
+    with signals.supervising():
+        while process.end() is None:
+            process.stop(request, max(signals.times_requested(), 1))
+            wait([process.sentinel], POLL_SECONDS)
+            signals.check()

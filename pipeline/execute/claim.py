@@ -1,0 +1,83 @@
+"""Claim the folder of a run: from then on one process owns it, and the same command finds it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pipeline.config.experiment import Experiment
+from pipeline.config.names import split_override
+from pipeline.config.schemas import SQLITE
+from pipeline.decide.decision import Decision, New
+from pipeline.execute.surroundings import place_tags
+from pipeline.provenance.code_state import versions
+from pipeline.provenance.identity import OF_A_COMMAND, is_among
+from pipeline.redaction import redact_overrides
+from pipeline.run_folder.folder import RunFolder
+from pipeline.run_folder.lock import LockedError, locked
+from pipeline.run_folder.runs import Runs
+from pipeline.run_folder.summary import Summary
+from stages.settings.ranges import quoted
+
+
+@contextmanager
+def claimed(decision: Decision, is_supervised: bool = False, supervises: bool = False) -> Iterator[Summary | None]:
+    """Claim the folder of `decision` for the block; yield the summary of the run if it resumes one.
+
+    Args:
+        is_supervised: Whether another process has locked the folder for this one.
+        supervises: Whether this process only starts and watches the processes that write the run.
+
+    Raises:
+        UserError: If another process works on the run or has finished it.
+    """
+    with ExitStack() as held:
+        if isinstance(decision.start, New) and decision.part is None and not is_supervised:
+            held.enter_context(_alone(decision))
+        claim = decision.folder.claimed(first_summary(decision), is_supervised, supervises)
+        with claim as before:
+            held.close()
+            yield before
+
+
+@contextmanager
+def _alone(decision: Decision) -> Iterator[None]:
+    """Keep other commands from starting a run within the block, at whose end they see this one.
+
+    Raises:
+        LockedError: If the same command has started one since this one was decided.
+    """
+    experiment = decision.experiment
+    (experiment.outputs / "runs").mkdir(parents=True, exist_ok=True)
+    with locked(experiment.outputs / "runs"):
+        if experiment.resume == "auto":
+            last = Runs(experiment.outputs).latest(experiment.name, decision.identity)
+            is_same = last is not None and (last.status, last.code) == ("RUNNING", decision.sources.digest)
+            if last is not None and is_same and RunFolder(Path(last.folder)).is_locked:
+                raise LockedError(Path(last.folder))
+        yield
+
+
+def first_summary(decision: Decision) -> Summary:
+    """Return the summary with which the run of `decision` begins, if it begins from nothing."""
+    experiment = decision.experiment
+    return Summary(
+        run_id=None,
+        status="RUNNING",
+        name=experiment.name,
+        folder=str(decision.folder.path),
+        choices=experiment.choices,
+        overrides=recorded_overrides(experiment),
+        versions=versions(),
+        identity=decision.identity,
+        code=decision.sources.digest,
+        facts={"seed": experiment.seed, **place_tags()},
+    )
+
+
+def recorded_overrides(experiment: Experiment) -> list[str]:
+    """Return the overrides of a run as they are recorded: without those of the command, and without secrets."""
+    texts = [text for text in experiment.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)]
+    uri = experiment.tracking.uri or ""
+    if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
+        texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]
+    return redact_overrides(texts)

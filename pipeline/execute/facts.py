@@ -1,0 +1,345 @@
+"""Facts of a run for people: its plan, its results in the terminal and in Markdown, the card of its model."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from pipeline.config.experiment import Experiment
+from pipeline.config.names import split_override
+from pipeline.config.schemas import TrackingSettings
+from pipeline.console import Console
+from pipeline.decide.plan import TRAIN, PlannedStage
+from pipeline.paths import outputs_folder, shorter
+from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
+from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
+from pipeline.run_folder.runs import debug_kind
+from pipeline.run_folder.summary import UNITS, Summary, scored
+from stages.errors import printable
+from stages.settings.data import DataSettings
+from stages.settings.train import TrainSettings
+
+if TYPE_CHECKING:
+    from stages.results import Dataset, Exported
+
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run or a sweep."""
+
+
+def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
+    """Print what will be done, before it is done."""
+    chosen = experiment.document.precision
+    precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
+    where = f"tracking={experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
+    console.log(f"{experiment.name}: seed {experiment.seed}, precision {precision}, {where}")
+    if patience := _patience(experiment):
+        setting = f"{experiment.groups[TRAIN]}.early_stopping_patience"
+        monitor = experiment.settings[TRAIN].monitor
+        console.log(f"early stopping: after {patience} epochs without a better {monitor} ({setting})")
+    if experiment.debug is not None:
+        console.log(f"debug run ({experiment.debug.kind}): a check only; comparisons and resume= ignore its results")
+    partly = any(stage.action != "runs" for stage in plan)
+    header = ("", "", "stage", "option", "inputs", "result")
+    rows = [
+        (str(index), stage.action, stage.name, stage.option or stage.target, ", ".join(stage.inputs), stage.makes)
+        for index, stage in enumerate(plan, 1)
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for index, action, name, option, inputs, result in (header, *rows):
+        before = f"{index:>{widths[0]}}  {f'{action:8}' if partly else ''}"
+        columns = f"{name:{widths[2]}}  {option:{widths[3]}}  {inputs:>{widths[4]}}"
+        console.log(f"  {before}{columns} -> {result}")
+
+
+def _patience(experiment: Experiment) -> int:
+    """Return the epochs without a better one after which training stops; 0 if it does not, or only the data tell."""
+    train, data = experiment.of(TRAIN, TrainSettings), experiment.of("load", DataSettings)
+    if train is None:
+        return 0
+    patience = train.patience(has_images=data is None or not data.is_without_images)
+    return patience if patience < train.all_epochs else 0
+
+
+def show_summary(summary: Summary, links: Sequence[tuple[str, str]], console: Console) -> None:
+    """Print the results of the run, and where everything is."""
+    console.log()
+    console.wrapped(f"{summary.run_id or 'not tracked'}  {summary.status}", "run")
+    for label, line in links:
+        console.log(f"{label:11} {line}")
+    for label, text in run_facts(summary):
+        console.wrapped(text, label)
+    may_resume = debug_kind(summary.choices) is None and "Try: resume=never" not in (summary.error or "")
+    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
+        console.log(
+            f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  # continues from the last checkpoint"
+        )
+
+
+def show_next(summary: Summary, outputs: Path, console: Console) -> None:
+    """Print the commands that use the model of a finished run, if it has one.
+
+    Args:
+        outputs: the folder that the run is in. A run in the default one is named by its id, others by their folder.
+    """
+    if summary.status != "FINISHED" or "saved_model" not in summary.exported:
+        return
+    is_default = bool(summary.run_id) and outputs == outputs_folder(None)
+    run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(Path(summary.folder)))
+    files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.get("unit", ""))
+    console.log(f"{'next':11} python -m pipeline predict {run} {files or '<files>'}")
+    console.log(f"{'':11} python -m pipeline serve {run}")
+
+
+ID_DIGITS = 8
+"""Digits of a run's id in a command: enough that no other run begins with them."""
+
+
+def show_times(summary: Summary, console: Console) -> None:
+    """Print, last of all, how long the command took and for what; the parts add up to the whole."""
+    again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
+    ran = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
+    stages = [f"{name} {seconds:.1f}" for name, seconds in ran.items() if seconds >= 0.05]
+    parts = [f"start {summary.start_seconds:.1f}", *stages, f"recording {summary.recording_seconds:.1f}"]
+    console.wrapped(f"{summary.status} in {summary.seconds:.1f} s{again}: {', '.join(parts)}", "time")
+
+
+def run_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Return the results of a run as labels and texts; a text with an empty label belongs to the one before."""
+    facts = [("folder", shorter(Path(summary.folder)))]
+    if (data := data_sizes(summary)) is not None:
+        facts.append(("data", data))
+    facts += _speed(summary)
+    facts += _epochs(summary)
+    if tested := _scores(summary, "test/"):
+        facts.append(("test", tested))
+    facts += [("verdict", sentence) for sentence in summary.facts.get("verdicts", ())]
+    for stage, names in summary.facts.get("own", {}).items():
+        texts = [f"{name.removeprefix(stage + '/')} {summary.metrics[name]:.4g}" for name in names]
+        facts.append((stage, ", ".join(texts)))
+    for kind, path in summary.exported.items():
+        facts.append(("export", f"{shorter(Path(path))} ({kind})"))
+        if (difference := summary.metrics.get(f"export/{kind}/max_abs_diff")) is not None:
+            facts.append(("", f"its predictions differ from the trained model's by at most {difference:.1e}"))
+    return facts
+
+
+def begun_tags(tracking: TrackingSettings, state: CodeState | None, overrides: Sequence[str] = ()) -> dict[str, str]:
+    """Return the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
+    typed = command(overrides)
+    description = _joined([tracking.note or "", f"Command: {code(typed)}"])
+    return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
+
+
+def run_description(summary: Summary, typed: str, note: str | None, model: str) -> str:
+    """Return the description of a run that has ended, in Markdown: its result, its command and its facts.
+
+    Args:
+        note: the user's own Markdown, which comes first. model: the name of the run's model in MLflow.
+    """
+    facts = [("command", typed), *run_facts(summary)]
+    if summary.run_id and "saved_model" in summary.exported:
+        facts.append(("in Python", f'mlflow.pyfunc.load_model("runs:/{summary.run_id}/{model}")'))
+    tested = _scores(summary, "test/")
+    result = f"**{summary.status}**{f', test {escaped(tested)}' if tested else ''}"
+    if summary.error:
+        result = f"**{summary.status} in {summary.failed_stage}**: {escaped(summary.error)}"
+    lines = [f"- {label}: {code(text)}" if label else f"  ({escaped(text)})" for label, text in facts]
+    return _joined([note or "", result, "\n".join(lines)])
+
+
+def sweep_description(table: str, typed: str, note: str | None) -> str:
+    """Return the description of a sweep that has ended, in Markdown.
+
+    Args:
+        table: the comparison of its jobs in Markdown. Its title is left out: MLflow folds a description after three
+            lines.
+    """
+    return _joined([note or "", re.sub(r"\A# .*\n+", "", table).strip(), f"Command: {code(typed)}"])
+
+
+ANSWERS = {
+    "classes": ("class", "classes"),
+    "labels": ("label", "labels"),
+    "targets": ("number to predict", "numbers to predict"),
+}
+"""Words for what a model predicts, one and several, by its name among the facts of the data."""
+
+
+def data_sizes(summary: Summary) -> str | None:
+    """Return the sizes of a run's data set; None where it has none."""
+    facts = summary.facts.get("data", {})
+    if not facts:
+        return None
+    examples = ", ".join(f"{facts.get(f'{split}_examples', 0):,} {split}" for split in ("train", "val", "test"))
+    kinds = {name.removesuffix("_features"): count for name, count in facts.items() if name.endswith("_features")}
+    columns = [f"{count} {kind} column{'s' * (count > 1)}" for kind, count in kinds.items()]
+    inputs = ", ".join(columns) or "×".join(str(facts.get(name, "?")) for name in ("height", "width", "channels"))
+    answers = next(
+        (
+            f"{facts[name]} {one if facts[name] == 1 else several}"
+            for name, (one, several) in ANSWERS.items()
+            if name in facts
+        ),
+        "unknown targets",
+    )
+    return f"{examples} {summary.facts.get('unit', 'examples')}; {answers}; {inputs}"
+
+
+def code(text: str) -> str:
+    """Return `text` as code in Markdown, whatever backticks it has."""
+    line = printable(" ".join(text.split()))
+    fence = "`" * (1 + line.count("`"))
+    return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
+
+
+def escaped(text: str) -> str:
+    """Return `text` as Markdown shows it unchanged."""
+    return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", printable(" ".join(text.split())))
+
+
+def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
+    """Return the scores of a split, the first with its interval, if it has one.
+
+    Args:
+        prefix: of the names of the recorded metrics. shown: what stands before each name.
+    """
+    names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
+    texts = [f"{shown}{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
+    ends = summary.facts.get("intervals", {}).get(prefix + names[0]) if names else None
+    if ends is not None and len(ends) == 2 and None not in ends and summary.facts.get("confidence"):
+        low, high = (scored(names[0], end) for end in ends)
+        texts[0] += f" ({100 * summary.facts['confidence']:g}% CI {low} to {high})"
+    return ", ".join(texts)
+
+
+TAKE_WEIGHTS = {"evaluate": "tested", "export": "exported"}
+"""Stages that use the trained weights, and what a sentence says of these."""
+
+
+def _ran(summary: Summary, stage: str) -> bool:
+    return stage in summary.stages and summary.stages[stage].status in ("ran", "reused")
+
+
+def _epochs(summary: Summary) -> list[tuple[str, str]]:
+    """Return the validation of the best and of the last epoch, and of which of them the weights are."""
+    metrics = summary.metrics
+    weights = summary.weights or {}
+    if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
+        return []
+    best, last = metrics["train/best_epoch"], metrics["train/last_epoch"]
+    by = f" by {weights['monitor']}" if "monitor" in weights else ""
+    rows = [["best epoch", f"{best:.0f} of {last:.0f}{by}: {_scores(summary, 'val/best_', 'val_')}"]]
+    if last != best:
+        scores = _scores(summary, "val/", "val_")  # empty for a run that was evaluated again
+        rows.append(["last epoch", f"{last:.0f}{scores and f': {scores}'}"])
+    took = [name for stage, name in TAKE_WEIGHTS.items() if _ran(summary, stage)]
+    if "epoch" in weights and took:
+        chosen = rows[0 if weights["epoch"] == best else -1]
+        ema = " (their EMA)" if weights.get("ema") else ""
+        chosen[1] += f"; its weights{ema} were {' and '.join(took)}"
+    return [(label, text) for label, text in rows]
+
+
+def _speed(summary: Summary) -> list[tuple[str, str]]:
+    """Return how fast training was."""
+    metrics = summary.metrics
+    rows = []
+    by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
+    named = {"examples": summary.facts.get("unit", "examples")}
+    rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
+    if rates and "train/step_milliseconds" in metrics:
+        step = f"{metrics['train/step_milliseconds']:.2f} ms/step"
+        replicas = f"{summary.replicas} replica{'s' * (summary.replicas != 1)}"
+        rows.append(("speed", ", ".join([*rates, step, replicas])))
+    return rows
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}
+"""Settings by the words that people use for them, where a name would fill a table's column."""
+
+DEFAULTS = "defaults"
+"""The name of a run without overrides."""
+
+LONGEST_NAME = 100
+"""Characters of a name."""
+
+
+def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
+    """Returns overrides as a table shows them.
+
+    Args:
+        overrides: as typed, without secrets.
+        groups: the configuration's groups, whose options come first and alone.
+
+    Example:
+        >>> label(["strategy=mirrored", "optimizer.learning_rate=0.01", "seed=2"], {"strategy": "mirrored"})
+        'mirrored lr=0.01 seed=2'
+    """
+    options_first = sorted(overrides, key=lambda text: split_override(text)[0] not in groups)
+    return " ".join(_part(text, groups) for text in options_first)[:LONGEST_NAME]
+
+
+def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) -> str:
+    """Returns the name of a run that is no job of a sweep: its own settings, and the end of its folder's name.
+
+    Args:
+        overrides: of the run; those that change no result are left out.
+    """
+    chosen = [text for text in overrides if not is_among(split_override(text)[0], WITHOUT_EFFECT)]
+    return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
+
+
+def sweep_name(labels: Sequence[str]) -> str:
+    """Returns the name of a sweep: the settings in which its jobs differ, and how many jobs it has.
+
+    Args:
+        labels: of each job, the overrides that not all jobs share.
+
+    Example:
+        >>> sweep_name(["strategy=mirrored seed=1", "strategy=mirrored seed=2", "strategy=one_device seed=1"])
+        'strategy × seed, 3 jobs'
+    """
+    keys = dict.fromkeys(_short(split_override(text)[0]) for label in labels for text in label.split() if "=" in text)
+    return f"{' × '.join(keys) or 'sweep'}, {len(labels):,} job{'s' if len(labels) > 1 else ''}"
+
+
+def _part(override: str, groups: Mapping[str, str | None]) -> str:
+    key, value = split_override(override)
+    if key == "debug":
+        return override
+    if "=" not in override or key in groups:
+        return value or key
+    return f"{_short(key)}={value}"
+
+
+def _short(key: str) -> str:
+    name = key.rpartition(".")[2]
+    return SHORT.get(name, name)
+
+
+TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+
+
+def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = None) -> str:
+    """Return the card of a run's model, of the data set that it was trained on, in Markdown."""
+    import jinja2
+
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["escaped"] = escaped
+    return environment.from_string(TEMPLATE.read_text("utf-8")).render(
+        summary=summary,
+        model=model,
+        data=data,
+        sizes=data_sizes(summary) or "sizes not recorded",
+        scored=scored,
+        facts=dict(run_facts(summary)),
+        date=datetime.now(UTC).date(),
+        command=command(summary.overrides),
+        code=code,
+    )

@@ -1,0 +1,64 @@
+"""Connections that the process of a job shares with the process of its sweep."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from pipeline.exit_codes import DONE
+from pipeline.system import signals
+
+
+@dataclass
+class Turn:
+    """The turn of a sweep's job to train: it may start while the job before it is evaluated and exported."""
+
+    connection: Connection | None = None
+    """To the sweep's process; None: no other job runs, so this one need not wait."""
+    limit: float | None = None
+    """`job_timeout_seconds`."""
+    waited: float = 0.0
+    """Seconds that the job waited for the end of the one before."""
+    has_come: bool = False
+
+    def wait(self) -> None:
+        """Wait for the turn, which comes once; the job's time limit begins when it has come."""
+        if self.has_come or self.connection is None:
+            return
+        began = time.monotonic()
+        try:
+            came = signals.until(self._came)
+        finally:
+            self.waited = time.monotonic() - began
+        self.has_come = True
+        if self.limit is not None:
+            signals.time_out(came + self.limit, self.limit)
+
+    def _came(self) -> float:
+        """Return when the turn came, in seconds of `time.monotonic()`; 0 before."""
+        assert self.connection is not None
+        with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
+            return float(self.connection.recv()) if self.connection.poll() else 0.0
+        return 0.0
+
+    def has_trained(self) -> None:
+        """Let the next job start, and wait."""
+        self._send(None)
+
+    def has_finished(self) -> None:
+        """Let the next job train: only the upload of this one remains."""
+        self._send(DONE)
+
+    def _send(self, code: int | None) -> None:
+        if self.connection is not None:
+            with suppress(OSError):
+                self.connection.send(code)
+
+
+@dataclass(frozen=True)
+class Link:
+    """The connections of a job to its sweep; by default none, for a run by itself."""
+
+    turn: Turn = field(default_factory=Turn)
+    store: Connection | None = None
+    """To the sweep's process, which sends the job's records to MLflow."""

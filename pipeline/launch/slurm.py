@@ -1,0 +1,268 @@
+"""`cluster=slurm`: this process is one of a Slurm job's tasks, or it submits the job that they are in."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+from omegaconf import OmegaConf
+
+from pipeline.config.cluster import SlurmCluster
+from pipeline.config.names import flatten
+from pipeline.console import Console
+from pipeline.decide.decision import Decision
+from pipeline.decide.job import Job
+from pipeline.execute.child import leave
+from pipeline.execute.link import Link
+from pipeline.execute.task import Task
+from pipeline.exit_codes import DONE, FAILED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.launch.engine import LOOK_SECONDS, RemoteJob
+from pipeline.launch.joined import Joined, task_at
+from pipeline.launch.remote import Member, run_elsewhere
+from pipeline.redaction import MASK, redact
+from pipeline.system import signals
+from pipeline.targets import check_installed
+from pipeline.tracking.pending import end_lost
+from stages.errors import UserError
+from stages.settings.strategy import StrategySettings
+
+FIRST_PORT = 10_000
+PORTS = 64
+RANGES = 340
+"""Ports of a step: PORTS of them, from one of RANGES places below those that Linux hands out (from 32768)."""
+
+SCONTROL_SECONDS = 30
+
+FOLDER = "slurm"
+"""In the folder of a run: its Slurm job's script, and the output of the tasks."""
+
+COMMAND_SECONDS = 60
+
+ENDED = {"CANCELLED": 128 + signal.SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
+"""Exit codes of jobs that Slurm has ended; else it is their own."""
+
+ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
+"""States after which a job is not run again; it is, after any other."""
+
+END_OF_TIME = signals.Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
+
+
+class Slurm(Joined):
+    """In an allocation the place of this process is in Slurm's variables; elsewhere the command submits itself."""
+
+    def task(self, strategy: StrategySettings) -> Task:
+        rank, addresses = place_in_step(self.settings.port)
+        members = strategy.members()
+        if sum(members.values()) != len(addresses):
+            problem = f"cluster=slurm: srun started {len(addresses)} tasks"
+            wanted = ", ".join(f"{count} {job}" for job, count in members.items())
+            raise UserError(
+                problem, f"the members of the strategy: {wanted}", f"srun --ntasks={sum(members.values())} …"
+            )
+        return task_at(rank, addresses, strategy)
+
+    def run(self, decision: Decision, console: Console, link: Link, started: float) -> int:
+        if "SLURM_JOB_ID" in os.environ:
+            return super().run(decision, console, link, started)
+        return run_elsewhere(decision, lambda job: self.start(job, console), console, self.settings.wait)
+
+    def start(self, job: Job, console: Console) -> "SlurmJob":
+        check_installed("cluster=slurm", ["submitit"], "slurm")
+        import submitit
+
+        _refuse_secrets(job)
+        try:
+            assert job.folder is not None
+            executor = submitit.SlurmExecutor(job.folder.path / FOLDER)
+            executor.update_parameters(**parameters(job, self.settings))
+            with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
+                return SlurmJob(job, executor.submit(run_task, Member.of(job), self.settings.requeues), console)
+        except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
+            lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
+            reason = redact("; ".join(lines) or str(error))
+            raise UserError(
+                f"cluster=slurm: Slurm rejected the job ({reason})", "resources of this Slurm cluster (see sinfo)"
+            ) from error
+
+
+def place_in_step(port: int | None) -> tuple[int, list[str]]:
+    """Return the rank of this process in its step, and `host:port` of each task by its rank.
+
+    Args:
+        port: of the first task, the others' follow; None: made from the ids of job and step.
+
+    Raises:
+        UserError: where this process is no task of srun, or the tasks are dealt out in another order.
+    """
+    fix = "srun python -m pipeline …"
+    try:
+        variables: Mapping[str, str] = os.environ
+        rank = int(variables["SLURM_PROCID"])
+        # on a node that was lost, members of the step before may linger
+        step = int(variables["SLURM_JOB_ID"]) + 31 * int(variables["SLURM_STEP_ID"])
+        step += 7 * int(variables.get("SLURM_RESTART_COUNT", 0))
+        counts = expand_counts(variables["SLURM_STEP_TASKS_PER_NODE"])
+        command = ["scontrol", "show", "hostnames", variables["SLURM_STEP_NODELIST"]]
+        nodes = subprocess.check_output(command, text=True, timeout=SCONTROL_SECONDS).split()
+        hosts = [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
+        own = hosts[rank]
+    except (LookupError, ValueError, OSError, subprocess.SubprocessError) as error:
+        raise UserError(
+            f"cluster=slurm: this process was not started by srun ({error!r})", "a task of srun", fix
+        ) from error
+    if variables.get("SLURMD_NODENAME", own) != own:
+        raise UserError(f"cluster=slurm: task {rank} is not on {own}", "srun --distribution=block", fix)
+    first = port or FIRST_PORT + PORTS * (step % RANGES)
+    return rank, [f"{host}:{first + place}" for place, host in enumerate(hosts)]
+
+
+def expand_counts(text: str) -> list[int]:
+    """Return the numbers of `2(x3),1`: 2, 2, 2, 1."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in parts for _ in range(int(times or 1))]
+
+
+def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
+    """Return submitit's parameters for a job."""
+    count = sum(job.experiment.members.values()) or 1
+
+    cpus = settings.cpus_per_task
+    values = {
+        "job_name": job.experiment.name,
+        "partition": settings.partition,
+        "account": settings.account,
+        "time": settings.minutes,
+        "nodes": settings.nodes,
+        "cpus_per_task": cpus,
+        "gpus_per_task": settings.gpus_per_task,
+        "mem": f"{round(settings.memory_gib * 1024)}M" if settings.memory_gib else None,
+        "signal_delay_s": settings.signal_seconds,
+        "stderr_to_stdout": True,
+        "wckey": None,
+        # Since Slurm 22.05 srun does not take this over from the job.
+        "srun_args": ["--open-mode=append", *([f"--cpus-per-task={cpus}"] if cpus else [])],
+        "additional_parameters": {**settings.options, "ntasks": count, "distribution": "block", "requeue": True},
+    }
+    return {name: value for name, value in values.items() if value is not None or name == "wckey"}
+
+
+def run_task(member: Member, requeues: int) -> NoReturn:
+    """Run a job as one of its tasks, have it queued again at the end of its time, and end the process.
+
+    Args:
+        requeues: how often the job is queued again.
+    """
+    member.enter()
+    console = Console()
+    leave(lambda: _run(member, requeues, console), console, refused=WRONG_CONFIGURATION)
+
+
+def _run(member: Member, requeues: int, console: Console) -> int:
+    signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
+    try:
+        return member.run(console)
+    finally:  # it may be raised before the run has begun
+        if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
+            with signals.ending(TIMED_OUT):
+                _requeue(requeues, console)
+
+
+def _requeue(requeues: int, console: Console) -> None:
+    before = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    if before >= requeues:
+        console.warn(f"the job reached its time limit and cluster.requeues={requeues}; the same command resumes it")
+        return
+    console.log(f"the job reached its time limit: requeueing it ({before + 1} of {requeues})")
+    sys.stdout.flush()
+    subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
+
+
+class Entry(NamedTuple):
+    """A job in the queue: its state with the reason, its nodes, and its exit status."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    status: int = 0
+
+
+class SlurmJob(RemoteJob):
+    """A job in Slurm's queue, by submitit's."""
+
+    def __init__(self, job: Job, submitted: Any, console: Console) -> None:
+        super().__init__(job, submitted.paths.stdout, console)
+        self.id: str = submitted.job_id
+        self._submitted = submitted
+        self._state = ""
+        self._signals = 0
+
+    def __str__(self) -> str:
+        return f"Slurm job {self.id}"
+
+    def poll(self) -> int | None:
+        entries = _queue(int(time.monotonic() / LOOK_SECONDS))
+        if self.exit_code is None and entries is not None:
+            entry = entries.get(self.id)
+            if entry is not None or time.monotonic() - self.started > 5 * LOOK_SECONDS:
+                self._note(entry or Entry("UNKNOWN"))
+        return self.exit_code
+
+    def stop(self, request: signals.Request, count: int = 1) -> None:
+        if self._signals < count:
+            self._signals = count
+            self._submitted.cancel(check=False)
+
+    def _note(self, entry: Entry) -> None:
+        state, reason, nodes, status = entry
+        if state not in ENDS:
+            why = f" ({reason})" if reason not in ("", "None") else ""
+            shown = f"{state} on {nodes}" if nodes else f"{state}{why}"
+            if shown != self._state and state != "COMPLETING":
+                self._state = shown
+                self._console.log(f"{self}: {shown}")
+            return
+        own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
+        is_done = self.folder.has_finished
+        code = DONE if is_done and state in ENDED else ENDED.get(state, own)
+        self.exit_code = FAILED if code == DONE and not is_done else code
+        if state not in ("COMPLETED", "FAILED"):
+            self._console.error(f"{self}: {state}")
+        reason = f"its Slurm job {self.id} is {state}"
+        end_lost(self.folder, self.job.experiment, ENDED.get(state, FAILED), self._console, reason)
+
+
+@lru_cache(maxsize=1)
+def _queue(period: int) -> Mapping[str, Entry] | None:
+    """Return this user's jobs by their ids, with those that ended in the last minutes; None: Slurm does not answer.
+
+    Args:
+        period: asks again where it differs from the last call's.
+    """
+    fields = "JobID:|,State:|,Reason:|,NodeList:|,exit_code:|"
+    command = ["squeue", "--me", "--noheader", "--states=all", f"--Format={fields}"]
+    try:
+        printed = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, timeout=COMMAND_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split("|") for line in printed.splitlines() if line.count("|") >= 5]
+    return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
+
+
+def _refuse_secrets(job: Job) -> None:
+    """Refuse a configuration with a secret in it, as the job's files hold it: the environment brings them."""
+    document: Any = OmegaConf.to_container(job.experiment.document, resolve=False)
+    for name, value in flatten(document):
+        if MASK in str(redact({name: value})) and MASK not in str(value):
+            problem = f"cluster=slurm: {name} contains a secret, which would be stored in the job's files"
+            raise UserError(
+                problem,
+                "a secret in an environment variable, which the tasks inherit",
+                f"++{name}='${{oc.env:MY_SECRET}}'",
+            )

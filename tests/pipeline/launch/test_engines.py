@@ -1,0 +1,182 @@
+"""Engines of clusters: each learns its place from what its members are told, and says in one line what is wrong."""
+
+import os
+import re
+import signal
+import socket
+import stat
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.config.cluster import HostsCluster, RayCluster, SlurmCluster
+from pipeline.console import Console
+from pipeline.decide.decision import decide
+from pipeline.decide.job import Job
+from pipeline.exit_codes import FAILED
+from pipeline.launch.engine import RemoteJob, engine_of
+from pipeline.launch.joined import Hosts
+from pipeline.launch.ray import RayJob
+from pipeline.launch.remote import run_elsewhere
+from pipeline.launch.run import run_job
+from pipeline.launch.slurm import Slurm, expand_counts
+from pipeline.system import signals
+from stages.errors import UserError
+from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
+from tests.pipeline.experiments import Patch, Printed, experiment
+
+TWO = MultiWorkerSettings(deterministic=False)
+SERVERS = ParameterServerSettings(deterministic=False, workers=1, servers=1)
+OWN, ELSEWHERE = "localhost:23457", "b.invalid:23457"
+WHICH = "does not identify this process"
+
+
+def test_a_host_finds_itself_in_the_list() -> None:
+    task = Hosts(HostsCluster(hosts=[ELSEWHERE, OWN])).task(TWO)
+    assert (task.job, task.index, task.cluster) == ("worker", 1, {"worker": [ELSEWHERE, OWN]})
+    named = f"{socket.gethostname()}:23457"
+    assert Hosts(HostsCluster(hosts=[named, ELSEWHERE])).task(TWO).index == 0
+
+
+def test_the_order_of_a_parameter_server_cluster_is_chief_servers_workers() -> None:
+    hosts = [OWN, "localhost:23458", "localhost:23459"]
+    tasks = [Hosts(HostsCluster(hosts=hosts, index=index)).task(SERVERS) for index in range(3)]
+    assert [task.name for task in tasks] == ["chief-0", "server-0", "worker-0"]
+    assert [task.address for task in tasks] == hosts
+
+
+COUNTED = r"the cluster has 2 members\. Expected .*: 1 chief, 1 ps, 1 worker"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "index", "message"),
+    [([OWN, "127.0.0.1:23458"], None, WHICH), ([ELSEWHERE, "c.invalid:1"], None, WHICH), ([OWN, ELSEWHERE], 2, WHICH),
+     (["nonsense"], None, "'nonsense' is not the address"), ([OWN, ELSEWHERE], None, COUNTED)],
+)  # fmt: skip
+def test_wrong_hosts_are_refused(hosts: list[str], index: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Hosts(HostsCluster(hosts=hosts, index=index)).task(SERVERS if message == COUNTED else TWO)
+
+
+def test_counts_of_tasks_are_expanded() -> None:
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+    assert expand_counts("1") == [1]
+
+
+STEP = {
+    "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NUM_TASKS": "2",
+}  # fmt: skip
+
+
+@pytest.fixture
+def step(monkeypatch: Patch, tmp_path: Path) -> Patch:
+    """The variables of a task, and an `scontrol` for its only node; tests/engines has the real one."""
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\necho localhost\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in STEP.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
+    task = Slurm(SlurmCluster()).task(TWO)
+    assert (task.job, task.index) == ("worker", 1)
+    assert task.cluster == {"worker": ["localhost:10768", "localhost:10769"]}
+    assert Slurm(SlurmCluster(port=2222)).task(TWO).address == "localhost:2223"
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "message"),
+    [({}, {"workers": 3}, r"srun started 2 tasks. Expected the members of the strategy: 3 worker"),
+     ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "not started by"), ({"SLURM_JOB_ID": "x"}, {}, "not started by"),
+     ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block")],
+)  # fmt: skip
+def test_tasks_that_are_no_cluster_are_refused(
+    variables: dict[str, str], settings: dict[str, Any], message: str, step: Patch
+) -> None:
+    for name, value in variables.items():
+        step.setenv(name, value)
+    with pytest.raises(UserError, match=message):
+        Slurm(SlurmCluster()).task(MultiWorkerSettings(deterministic=False, **settings))
+
+
+def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> None:
+    for name in STEP:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"Slurm rejected the job \(Could not detect .srun."):
+        run_job(Job(experiment("cluster=slurm", "tracking=off", outputs=tmp_path)), Console())
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
+    for target in ("pathlib.Path", "no_such_package.Engine", "x"):
+        with pytest.raises(UserError, match=rf"cluster._target_={target} (cannot be imported|does not extend)"):
+            engine_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
+
+
+class Elsewhere(RemoteJob):
+    """A job that ends at the third look, or when it is stopped, as a signal comes at the second one."""
+
+    looks = 0
+    is_signalled = False
+
+    def poll(self) -> int | None:
+        self.looks += 1
+        if self.is_signalled and self.looks == 2:
+            signal.raise_signal(signal.SIGTERM)
+        if not self.is_signalled and self.looks == 3:
+            self.exit_code = 0
+        return self.exit_code
+
+    def stop(self, request: signals.Request, count: int = 1) -> None:
+        self.exit_code = 7
+
+
+@pytest.mark.parametrize(("is_signalled", "code"), [(False, 0), (True, 143)])
+def test_a_job_elsewhere_is_waited_for_and_stopped_by_a_signal(is_signalled: bool, code: int, outputs: Path) -> None:
+    def start(job: Job) -> Elsewhere:
+        assert job.folder is not None
+        started = Elsewhere(job, job.folder.path / "output.log", Console())
+        started.is_signalled = is_signalled
+        return started
+
+    with signals.listening():
+        assert run_elsewhere(decide(Job(experiment(outputs=outputs))), start, Console()) == code
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_command: Any) -> None:
+    ran = pipeline_command("cluster=ray", "tracking=off", f"outputs={tmp_path}/outputs", trains=False)
+    assert ran.returncode == 2
+    assert re.fullmatch(r".*cluster=ray: the package ray is not installed.*pip install.*\n", ran.stderr)
+
+
+def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys: Printed) -> None:
+    """As on a node that has none of this project's code; without Ray."""
+
+    def get(*_: Any, **__: Any) -> None:
+        raise RuntimeError("The actor died\nModuleNotFoundError: No module named 'pipeline'")
+
+    groups = SimpleNamespace(placement_group=lambda bundles: bundles, remove_placement_group=lambda group: None)
+    parts = {"exceptions": SimpleNamespace(RayError=RuntimeError), "get": get, "kill": lambda host: None}
+    fake: Any = SimpleNamespace(**parts, wait=lambda found, **_: (found, []))
+    for name, module in {"ray": fake, "ray.util": fake, "ray.util.placement_group": groups}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    job: Any = object.__new__(RayJob)
+    job._claim, job._counts, job._request = {}, {"worker": 1}, None
+    job._settings, job._console = RayCluster(), Console()
+    job._host = lambda *_: SimpleNamespace(free_address=SimpleNamespace(remote=lambda: "an address"))
+    with pytest.raises(StopIteration) as ended:
+        next(job._attempt())
+    assert ended.value.value == FAILED
+    reason = "a Ray actor cannot be started (ModuleNotFoundError: No module named 'pipeline')"
+    assert job._lost == reason
+    assert f"{reason}: the run cannot continue" in capsys.readouterr().out
