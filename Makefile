@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help run docs test test-engines screenshots test-fast faults mutations bench bench-quick load experiments lint tables ui clean
+.PHONY: help run docs test test-engines screenshots test-fast faults mutations bench bench-quick load gpu-check experiments lint tables ui clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-quick: .venv/.installed  ## run a few benchmarks in three minutes; fails i
 load: .venv/.installed  ## load-test a served model for a minute and update docs/how-it-works/performance.md
 	$(BIN)/python -m benchmarks.serving docs/how-it-works/performance.md $(ARGS)
 
+gpu-check: .venv/.gpu  ## measure speeds and check results on a GPU, in at most eight minutes; ARGS="--only cnn" selects parts
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
 experiments: .venv/.installed  ## run the reference experiments whose data is available, and check the results stated in their files
 	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
@@ -80,6 +83,10 @@ clean:  ## delete .venv and .bench-venv, nothing else
 
 .venv/.docs: .venv/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+.venv/.gpu: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[gpu]'
 	touch $@
 
 # Packages that benchmarks compare with, if they can be installed; packages of .venv are found as well.

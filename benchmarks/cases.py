@@ -178,6 +178,14 @@ def real_digits(examples: int) -> Dataset:
     return dataclasses.replace(dataset, train=split)
 
 
+def with_a_bright_image(dataset: Dataset) -> Dataset:
+    """Returns the data set with one training image that is so bright that the gradients overflow in float16."""
+    images = np.array(dataset.train.images[:], np.float32)
+    images[17] = 1e30
+    features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
+    return dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.targets), features=features)
+
+
 def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
     """Returns the model of `case`, not trained."""
     precision = PrecisionSettings(policy=case.policy)
@@ -193,19 +201,21 @@ def step_of(
     jit: bool = False,
 ) -> Step:
     """Returns a step by the loss that `settings` asks for."""
-    task = model.task.for_training(settings, dataset.train.targets)
-    gradients = Gradients(model, task, settings, spec_of(dataset), where.in_sync, jit)
+    gradients = gradients_of(where, model, dataset, settings, jit)
     return Step(where, gradients, optimizer, settings, dataset.train)
+
+
+def gradients_of(where: Strategy, model: Model, dataset: Dataset, settings: TrainSettings, jit: bool) -> Gradients:
+    """Returns the gradients of the loss that `settings` asks for."""
+    task = model.task.for_training(settings, dataset.train.targets)
+    return Gradients(model, task, settings, spec_of(dataset), where.in_sync, jit)
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:
     """Returns all weights as one vector, the EMA where there is one, and the means of the steps."""
     dataset = real_digits(64 * steps if case.overflow else case.examples)
     if case.overflow:
-        images = np.array(dataset.train.images[:], np.float32)
-        images[17] = 1e30
-        features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
-        dataset = dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.targets), features=features)
+        dataset = with_a_bright_image(dataset)
     built = build(case, where, dataset)
     given = {"batch_size": 64, "schedule": ScheduleSettings(), **case.train}
     settings = TrainSettings(epochs=100, seed=1, steps_per_call=steps, **given)

@@ -28,9 +28,17 @@ def images(count: int, side: int, channels: int = 3, classes: int = 10) -> Datas
     return normalize(synthetic(settings), NormalizeSettings())
 
 
-def built(dataset: Dataset, where: Strategy, network: object, policy: str = "float32", frozen: bool = False) -> Model:
-    """Returns a model that is not trained. network: its settings."""
-    settings = ModelSettings(network=network, precision=PrecisionSettings(policy=policy), frozen=frozen, seed=1)
+def built(
+    dataset: Dataset,
+    where: Strategy,
+    network: object,
+    policy: str = "float32",
+    frozen: bool = False,
+    tf32: bool = False,
+) -> Model:
+    """Returns a model that is not trained. network: its settings. tf32: from then on, in this process."""
+    precision = PrecisionSettings(policy=policy, tf32=tf32)
+    settings = ModelSettings(network=network, precision=precision, frozen=frozen, seed=1)
     return model(dataset, where, settings)
 
 
