@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pipeline.checks.combinations import COMBINATIONS
+from pipeline.checks.combinations import REFUSED
 from pipeline.config.names import read_options
 from pipeline.paths import CONF
 
@@ -15,8 +15,8 @@ from pipeline.paths import CONF
 def refused() -> str:
     """Returns the table of refused combinations of settings: why, and what to type instead."""
     rows = ["| combination | why | try |", "|---|---|---|"]
-    for combination, reason, fix in COMBINATIONS:
-        rows.append(f"| {_typed(combination)} | {_linked(reason)} | {_typed(fix)} |")
+    for rule in REFUSED:
+        rows.append(f"| {_typed(rule.combination)} | {_linked(rule.why)} | {_typed(rule.fix)} |")
     return "\n".join(rows)
 
 

@@ -1,211 +1,345 @@
-"""Combinations of settings that cannot work, in the order in which they are checked, and settings without effect.
+"""Combinations of settings that cannot work, in the order in which they are checked, and settings without effect."""
 
-A rule is written as it is typed: `train=fit with strategy=tpu`. Terms stand between `with` and `without`. A term is a
-setting that is on (`optimizer.clip_norm`), has one of several values (`train.jit=on,measure`) or exceeds one
-(`optimizer.accumulation>1`); or a fact of `FACTS` (`several replicas`).
-"""
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING
 
-import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
+from pipeline.checks.conditions import NotConfigured, Settings, is_on_cpu, option_of
+from pipeline.config.cluster import JoinedCluster, LocalCluster
 from pipeline.config.experiment import Experiment, read
-from pipeline.config.schemas import SCHEMAS
+from pipeline.config.schemas import TrackingSettings
 from pipeline.system import machine
 from pipeline.system.environment import check_keras_file
 from stages.errors import UserError
-from stages.settings.data import DigitsSettings
-from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings
-from stages.settings.strategy import CentralStorageSettings, MirroredSettings, MultiWorkerSettings, TpuSettings
-from stages.settings.train import TrainSettings
+from stages.settings.model import ModelSettings
+from stages.settings.strategy import (
+    CentralStorageSettings,
+    ModelParallelSettings,
+    MultiWorkerSettings,
+    ParameterServerSettings,
+    TpuSettings,
+)
+from stages.settings.train import AdamSettings
 
 if TYPE_CHECKING:  # a job in a process of its own composes nothing
     from pipeline.command_line.compose import Composed
 
 
-def expected_replicas(experiment: Experiment) -> int | None:
-    """Return how many replicas share a batch; None where they are unknown without TensorFlow."""
-    strategy = experiment.settings.get("strategy")
-    gpus = len(machine.gpus())
-    if isinstance(strategy, (MirroredSettings, CentralStorageSettings)):
-        return len(strategy.devices) or gpus or strategy.cpu_replicas
-    if isinstance(strategy, MultiWorkerSettings):
-        return experiment.cluster.replicas(strategy.workers, gpus)
-    return None if strategy is None or _kind("strategy", strategy) in ("", "tpu") else 1
+@dataclass(frozen=True)
+class Rule:
+    """A combination of settings, and the function that finds it in an experiment."""
 
+    combination: str
+    """As documented: settings are joined by `with`, and the values that a setting may have are separated by commas."""
+    applies: Callable[[Settings], object]
+    """Whether an experiment has it: a function of the experiment's settings that returns a true or a false value."""
+    _: KW_ONLY
+    shown: Callable[[Settings], str] | None = None
+    """The combination with the values of the experiment, for errors. None: `combination`, if it has no alternatives."""
+    fix: str
+    """The settings to type instead."""
 
-def is_on_cpu(experiment: Experiment) -> bool:
-    """Return whether the strategy names CPUs, on a machine that may have GPUs."""
-    strategy = experiment.settings.get("strategy")
-    devices = [getattr(strategy, "device", None), *getattr(strategy, "devices", [])]
-    return any("cpu" in str(device).lower() for device in devices)
-
-
-def _shares_unequally(experiment: Experiment) -> bool:
-    train, data = experiment.of("train", TrainSettings), experiment.of("load", DigitsSettings)
-    replicas, examples = expected_replicas(experiment) or 1, data.train_examples() if data else 0
-    return train is not None and any(size % replicas for size in (train.batch_size, examples % train.batch_size))
-
-
-def _has_backbone(experiment: Experiment) -> bool:
-    """Return whether the network may have a layer `backbone`: this project's others have none."""
-    model = experiment.of("model", ModelSettings)
-    network: Any = model.network if model else None
-    is_ours = type(network) in SCHEMAS["network"].values() and network._target_ == type(network)._target_
-    return not is_ours or isinstance(network, (ApplicationSettings, KerasHubSettings))
-
-
-def _has_tpu(experiment: Experiment) -> bool:
-    strategy = experiment.of("strategy", TpuSettings)
-    name = (strategy.name if strategy else None) or os.environ.get("TPU_NAME", "local")
-    return name != "local" or any([*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")])
-
-
-FACTS: Mapping[str, Callable[[Experiment], object]] = {
-    "a backbone": _has_backbone,
-    "a TPU in this machine or a TPU name": _has_tpu,
-    "a GPU of compute capability below 8.0": lambda experiment: (
-        any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(experiment)
-    ),
-    "several replicas": lambda experiment: (expected_replicas(experiment) or 1) > 1,
-    "batches that replicas cannot share equally": _shares_unequally,
-    "workers": lambda experiment: experiment.members,
-    "image augmentation": lambda one: True in (_setting(one, "augment.changes"), _setting(one, "augment.mixes")),
-    "a SavedModel": lambda experiment: "saved_model" in (_setting(experiment, "export.formats") or ["saved_model"]),
-    "predictions": lambda experiment: _setting(experiment, "evaluate.predictions") is True,
-}
-"""Conditions that no setting says, by the words of rules."""
-
-
-def _kind(group: str, settings: Any) -> str:
-    """Return the schema of an option, such as `mirrored`, from which the user's own may start, too."""
-    return next((name for name, schema in SCHEMAS[group].items() if type(settings) is schema), "")
-
-
-_ABSENT = object()
-"""A setting of a stage that is left out, or is the user's own code: no term holds of it."""
-
-
-def _part(experiment: Experiment, group: str) -> Any:
-    """Return the settings of a group, None without them."""
-    if group in ("optimizer", "schedule", "precision"):
-        return getattr(_part(experiment, "model" if group == "precision" else "train"), group, None)
-    stage = {group: stage for stage, group in experiment.groups.items()}.get(group, group)
-    part = experiment.settings.get(stage, getattr(experiment, group, None))
-    return None if isinstance(part, Mapping) else part
-
-
-def _setting(experiment: Experiment, name: str) -> Any:
-    group, _, field = name.partition(".")
-    return getattr(_part(experiment, group), field, _ABSENT)
-
-
-def _value(experiment: Experiment, name: str) -> Any:
-    """Return the value of a setting, a fact, or what a group's option is made of."""
-    if name in FACTS:
-        return FACTS[name](experiment)
-    part = _part(experiment, name)
-    if "." in name or part is None:
-        return _setting(experiment, name)
-    if name in SCHEMAS:
-        return getattr(part, {"precision": "lowest", "tracking": "kind"}.get(name, ""), _kind(name, part))
-    return part
-
-
-def found(combination: str, experiment: Experiment) -> str | None:
-    """Return a combination with the experiment's own values; None where it does not have it."""
-    words = re.split(r"\b(with|without) ", f"with {combination}")[1:]
-    shown = []
-    for word, term in zip(words[::2], words[1::2], strict=True):
-        name, relation, wanted = re.findall(r"([^=>]+)([=>]?)(.*)", term.strip())[0]
-        value = _value(experiment, name)
-        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        if relation == ">":
-            holds = isinstance(value, int) and value > int(wanted)
-        else:
-            holds = any(fnmatchcase(text, each) for each in wanted.split(",")) if relation else bool(value)
-        if value is _ABSENT or holds == (word == "without"):
+    def found(self, experiment: Experiment) -> str | None:
+        """Return the combination with the experiment's values; None if the experiment does not have it."""
+        settings = Settings(experiment)
+        try:
+            if not self.applies(settings):
+                return None
+            return self.shown(settings) if self.shown else self.combination
+        except NotConfigured:
             return None
-        shown.append(f"{word} {name}" if name in FACTS else f"with {name}={text}")
-    return " ".join(shown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused(Rule):
+    """A combination that cannot work."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread(Rule):
+    """A combination in which some settings have no effect."""
+
+    settings: tuple[str, ...]
+    """The names of these settings, as they are typed."""
+
+    def is_about(self, name: str) -> bool:
+        """Return whether the setting `name`, or the mapping that it is a part of, has no effect."""
+        return f"{name}.".startswith(tuple(f"{setting}." for setting in self.settings))
 
 
 _KERAS = "github.com/keras-team/keras/issues"
 
-COMBINATIONS = (
-    ("augment.where=model with train=fit", "Keras' fit runs its own training steps", "augment.where=input"),
-    ("augment.where=model with strategy=parameter_server,tpu",
-     "the workers' input cannot pass on random numbers, and XLA cannot resample images", "augment.where=input"),
-    ("cluster=tf_config,hosts,custom with strategy=* without workers",
-     "this engine only runs the members of a strategy with workers", "strategy=multi_worker"),
-    ("deterministic=true with strategy=parameter_server",
-     "the workers' steps have no fixed order", "deterministic=false"),
-    ("train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
-     "Keras' fit only works on one device and on mirrored replicas "
-     f"({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
-     "train=loop"),
-    ("train=fit with optimizer.accumulation>1",
-     "Keras averages over batches, not examples, and fails on replicas", "train=loop"),
-    ("train=fit with optimizer.clip_norm with several replicas",
-     "Keras clips gradients before it sums them over the replicas", "train=loop"),
-    ("train=fit with train.jit=on with several replicas",
-     "compiled code cannot access the variables of other replicas", "train=loop"),
-    ("train=fit with precision=mixed,mixed_float16 with several replicas",
-     "Keras checks for float16 overflow before it sums over the replicas, so an overflow in one spreads to all",
-     "train=loop"),
-    ("train=fit with precision=float16", "Keras only scales the loss in mixed precision", "train=loop"),
-    ("train=fit with batches that replicas cannot share equally",
-     f"Keras averages the replicas' means, which is wrong if their batches differ in size ({_KERAS}/19891)",
-     "train=loop"),
-    ("train.jit=on with strategy=model_parallel", "XLA compiles for a single device", "train.jit=off"),
-    ("optimizer.ema_momentum with precision=bfloat16,float16",
-     "a moving average in so low a precision stops changing", "precision=mixed"),
-    ("model.frozen=true without a backbone", "the network has no layer named backbone", "model.frozen=false"),
-    ("model.weights=imagenet without a backbone",
-     "ImageNet weights belong to a backbone of keras.applications", "model.weights=none"),
-    ("model.weights=runs:/*,models:/* with tracking=off", "such weights are looked up in MLflow", "tracking=local"),
-    ("model.frozen=true with strategy=model_parallel",
-     "layers are distributed as a whole, and a backbone is a single layer", "strategy=one_device"),
-    ("train.fine_tune_epochs without model.frozen", "there is no frozen layer to unfreeze", "model.frozen=true"),
-    ("train.fine_tune_epochs with strategy=parameter_server",
-     "the parameter servers hold the variables of a single optimizer", "strategy=one_device"),
-    ("precision=mixed_float16,float16,float64 with strategy=tpu",
-     "a TPU only computes in float32 and bfloat16", "precision=mixed"),
-    ("precision=bfloat16 with strategy=multi_worker",
-     "TensorFlow's collectives cannot send bfloat16 variables", "precision=mixed_bfloat16"),
-    ("precision=bfloat16,float16 with optimizer=adam,adamw",
-     "beta_2=0.999 is rounded to 1, or squares of small gradients to 0, so the model learns nothing",
-     "precision=mixed_bfloat16"),
-    ("precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
-     "the GPU cannot compute in bfloat16", "precision=mixed_float16"),
-    ("strategy=tpu without a TPU in this machine or a TPU name", "it requires a TPU", "strategy=mirrored"),
-    ("export.register with tracking=off", "registering a model requires MLflow", "tracking=local"),
-    ("export.register without a SavedModel", "only a SavedModel can be registered in MLflow", "export=saved_model"),
-    ("export.alias without export.register", "an alias belongs to a registered model", "export.register=my_model"),
-    ("export.alias with export.promote_if=better,higher without predictions",
-     "models are compared by the predictions that evaluate saves", "evaluate.predictions=true"),
-)  # fmt: skip
-"""Each with the reason, and what to type."""
+WITHOUT_FIT = (
+    MultiWorkerSettings,
+    ParameterServerSettings,
+    CentralStorageSettings,
+    ModelParallelSettings,
+    TpuSettings,
+)
+"""Strategies with which Keras' `fit` fails or trains wrongly."""
+
+REFUSED = (
+    Refused(
+        "augment.where=model with train=fit",
+        lambda s: s.augment.where == "model" and s.is_fit,
+        why="Keras' fit runs its own training steps",
+        fix="augment.where=input",
+    ),
+    Refused(
+        "augment.where=model with strategy=parameter_server,tpu",
+        lambda s: s.augment.where == "model" and isinstance(s.strategy, (ParameterServerSettings, TpuSettings)),
+        shown=lambda s: f"augment.where=model with strategy={option_of(s.strategy)}",
+        why="the workers' input cannot pass on random numbers, and XLA cannot resample images",
+        fix="augment.where=input",
+    ),
+    Refused(
+        "cluster=tf_config,hosts,custom with strategy=* without workers",
+        lambda s: isinstance(s.cluster, JoinedCluster) and s.strategy and not s.has_workers,
+        shown=lambda s: f"cluster={option_of(s.cluster)} with strategy={option_of(s.strategy)} without workers",
+        why="this engine only runs the members of a strategy with workers",
+        fix="strategy=multi_worker",
+    ),
+    Refused(
+        "deterministic=true with strategy=parameter_server",
+        lambda s: s.experiment.deterministic and isinstance(s.strategy, ParameterServerSettings),
+        why="the workers' steps have no fixed order",
+        fix="deterministic=false",
+    ),
+    Refused(
+        "train=fit with strategy=multi_worker,parameter_server,central_storage,model_parallel,tpu",
+        lambda s: s.is_fit and isinstance(s.strategy, WITHOUT_FIT),
+        shown=lambda s: f"train=fit with strategy={option_of(s.strategy)}",
+        why="Keras' fit only works on one device and on mirrored replicas "
+        f"({_KERAS}/20585, {_KERAS}/21054, {_KERAS}/19448)",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with optimizer.accumulation>1",
+        lambda s: s.is_fit and s.optimizer.accumulation > 1,
+        shown=lambda s: f"train=fit with optimizer.accumulation={s.optimizer.accumulation}",
+        why="Keras averages over batches, not examples, and fails on replicas",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with optimizer.clip_norm with several replicas",
+        lambda s: s.is_fit and s.optimizer.clip_norm and s.has_several_replicas,
+        shown=lambda s: f"train=fit with optimizer.clip_norm={s.optimizer.clip_norm} with several replicas",
+        why="Keras clips gradients before it sums them over the replicas",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with train.jit=on with several replicas",
+        lambda s: s.is_fit and s.train.jit == "on" and s.has_several_replicas,
+        why="compiled code cannot access the variables of other replicas",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with precision=mixed,mixed_float16 with several replicas",
+        lambda s: s.is_fit and s.precision in ("mixed", "mixed_float16") and s.has_several_replicas,
+        shown=lambda s: f"train=fit with precision={s.precision} with several replicas",
+        why="Keras checks for float16 overflow before it sums over the replicas, so an overflow in one spreads to all",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with precision=float16",
+        lambda s: s.is_fit and s.precision == "float16",
+        why="Keras only scales the loss in mixed precision",
+        fix="train=loop",
+    ),
+    Refused(
+        "train=fit with batches that replicas cannot share equally",
+        lambda s: s.is_fit and s.has_unequal_shares,
+        why=f"Keras averages the replicas' means, which is wrong if their batches differ in size ({_KERAS}/19891)",
+        fix="train=loop",
+    ),
+    Refused(
+        "train.jit=on with strategy=model_parallel",
+        lambda s: s.train.jit == "on" and isinstance(s.strategy, ModelParallelSettings),
+        why="XLA compiles for a single device",
+        fix="train.jit=off",
+    ),
+    Refused(
+        "optimizer.ema_momentum with precision=bfloat16,float16",
+        lambda s: s.optimizer.ema_momentum and s.precision in ("bfloat16", "float16"),
+        shown=lambda s: f"optimizer.ema_momentum={s.optimizer.ema_momentum} with precision={s.precision}",
+        why="a moving average in so low a precision stops changing",
+        fix="precision=mixed",
+    ),
+    Refused(
+        "model.frozen=true without a backbone",
+        lambda s: s.model.frozen and not s.may_have_backbone,
+        why="the network has no layer named backbone",
+        fix="model.frozen=false",
+    ),
+    Refused(
+        "model.weights=imagenet without a backbone",
+        lambda s: s.model.weights == "imagenet" and not s.may_have_backbone,
+        why="ImageNet weights belong to a backbone of keras.applications",
+        fix="model.weights=none",
+    ),
+    Refused(
+        "model.weights=runs:/*,models:/* with tracking=off",
+        lambda s: s.model.is_tracked and s.is_untracked,
+        shown=lambda s: f"model.weights={s.model.weights} with tracking=off",
+        why="such weights are looked up in MLflow",
+        fix="tracking=local",
+    ),
+    Refused(
+        "model.frozen=true with strategy=model_parallel",
+        lambda s: s.model.frozen and isinstance(s.strategy, ModelParallelSettings),
+        why="layers are distributed as a whole, and a backbone is a single layer",
+        fix="strategy=one_device",
+    ),
+    Refused(
+        "train.fine_tune_epochs without model.frozen",
+        lambda s: s.train.fine_tune_epochs and not s.model.frozen,
+        shown=lambda s: f"train.fine_tune_epochs={s.train.fine_tune_epochs} with model.frozen=false",
+        why="there is no frozen layer to unfreeze",
+        fix="model.frozen=true",
+    ),
+    Refused(
+        "train.fine_tune_epochs with strategy=parameter_server",
+        lambda s: s.train.fine_tune_epochs and isinstance(s.strategy, ParameterServerSettings),
+        shown=lambda s: f"train.fine_tune_epochs={s.train.fine_tune_epochs} with strategy=parameter_server",
+        why="the parameter servers hold the variables of a single optimizer",
+        fix="strategy=one_device",
+    ),
+    Refused(
+        "precision=mixed_float16,float16,float64 with strategy=tpu",
+        lambda s: s.precision in ("mixed_float16", "float16", "float64") and isinstance(s.strategy, TpuSettings),
+        shown=lambda s: f"precision={s.precision} with strategy=tpu",
+        why="a TPU only computes in float32 and bfloat16",
+        fix="precision=mixed",
+    ),
+    Refused(
+        "precision=bfloat16 with strategy=multi_worker",
+        lambda s: s.precision == "bfloat16" and isinstance(s.strategy, MultiWorkerSettings),
+        why="TensorFlow's collectives cannot send bfloat16 variables",
+        fix="precision=mixed_bfloat16",
+    ),
+    Refused(
+        "precision=bfloat16,float16 with optimizer=adam,adamw",
+        lambda s: s.precision in ("bfloat16", "float16") and isinstance(s.optimizer, AdamSettings),
+        shown=lambda s: f"precision={s.precision} with optimizer={option_of(s.optimizer)}",
+        why="beta_2=0.999 is rounded to 1, or squares of small gradients to 0, so the model learns nothing",
+        fix="precision=mixed_bfloat16",
+    ),
+    Refused(
+        "precision=mixed_bfloat16,bfloat16 with a GPU of compute capability below 8.0",
+        lambda s: s.precision in ("mixed_bfloat16", "bfloat16") and s.has_gpu_without_bfloat16,
+        shown=lambda s: f"precision={s.precision} with a GPU of compute capability below 8.0",
+        why="the GPU cannot compute in bfloat16",
+        fix="precision=mixed_float16",
+    ),
+    Refused(
+        "strategy=tpu without a TPU in this machine or a TPU name",
+        lambda s: isinstance(s.strategy, TpuSettings) and not s.has_tpu,
+        why="it requires a TPU",
+        fix="strategy=mirrored",
+    ),
+    Refused(
+        "export.register with tracking=off",
+        lambda s: s.export.register and s.is_untracked,
+        shown=lambda s: f"export.register={s.export.register} with tracking=off",
+        why="registering a model requires MLflow",
+        fix="tracking=local",
+    ),
+    Refused(
+        "export.register without a SavedModel",
+        lambda s: s.export.register and not s.exports_saved_model,
+        shown=lambda s: f"export.register={s.export.register} without a SavedModel",
+        why="only a SavedModel can be registered in MLflow",
+        fix="export=saved_model",
+    ),
+    Refused(
+        "export.alias without export.register",
+        lambda s: s.export.alias and not s.export.register,
+        shown=lambda s: f"export.alias={s.export.alias} with export.register=null",
+        why="an alias belongs to a registered model",
+        fix="export.register=my_model",
+    ),
+    Refused(
+        "export.alias with export.promote_if=better,higher without predictions",
+        lambda s: s.export.alias and s.export.promote_if in ("better", "higher") and not s.has_predictions,
+        shown=lambda s: (
+            f"export.alias={s.export.alias} with export.promote_if={s.export.promote_if} without predictions"
+        ),
+        why="models are compared by the predictions that evaluate saves",
+        fix="evaluate.predictions=true",
+    ),
+)
+"""Combinations that cannot work. The first one that an experiment has is reported."""
 
 
 UNREAD = (
-    (r"tracking\.(?!kind).*", "tracking=off", "tracking=local"),
-    (r"tracking\.uri", "tracking=local", "tracking=server"),
-    (r"cluster\.restarts", "cluster=local without workers", "strategy=multi_worker"),
-    (r"strategy\.(workers|servers)", "cluster=tf_config,hosts,custom", "cluster=local"),
-    (r"strategy\.cpu_replicas", "strategy.devices", "strategy.devices=[]"),
-    (r"train\.fine_tune_(layers|rate)", "train.fine_tune_epochs=0", "train.fine_tune_epochs=5"),
-    (r"train\.cache_features", "train=fit", "train=loop"),
-    (r"augment\.magnitude", "augment.rand_augment=0", "augment.rand_augment=2"),
-    (r"augment\.where", "augment=* without image augmentation", "augment=flip"),
-    (r"export\.promote_if", "export.alias=null", "export.alias=champion"),
-    (r"precision\.tf32", "precision=float64", "precision=float32"),
-    (r"data\.resize", "data.size=null", "data.size=160"),
+    Unread(
+        "tracking=off",
+        lambda s: s.is_untracked,
+        settings=tuple(f"tracking.{field.name}" for field in fields(TrackingSettings) if field.name != "kind"),
+        fix="tracking=local",
+    ),
+    Unread(
+        "tracking=local",
+        lambda s: s.experiment.tracking.kind == "local",
+        settings=("tracking.uri",),
+        fix="tracking=server",
+    ),
+    Unread(
+        "cluster=local without workers",
+        lambda s: isinstance(s.cluster, LocalCluster) and not s.has_workers,
+        settings=("cluster.restarts",),
+        fix="strategy=multi_worker",
+    ),
+    Unread(
+        "cluster=tf_config,hosts,custom",
+        lambda s: isinstance(s.cluster, JoinedCluster),
+        shown=lambda s: f"cluster={option_of(s.cluster)}",
+        settings=("strategy.workers", "strategy.servers"),
+        fix="cluster=local",
+    ),
+    Unread(
+        "strategy.devices",
+        lambda s: s.devices.devices,
+        shown=lambda s: f"strategy.devices={s.devices.devices}",
+        settings=("strategy.cpu_replicas",),
+        fix="strategy.devices=[]",
+    ),
+    Unread(
+        "train.fine_tune_epochs=0",
+        lambda s: s.train.fine_tune_epochs == 0,
+        settings=("train.fine_tune_layers", "train.fine_tune_rate"),
+        fix="train.fine_tune_epochs=5",
+    ),
+    Unread("train=fit", lambda s: s.is_fit, settings=("train.cache_features",), fix="train=loop"),
+    Unread(
+        "augment.rand_augment=0",
+        lambda s: s.augment.rand_augment == 0,
+        settings=("augment.magnitude",),
+        fix="augment.rand_augment=2",
+    ),
+    Unread(
+        "without image augmentation",
+        lambda s: not s.augment.changes and not s.augment.mixes,
+        settings=("augment.where",),
+        fix="augment=flip",
+    ),
+    Unread(
+        "export.alias=null",
+        lambda s: s.export.alias is None,
+        settings=("export.promote_if",),
+        fix="export.alias=champion",
+    ),
+    Unread(
+        "precision=float64",
+        lambda s: s.precision == "float64",
+        settings=("precision.tf32",),
+        fix="precision=float32",
+    ),
+    Unread("data.size=null", lambda s: s.images.size is None, settings=("data.resize",), fix="data.size=160"),
 )
-"""Names that may be typed, the combination beside which nothing reads them, and a setting that gives them an effect."""
+"""Combinations in which nothing reads some settings. Those in `fix` give these an effect."""
 
 
 def read_composed(composed: "Composed") -> Experiment:
@@ -216,9 +350,10 @@ def read_composed(composed: "Composed") -> Experiment:
     check_keras_file()
     experiment = read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
     for name in composed.typed:
-        for pattern, combination, fix in UNREAD:
-            if re.fullmatch(pattern, name) and (beside := found(combination, experiment)):
-                raise UserError(f"{name} has no effect {beside}", "", fix)
+        for rule in UNREAD:
+            if rule.is_about(name) and (combination := rule.found(experiment)):
+                shown = combination if combination.startswith("without ") else f"with {combination}"
+                raise UserError(f"{name} has no effect {shown}", "", rule.fix)
     return experiment
 
 

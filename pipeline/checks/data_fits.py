@@ -17,10 +17,9 @@ from stages.settings.data import (
 )
 from stages.settings.first_rows import check_target
 from stages.settings.folders import classes_of
-from stages.settings.model import ModelSettings
+from stages.settings.model import ModelSettings, NetworkSettings
 from stages.settings.table import TableSettings
-from stages.settings.train import TaskSettings
-from stages.targets import target_of
+from stages.settings.train import AutoTaskSettings, TaskSettings
 
 
 def check_data(experiment: Experiment) -> None:
@@ -32,7 +31,7 @@ def check_data(experiment: Experiment) -> None:
         UserError: for data without what the network or the augmentation takes, or a target that the task does not have.
     """
     data = experiment.of("load", DataSettings)
-    if data is None or data._target_ != getattr(type(data), "_target_", None):
+    if data is None or data._target_ != type(data)._target_:
         return
     name = f"data={experiment.choices.get('data', data._target_)}"
     lacking = {"images": data.is_without_images, "texts": _is_without_texts(data)}
@@ -40,8 +39,9 @@ def check_data(experiment: Experiment) -> None:
         lacking = _lacking_in_arrays(data)
     model = experiment.of("model", ModelSettings)
     network = model.network if model else None
-    is_ours = target_of(network) == getattr(type(network), "_target_", None)
-    takes: tuple[str, ...] = getattr(network, "takes", ()) if is_ours else ()
+    takes: tuple[str, ...] = ()
+    if isinstance(network, NetworkSettings) and network._target_ == type(network)._target_:
+        takes = network.takes
     if takes and all(lacking[kind] for kind in takes):
         problem = f"model={experiment.choices.get('model')} requires {' or '.join(takes)}, but {name} has none"
         raise UserError(problem, "a network that fits the data", "model=auto")
@@ -101,7 +101,7 @@ def _check_classes(name: str, classes: int, task: TaskSettings) -> None:
     if task.kind not in ("auto", "classification"):
         problem = f"task={task.kind} does not fit {name}, whose target is one of {classes} classes"
         raise UserError(problem, "task=classification", "task=classification")
-    if getattr(task, "single_logit", False) and classes != 2:
+    if isinstance(task, AutoTaskSettings) and task.single_logit and classes != 2:
         raise UserError(
             f"task.single_logit=true requires 2 classes, but {name} has {classes}", "", "task.single_logit=false"
         )

@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pipeline.checks.callbacks import check_arguments, check_callback, extends
-from pipeline.checks.combinations import COMBINATIONS, expected_replicas, found
+from pipeline.checks.combinations import REFUSED
+from pipeline.checks.conditions import expected_replicas
 from pipeline.checks.data_fits import check_data
 from pipeline.config.errors import explained
 from pipeline.config.experiment import Experiment
@@ -40,9 +41,9 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     train, replicas = experiment.of("train", TrainSettings), expected_replicas(experiment)
     if train and replicas:
         train.check_share(replicas)
-    for combination, reason, fix in COMBINATIONS:
-        if shown := found(combination, experiment):
-            raise UserError(f"{shown.removeprefix('with ')} is not supported: {reason}", "", fix)
+    for rule in REFUSED:
+        if combination := rule.found(experiment):
+            raise UserError(f"{combination} is not supported: {rule.why}", "", rule.fix)
     for look in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
         look(experiment)
     if surroundings:

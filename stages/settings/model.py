@@ -48,9 +48,19 @@ class PrecisionSettings:
         return next((name for name in ("mixed_float16", "mixed", "mixed_bfloat16") if name in policies), self.policy)
 
 
+@dataclass(kw_only=True)
+class NetworkSettings:
+    """Base of the settings of the project's networks."""
+
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Kinds of inputs, one of which the network requires. Empty: any inputs."""
+
+    _target_: str = MISSING
+
+
 @option("network", "auto")
 @dataclass(kw_only=True)
-class AutoSettings:
+class AutoSettings(NetworkSettings):
     """Convolutions for images and for one text, dense layers for everything else."""
 
     _target_: str = "stages.networks.auto.auto"
@@ -58,7 +68,7 @@ class AutoSettings:
 
 @option("network", "mlp")
 @dataclass(kw_only=True)
-class MlpSettings:
+class MlpSettings(NetworkSettings):
     """Dense layers on flattened images, or on the columns of a table, with embeddings for categories."""
 
     _target_: str = "stages.networks.mlp.mlp"
@@ -76,7 +86,7 @@ class WideAndDeepSettings(MlpSettings):
 
 @option("network", "text_cnn")
 @dataclass(kw_only=True)
-class TextCnnSettings:
+class TextCnnSettings(NetworkSettings):
     """Convolutions over the words of texts, followed by max pooling over each text."""
 
     takes: ClassVar[tuple[str, ...]] = ("texts",)
@@ -88,7 +98,7 @@ class TextCnnSettings:
 
 @option("network", "transformer")
 @dataclass(kw_only=True)
-class TransformerSettings:
+class TransformerSettings(NetworkSettings):
     """A transformer encoder over the words of texts, followed by average pooling."""
 
     takes: ClassVar[tuple[str, ...]] = ("texts",)
@@ -100,7 +110,7 @@ class TransformerSettings:
 
 @option("network", "cnn")
 @dataclass(kw_only=True)
-class CnnSettings:
+class CnnSettings(NetworkSettings):
     """Convolutions and pooling, then dropout and one dense layer."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
@@ -112,7 +122,7 @@ class CnnSettings:
 
 @option("network", "cnn_photo")
 @dataclass(kw_only=True)
-class CnnPhotoSettings:
+class CnnPhotoSettings(NetworkSettings):
     """Blocks of convolution, BatchNorm and ReLU, for photographs."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
@@ -126,7 +136,7 @@ class CnnPhotoSettings:
 
 @option("network", "resnet")
 @dataclass(kw_only=True)
-class ResnetSettings:
+class ResnetSettings(NetworkSettings):
     """Residual blocks, for images of about 32×32 pixels."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
@@ -137,7 +147,7 @@ class ResnetSettings:
 
 @option("network", "application")
 @dataclass(kw_only=True)
-class ApplicationSettings:
+class ApplicationSettings(NetworkSettings):
     """A backbone from keras.applications, followed by pooling, dropout and one dense layer."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
@@ -151,7 +161,7 @@ class ApplicationSettings:
 
 @option("network", "keras_hub")
 @dataclass(kw_only=True)
-class KerasHubSettings:
+class KerasHubSettings(NetworkSettings):
     """A backbone from KerasHub with its weights, followed by pooling, dropout and one dense layer."""
 
     requires: ClassVar[tuple[str, ...]] = ("keras_hub",)

@@ -1,12 +1,13 @@
 """What cannot go together, or has no effect, is refused before TensorFlow is imported; what cannot pay is said."""
 
 import os
-import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from pipeline.checks.combinations import COMBINATIONS, FACTS, UNREAD, advice, expected_replicas
+from pipeline.checks.combinations import advice
+from pipeline.checks.conditions import expected_replicas
 from pipeline.config.debug import debugged
 from pipeline.launch.local import enter_cluster, local_tasks
 from pipeline.system import machine
@@ -61,8 +62,13 @@ REFUSED: Mapping[str, str] = {
     "strategy=mirrored strategy.cpu_replicas=2 strategy.devices=[/cpu:0]": "with strategy.devices",
     "train.fine_tune_layers=3": "train.fine_tune_epochs=0", "augment.magnitude=0.5": "augment.rand_augment=0",
     "train=fit model=mobilenet_v2 model.frozen=true train.cache_features=off": "with train=fit",
-    "augment=none augment.where=input": "without image augmentation",
+    "augment=none augment.where=input": r"where has no effect without image augmentation\. Try: augment=flip",
     "precision=float64 precision.tf32=true": r"tf32 has no effect with precision=float64\. Try: precision=float32",
+    "tracking=off tracking.note=hello": r"tracking\.note has no effect with tracking=off\. Try: tracking=local",
+    "tracking.uri=http://127.0.0.1:9": r"tracking\.uri has no effect with tracking=local\. Try: tracking=server",
+    "cluster=tf_config strategy=multi_worker strategy.workers=3":
+        r"strategy\.workers has no effect with cluster=tf_config\. Try: cluster=local",
+    "export.promote_if=higher": r"promote_if has no effect with export\.alias=null\. Try: export\.alias=champion",
     "optimizer=custom": r"the import path of an optimizer.*Try: 'optimizer\._target_=keras\.optimizers\.Lion",
     "optimizer=custom optimizer._target_=keras.optimizers.Lino": "has no attribute .Lino",
     "schedule=custom": r"the import path of a schedule.*Try: 'schedule\._target_=",
@@ -93,6 +99,15 @@ REFUSED: Mapping[str, str] = {
 @pytest.mark.parametrize("given", REFUSED)
 def test_what_cannot_work_is_refused(given: str) -> None:
     assert_refused(["dry_run=true", *given.split()], REFUSED[given])
+
+
+@pytest.mark.slow
+def test_a_way_to_resize_without_a_size_is_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    words = ["data=image_folder", f"data.dir={tmp_path}", "data.size=null", "data.resize=crop", "dry_run=true"]
+    assert_refused(words, r"data\.resize has no effect with data\.size=null\. Try: data\.size=160")
 
 
 ALLOWED = (
@@ -157,13 +172,3 @@ def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, mo
         enter_cluster(task)
         seen[task.name] = os.environ["CUDA_VISIBLE_DEVICES"]
     assert seen == {"chief-0": "-1", "worker-0": first, "worker-1": second, "server-0": "-1"}
-
-
-def test_every_condition_of_a_rule_is_a_setting_or_is_defined() -> None:
-    """A condition whose words contain `with` would be split, and its rule would never apply."""
-    combinations = [combination for combination, _, _ in COMBINATIONS] + [combination for _, combination, _ in UNREAD]
-    rules = [f"with {combination}" for combination in combinations]
-    terms = {term.strip() for rule in rules for term in re.split(r"\b(?:with|without) ", rule)[1:]}
-    names = {re.split("[=>]", term)[0] for term in terms}
-    assert names >= FACTS.keys()
-    assert all(re.fullmatch(r"[\w.]+", name) for name in names - FACTS.keys())

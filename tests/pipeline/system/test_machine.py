@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks.combinations import expected_replicas
+from pipeline.checks.conditions import expected_replicas
 from pipeline.checks.registry import check_rules
 from pipeline.system import machine
 from pipeline.system.machine import Gpu
@@ -41,6 +41,7 @@ def test_gpus_are_found_without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> N
 def test_bfloat16_is_refused_on_a_gpu_that_has_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"compute capability below 8\.0.*Try: precision=mixed_float16"):
         check_rules(experiment("precision=mixed_bfloat16", outputs=tmp_path))
+    check_rules(experiment("precision=mixed_float16", outputs=tmp_path))
     check_rules(experiment("precision=mixed_bfloat16", "strategy.device=/cpu:0", outputs=tmp_path))
     check_rules(experiment("precision=mixed", outputs=tmp_path))
 
