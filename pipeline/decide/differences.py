@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pipeline.config.defaults import with_defaults
 from pipeline.config.experiment import Experiment
 from pipeline.provenance.identity import as_override, differing, relevant_settings, settings_of
 from pipeline.run_folder.folder import RunFolder
@@ -18,12 +19,17 @@ def settings_of_both(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run and of `experiment` by their dotted names, without those in `ignored`.
 
-    Settings of a command that only an older version has, such as `max_jobs`, are left out.
+    Settings of a command that only an older version has, such as `max_jobs`, are left out. A setting that was added
+    after the run has its default in that run.
     """
     config = RunFolder(Path(run.folder)).config
     before = relevant_settings(OmegaConf.to_container(config, resolve=True), ignored)
     before = {name: value for name, value in before.items() if "." in name or name in experiment.document}
-    return before, settings_of(experiment, tuple(ignored))
+    now = settings_of(experiment, tuple(ignored))
+    if now.keys() - before.keys():
+        complete = relevant_settings(with_defaults(config, experiment.document), ignored)
+        before |= {name: complete[name] for name in now if name not in before and name in complete}
+    return before, now
 
 
 def refuse_differing(
