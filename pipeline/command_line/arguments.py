@@ -151,15 +151,17 @@ def read_arguments(words: Sequence[str]) -> Arguments:
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--version", action="version", version=f"tf-experiment-pipeline {__version__}")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--multirun", "-m", dest="sweep", action="store_true")
-    modes.add_argument("--cfg", "-c", choices=("job",))
-    modes.add_argument("--shell-completion", "-sc", dest="completion", action="store_true")
-    parser.add_argument("--resolve", action="store_true")
-    parser.add_argument("--config-dir", "-cd", action="append", default=[])
-    known = {flag for action in parser._actions for flag in action.option_strings}
+    actions = (
+        parser.add_argument("--help", "-h", action="store_true"),
+        parser.add_argument("--version", action="version", version=f"tf-experiment-pipeline {__version__}"),
+        modes.add_argument("--multirun", "-m", dest="sweep", action="store_true"),
+        modes.add_argument("--cfg", "-c", choices=("job",)),
+        modes.add_argument("--shell-completion", "-sc", dest="completion", action="store_true"),
+        parser.add_argument("--resolve", action="store_true"),
+        parser.add_argument("--config-dir", "-cd", action="append", default=[]),
+    )
+    known = {flag for action in actions for flag in action.option_strings}
     for place, word in enumerate(words):  # argparse reads `-cn x` as `-c n`
         if word.startswith("-") and word.partition("=")[0] not in known and word.strip("-"):
             raise _unknown_flag(word, words[place + 1] if place + 1 < len(words) else "")

@@ -15,7 +15,7 @@ with quiet_stderr(), imports_kept():
         "pipeline.launch.local",
         "jinja2",
         "matplotlib.backends.backend_agg",
-        "pyarrow.pandas_compat",
+        "pandas",
         "sklearn.metrics",
         "stages.strategy",
         "stages.load.digits",

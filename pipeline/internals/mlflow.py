@@ -3,7 +3,6 @@
 Nothing here imports MLflow, which takes seconds, before it is called.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -99,20 +98,17 @@ def remote_artifacts(database: sqlite3.Connection) -> str | None:
 def default_store(uri: str) -> Iterator[None]:
     """Make `uri` the process' default store, in which MLflow 3.17 looks for the model of a new version.
 
-    It does so whichever store its client has. All names in use are public. MLflow also writes the default to the
-    environment, where the user may have set another.
+    It does so whichever store its client has. All names in use are public, but None is not a documented address: it
+    removes the default, also from the environment, to which MLflow writes it.
     """
     import mlflow
 
-    variable = os.environ.get("MLFLOW_TRACKING_URI")
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     mlflow.set_tracking_uri(uri)
     try:
         yield
     finally:
         mlflow.set_tracking_uri(before)
-        if variable is not None:
-            os.environ["MLFLOW_TRACKING_URI"] = variable
 
 
 @contextmanager

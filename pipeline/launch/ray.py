@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
+from importlib.metadata import entry_points
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,10 @@ def _connect(settings: RayCluster, console: Console) -> None:
 def _check_health(address: str, seconds: float) -> None:
     """Raise an error where no Ray answers at `address`; `ray.init` would wait for minutes."""
     split_address(address)
-    command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "health-check"]
-    subprocess.run([*command, f"--address={address}"], capture_output=True, timeout=seconds, check=True)
+    [script] = entry_points(group="console_scripts", name="ray")
+    code = f"from {script.module} import {script.attr} as main; main()"
+    command = [sys.executable, "-c", code, "health-check", f"--address={address}"]
+    subprocess.run(command, capture_output=True, timeout=seconds, check=True)
 
 
 class RayJob(RemoteJob):

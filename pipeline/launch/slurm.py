@@ -84,7 +84,7 @@ class Slurm(Joined):
             executor.update_parameters(**parameters(job, self.settings))
             with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
                 return SlurmJob(job, executor.submit(run_task, Member.of(job), self.settings.requeues), console)
-        except (submitit.core.utils.FailedJobError, RuntimeError, OSError) as error:
+        except (RuntimeError, OSError) as error:  # submitit's errors are RuntimeErrors
             lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
             reason = redact("; ".join(lines) or str(error))
             raise UserError(

@@ -50,8 +50,9 @@ class Study:
         self.plan = plan
         self.file = folder / STUDY
         _mend(self.file)
+        self._storage = open_storage(self.file)
         self.optuna = optuna.create_study(
-            storage=open_storage(self.file),
+            storage=self._storage,
             study_name=NAME,
             directions=[goal.direction for goal in plan.goals],
             load_if_exists=True,
@@ -81,7 +82,7 @@ class Study:
             reason: why it failed.
         """
         if reason is not None:
-            self.optuna._storage.set_trial_user_attr(trial._trial_id, REASON, redact(reason))
+            self._storage.set_trial_user_attr(id_of(trial.number, self._storage), REASON, redact(reason))
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED if pruned else TrialState.FAIL
         self.optuna.tell(trial.number, values, state=state)
 
@@ -128,6 +129,11 @@ def open_storage(file: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(file), JournalFileOpenLock(str(file))))
 
 
+def id_of(number: int, storage: JournalStorage) -> int:
+    """Return the id of a trial in the file of its study."""
+    return storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(NAME), number)
+
+
 def _mend(file: Path) -> None:
     """Remove what a killed process or a full disk left behind: its lock and an incomplete line."""
     file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
@@ -141,7 +147,7 @@ class Pruner:
     """Report each epoch's metric from the process of a trial, and end the trial if Optuna's pruner decides so."""
 
     file: Path  # of the study
-    trial: int  # its id there
+    trial: int  # its number
     metric: str  # of each epoch, such as `val/loss`
     before: int  # epochs of the run that the trial forks, which count neither as its first nor for others
     epochs: int  # that there will be, those included
@@ -159,7 +165,8 @@ class Pruner:
         if value is None or not math.isfinite(value):
             return
         trial, step = _open(self), epoch - self.before
-        if step not in trial.study._storage.get_trial(self.trial).intermediate_values:  # a resumed run repeats one
+        reported = trial.study.get_trials(deepcopy=False)[self.trial].intermediate_values
+        if step not in reported:  # a resumed run repeats one
             trial.report(value, step)
         if epoch < self.epochs and trial.should_prune():
             raise PrunedError(epoch)
@@ -171,8 +178,9 @@ def _open(pruner: Pruner) -> optuna.Trial:
     ends: optuna.pruners.BasePruner = optuna.pruners.MedianPruner(pruner.startup_trials, pruner.min_epochs)
     if pruner.kind == "halving":
         ends = optuna.pruners.SuccessiveHalvingPruner(pruner.min_epochs, REDUCTION)
-    study = optuna.load_study(study_name=NAME, storage=open_storage(pruner.file), pruner=ends)
-    return optuna.Trial(study, pruner.trial)
+    storage = open_storage(pruner.file)
+    study = optuna.load_study(study_name=NAME, storage=storage, pruner=ends)
+    return optuna.Trial(study, id_of(pruner.trial, storage))
 
 
 def answer(study: Study) -> str:

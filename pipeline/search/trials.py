@@ -207,5 +207,5 @@ class Search(Sweep):
         epochs, startup = train.all_epochs if train else 0, settings.startup_trials or 1
         before = epochs_before(made.experiment, forked_run(made.experiment, starts=False))
         of_epoch = self.plan.goals[0].metric.replace(BEST, "val/", 1)
-        place = (self.study.file, trial._trial_id, of_epoch, before, epochs)
+        place = (self.study.file, trial.number, of_epoch, before, epochs)
         return self.job(made, Pruner(*place, settings.pruner, startup, settings.min_epochs))

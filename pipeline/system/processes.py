@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from pipeline.exit_codes import HUNG
+from pipeline.internals.tensorflow import has_used_tensorflow
 from pipeline.system import signals
 from pipeline.system.signals import STOPS, Request, until
 
@@ -37,16 +38,6 @@ def process_context() -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.execute.preload"])
     return context
-
-
-def has_used_tensorflow() -> bool:
-    """Returns whether TensorFlow has started in this process, which fixes its devices and collectives.
-
-    TensorFlow 2.21 says so nowhere in public: its context does.
-    """
-    module = sys.modules.get("tensorflow.python.eager.context")
-    context = module.context_safe() if module is not None else None
-    return context is not None and bool(context._initialized)
 
 
 _used_before_fork: list[bool] = []

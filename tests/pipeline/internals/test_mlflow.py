@@ -81,12 +81,12 @@ def test_artifacts_follow_their_folder(outputs: Path, tmp_path: Path) -> None:
     run = client.create_run(experiment).info.run_id
     client.log_text(run, "x", "a.txt")
     old.rename(new)
-    assert not client.list_artifacts(run)
     with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
         assert ("e", old.as_uri()) in internals.experiment_folders(database)
         internals.move_artifacts(database, old.as_uri(), new.as_uri())
         assert internals.remote_artifacts(database) is None
-    assert [entry.path for entry in client.list_artifacts(run)] == ["a.txt"]
+    client.log_text(run, "y", "b.txt")
+    assert {path.name for path in new.rglob("*.txt")} == {"a.txt", "b.txt"}
     with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
         internals.move_artifacts(database, new.as_uri(), "http://192.0.2.1/x")
         assert str(internals.remote_artifacts(database)).startswith("http://192.0.2.1/x")
@@ -100,8 +100,13 @@ def test_a_database_that_was_replaced_is_opened_again(outputs: Path, migrated_st
     internals.disconnect(uri)
     assert MlflowClient(uri).get_experiment_by_name("old") is None
     MlflowClient(uri).create_experiment("new")
-    with closing(sqlite3.connect(file)) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         assert "new" in dict(internals.experiment_folders(database))
+        database.execute("UPDATE alembic_version SET version_num = 'older'")
+    MlflowClient(uri).search_experiments()  # the store in MLflow's cache checks nothing
+    internals.disconnect(uri)
+    with pytest.raises(MlflowException, match="out-of-date database schema"):
+        MlflowClient(uri).search_experiments()
 
 
 def test_the_points_of_a_run_have_their_time_and_step(outputs: Path) -> None:

@@ -15,7 +15,7 @@ from pipeline.config.schemas import SearchSettings
 from pipeline.decide.job import PrunedError
 from pipeline.search import pictures
 from pipeline.search.plan import Axis, Goal, Plan
-from pipeline.search.study import STUDY, Pruner, Study, draw
+from pipeline.search.study import STUDY, Pruner, Study, draw, id_of, open_storage
 from stages.errors import UserError
 from tests import commands
 
@@ -118,7 +118,8 @@ def test_the_history_shows_the_best_value_so_far_and_pruned_trials(
         trial = study.ask()
         assert trial is not None
         if value is None:
-            study.optuna._storage.set_trial_intermediate_value(trial._trial_id, 1, 0.9)
+            storage = open_storage(study.file)
+            storage.set_trial_intermediate_value(id_of(trial.number, storage), 1, 0.9)
             study.tell(trial, pruned=True)
         else:
             study.tell(trial, [value])
@@ -146,7 +147,7 @@ def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int
     """
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, trial._trial_id, "val/loss", before, before + len(curve), kind, 2, least)
+    pruner = Pruner(study.file, trial.number, "val/loss", before, before + len(curve), kind, 2, least)
     try:
         for epoch, value in enumerate(curve, before + 1):
             pruner({"val/loss": value}, epoch)
@@ -180,7 +181,7 @@ def test_an_epoch_that_is_reported_again_counts_once(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN)
     trial = study.ask()
     assert trial is not None
-    pruner = Pruner(study.file, trial._trial_id, "val/loss", 0, 4, "median", 2, 1)
+    pruner = Pruner(study.file, trial.number, "val/loss", 0, 4, "median", 2, 1)
     for value in (1.0, 0.5):
         pruner({"val/loss": value}, 1)
     pruner({"train/loss": 1.0}, 2)
