@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.collectives import is_chief
+from stages.declared import declare
 from stages.evaluation.against import check_comparable, compare_with
 from stages.evaluation.baseline import Baseline, baseline_of, trivial_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
@@ -161,3 +162,17 @@ def _tell(report: Measured, has_interval: bool, reporter: Reporter) -> None:
             reporter.log(f"  {line}")
         if (left := len(section.rows) - 1 - TOLD_ROWS) > 0:
             reporter.log(f"  … and {left} more in test_{section.name}.csv")
+
+
+def check(settings: EvaluateSettings, dataset: Dataset, model: Model | None = None) -> None:
+    """Refuse columns, and another run's examples or metric, that the evaluation cannot use, before training.
+
+    Raises:
+        UserError: If there is something that cannot work.
+    """
+    check_settings(dataset.task if model is None else model.task, dataset, settings)
+    if model is not None and settings.against is not None:
+        check_comparable(settings.against, dataset.test, model.task)
+
+
+declare(evaluate, check=check)

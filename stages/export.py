@@ -8,9 +8,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from stages.declared import declare
+from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, compare, table
 from stages.exporters.exporter import Exporter
-from stages.exporters.fresh_process import prestart
 from stages.exporters.saved_model import SavedModel
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
@@ -36,8 +37,7 @@ def export(
     exporters = _exporters(settings)
     place = folder / "export"
     place.mkdir(exist_ok=True)
-    if settings.reload == "process":
-        prestart()
+    start_early(settings)
     model = dataclasses.replace(trained.model.on_one_device())  # its float32 copy, if one is made, lives here
     paths: dict[str, Path] = {}
     for name, exporter in exporters.items():
@@ -62,7 +62,7 @@ def export(
     return dataclasses.replace(exported, license=settings.license, answers=_answers(trained.model.task), note=note)
 
 
-def check_formats(model: Model, dataset: Dataset, settings: ExportSettings) -> None:
+def check(settings: ExportSettings, dataset: Dataset, model: Model) -> None:
     """Refuses a network, trained or not, that a format cannot hold: of each class of exporters one is asked.
 
     It leaves the model as it was, and Python's random numbers, of which Keras makes the seeds of new layers.
@@ -113,3 +113,12 @@ def _answers(task: Task) -> dict[str, str]:
     answers = task.answers(tf.zeros((1, task.outputs)))
     named = {task.answer: answers, **task.explained(answers, tf.constant(task.names))}
     return {name: f"{value.dtype.name}{value.shape.as_list()[1:] or ''}" for name, value in named.items()}
+
+
+def start_early(settings: ExportSettings) -> None:
+    """Start the process that reloads the files, which imports TensorFlow while the run is evaluated."""
+    if settings.reload == "process":
+        fresh_process.prestart()
+
+
+declare(export, check=check, start_early=start_early, clean_up=fresh_process.end)

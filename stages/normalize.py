@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.declared import declare
 from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.encoder import NAME, learn_encoder, restore_encoder, save_encoder, saved_features
@@ -14,7 +15,6 @@ from stages.networks.keras_internals import keep_names
 from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
 from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
-from stages.reuse import allow_reuse
 from stages.settings.data import NormalizeSettings
 from stages.settings.table import KINDS, TableSettings, TrainedTableSettings, declaring
 from stages.tasks.classification import Classification
@@ -81,8 +81,13 @@ def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, ca
     return restore_scaling(saved, dataset)
 
 
-def with_kinds(settings: TableSettings, saved: Path) -> TableSettings:
-    """Returns the settings of a table with the kinds and classes that a run has saved with its normalization."""
+def with_kinds(settings: Any, saved: Path) -> Any:
+    """Return the settings of a table with the kinds and classes that a run has saved with its normalization.
+
+    Settings of any other stage are returned as they are.
+    """
+    if not isinstance(settings, TableSettings):
+        return settings
     features = saved_features(saved) if (saved / f"{NAME}.json").is_file() else {}
     kinds = {
         one.facts.get("column", name): "whole" if one.dtype == "int64" else one.kind
@@ -122,4 +127,4 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     return dataclasses.replace(dataset, task=task) if (*before,) == names else dataset
 
 
-allow_reuse(normalize, _save, _restore)
+declare(normalize, save=_save, restore=_restore, adapt=with_kinds)

@@ -12,13 +12,13 @@ from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.saved import restore_trained, save_trained
 from stages.collectives import is_chief
 from stages.data.batches import steps_per_epoch
+from stages.declared import declare
 from stages.errors import UserError
 from stages.evaluation.predictions import check_inputs
 from stages.evaluation.test_set import validation_facts
 from stages.networks.batch_norm import normalizing_by_batch
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Record, Strategy, Trained
-from stages.reuse import allow_reuse
 from stages.settings.train import FitSettings, TrainSettings
 from stages.training.outcome import gpu_peak, result_of, write_files
 from stages.training.phase import Phase
@@ -103,8 +103,8 @@ def fit(
     return train(model, dataset, strategy, settings, reporter, folder)
 
 
-allow_reuse(train, save_trained, restore_trained)
-allow_reuse(fit, save_trained, restore_trained)
+for _function in (train, fit):
+    declare(_function, save=save_trained, restore=restore_trained)
 
 
 def _refuse_or_warn(

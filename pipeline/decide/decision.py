@@ -10,7 +10,7 @@ from pipeline.decide.job import Job, OnEpoch, Part
 from pipeline.decide.notes import Notes
 from pipeline.decide.plan import TRAIN, PlannedStage, after_training
 from pipeline.decide.resume import run_to_resume
-from pipeline.decide.reuse import compared_run, plan_with, reused_run
+from pipeline.decide.reuse import plan_with, reused_run, with_compared_run
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
@@ -70,8 +70,6 @@ class Decision:
     """Digest of the settings that the results depend on."""
     sources: Sources
     """The source code that the results depend on."""
-    compare_with: Path | None
-    """The folder of the run whose predictions `evaluate` compares with, if any."""
     part: Part | None
     """The place of the run in a sweep; None for a run by itself."""
     on_epoch: OnEpoch | None
@@ -115,14 +113,13 @@ def decide(job: Job) -> Decision:
             notes.run("forking", forked)
         origin = Fork(forked) if forked is not None else origin
     return Decision(
-        experiment=experiment,
+        experiment=with_compared_run(experiment),
         plan=plan,
         folder=_folder(job, start),
         start=start,
         origin=origin,
         identity=own,
         sources=code,
-        compare_with=compared_run(experiment),
         part=job.part,
         on_epoch=job.on_epoch,
         notes=notes,

@@ -71,17 +71,18 @@ def _refuse_other_settings(experiment: Experiment, run: Summary, plan: Sequence[
     refuse_differing(f"run={experiment.run}", before, now, expected, f"fork={experiment.run}")
 
 
-def compared_run(experiment: Experiment) -> Path | None:
-    """Return the folder of the run of `evaluate.against`; None without one.
+def with_compared_run(experiment: Experiment) -> Experiment:
+    """Return `experiment` with the folder of the run that `evaluate.against` means.
 
     Raises:
         UserError: If there is no such run, or it has no predictions.
     """
     settings = experiment.of("evaluate", EvaluateSettings)
     if settings is None or settings.against is None:
-        return None
+        return experiment
     from stages.evaluation.predictions import check_other  # imports pyarrow, which takes part of a second
 
     folder = Path(Runs(experiment.outputs).find(settings.against, "evaluate.against").folder)
     check_other(folder, settings.against)
-    return folder
+    resolved = replace(settings, against=str(folder))
+    return replace(experiment, settings={**experiment.settings, "evaluate": resolved})

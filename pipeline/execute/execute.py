@@ -191,7 +191,7 @@ def assist(decision: Decision, console: Console, task: Task) -> int:
     def run(scratch: Path) -> int:
         interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
         with console.working("starting TensorFlow"), _importing(), interruptible:
-            stages = [] if task.serves else bind(decision, compares=False)
+            stages = [] if task.serves else bind(decision)
             servers = import_module("stages.strategy")
         signals.check()
         if task.meet is not None:

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipeline.checks.registry import typed
 from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import PrunedError
-from pipeline.decide.plan import PlannedStage
+from pipeline.decide.plan import TRAIN, PlannedStage
 from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
@@ -29,15 +29,15 @@ from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, metric_name
 from pipeline.tracking.store import Store
+from stages.declared import Declared, accepted, declared_by
 from stages.errors import UserError
-from stages.exporters import fresh_process
 from stages.reporter import on_safe_place
-from stages.results import Dataset, Exported, Model, Record, as_number
-from stages.reuse import Reuse, reuse_of
+from stages.results import Dataset, Exported, Record, as_number
 from stages.settings.model import ModelSettings
-from stages.settings.results import EvaluateSettings, ExportSettings
-from stages.settings.table import TableSettings
 from stages.storage.atomic import atomic_write
+
+DATASET = "dataset"
+"""The result for which a custom stage may return arrays."""
 
 
 @dataclass(frozen=True)
@@ -48,39 +48,37 @@ class BoundStage:
     function: Callable[..., Any]
     settings: Any
 
+    @property
+    def declared(self) -> Declared:
+        return declared_by(self.function)
 
-def bind(decision: Decision, compares: bool = True) -> list[BoundStage]:
+    @property
+    def runs(self) -> bool:
+        """Whether it computes its result in this run."""
+        return self.planned.is_needed and self.planned.saved is None
+
+
+def bind(decision: Decision) -> list[BoundStage]:
     """Import all stages, and with them TensorFlow, and bind their settings: addresses in them become folders.
-
-    Args:
-        decision: What to do.
-        compares: Whether this process compares the predictions with those of another run.
 
     Raises:
         UserError: If a stage cannot be imported, its settings are not of the type that it declares, or MLflow does
             not have the weights that they name.
     """
-    plan, experiment = decision.plan, decision.experiment
-    against = decision.compare_with if compares else None
-    bound = []
-    normalized = next((planned.saved for planned in plan if planned.name == "normalize"), None)
+    experiment, bound = decision.experiment, list[BoundStage]()
     with quiet_stderr():
-        for planned in plan:
+        for planned in decision.plan:
             function = planned.load()
-            name = planned.name
-            settings = experiment.settings[name]
+            settings = experiment.settings[planned.name]
             declared = settings_class(function) if isinstance(settings, Mapping) else None
             if declared is not None:
-                settings = typed(declared, experiment.groups[name], settings, experiment.document)
+                settings = typed(declared, experiment.groups[planned.name], settings, experiment.document)
             if isinstance(settings, ModelSettings) and settings.is_tracked:
                 settings = dataclasses.replace(settings, weights=str(_local_weights(settings, experiment)))
-            if isinstance(settings, EvaluateSettings):
-                settings = dataclasses.replace(settings, against=str(against) if against is not None else None)
-            if isinstance(settings, TableSettings) and normalized:
-                from stages.normalize import with_kinds
-
-                settings = with_kinds(settings, normalized)
             bound.append(BoundStage(planned, function, settings))
+    for later in bound:
+        if later.planned.saved is not None and (adapt := later.declared.adapt) is not None:
+            bound = [replace(stage, settings=adapt(stage.settings, later.planned.saved)) for stage in bound]
     return bound
 
 
@@ -146,23 +144,30 @@ class StageRunner:
         try:
             for index, stage in enumerate(stages):
                 if stage.planned.is_needed:
-                    trains = stage.planned.name == "train"
-                    if trains and not stage.planned.target.startswith("stages."):
-                        self.reporter.turn.wait()  # the project's own builds and traces before
-                    if stage.planned.name == "evaluate" and _reloads(stages[index + 1 :]):
-                        fresh_process.prestart()  # imports TensorFlow meanwhile
-                    result = self._timed(stage, stages[index + 1 :])
-                    self._record(stage, result)
-                    self._results[stage.planned.makes] = result
-                    if trains:
-                        self.reporter.turn.wait()  # where there was nothing left to train
-                        self.reporter.turn.has_trained()
+                    self._run_one(stage, stages[index + 1 :])
         finally:
-            fresh_process.end()  # of a notebook's run that has failed before its export
+            for stage in stages:
+                if stage.declared.clean_up is not None:
+                    stage.declared.clean_up()
         signals.check()
         for leave in self._on_exit:
             with signals.interruptible():
                 leave()
+
+    def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
+        trains, turn = stage.planned.name == TRAIN, self.reporter.turn
+        if trains and not stage.planned.target.startswith("stages."):
+            turn.wait()  # the project's own stage builds and traces its network before that
+        for other in (stage, *later):
+            start_early = other.declared.start_early
+            if start_early is not None and other.runs and self._results.keys() >= {*other.planned.inputs}:
+                start_early(other.settings)
+        result = self._timed(stage, later)
+        self._record(stage, result)
+        self._results[stage.planned.makes] = result
+        if trains:
+            turn.wait()  # in case nothing was left to train
+            turn.has_trained()
 
     def _timed(self, stage: BoundStage, later: Sequence[BoundStage]) -> Any:
         """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
@@ -175,11 +180,11 @@ class StageRunner:
         try:
             signals.check()
             with signals.interruptible():
-                result = _result(stage, self._results, provided)
+                result = self._result(stage, provided)
             own_record(name, result)
-            if name == "load" and isinstance(result, Dataset):
+            if isinstance(result, Dataset) and not self._has_data:
                 self._refuse_other_data(result)
-            _check_later(result, self._results, later)
+            self._check_later(stage.planned.makes, result, later)
             outcome = "ran" if stage.planned.saved is None else "reused"
         except PrunedError:
             outcome = "ran"
@@ -189,6 +194,47 @@ class StageRunner:
             self.summary.stages[name] = StageOutcome(outcome, seconds)
             self.console.end_progress()
         return result
+
+    @property
+    def _has_data(self) -> bool:
+        """Whether a stage has made the data set of the run."""
+        return any(isinstance(result, Dataset) for result in self._results.values())
+
+    def _result(self, stage: BoundStage, provided: Mapping[str, Any]) -> Any:
+        """Return the result of a stage: its own, which is saved, or that of an earlier run, which is kept here too."""
+        from stages.collectives import others_needed  # with TensorFlow, which is imported by now
+
+        declared, saved = stage.declared, stage.planned.saved
+        inputs = {name: self._results[name] for name in stage.planned.inputs}
+        provided = {"settings": stage.settings, **provided}
+        kept = self.folder / RESULTS / stage.planned.name
+        if saved is not None:
+            assert declared.restore is not None
+            result = declared.restore(**accepted(declared.restore, {**inputs, **provided, "saved": saved}))
+            atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
+            return result
+        with others_needed():
+            result = stage.function(**accepted(stage.function, {**provided, **inputs}))
+        if stage.planned.makes == DATASET and not self._has_data and not dataclasses.is_dataclass(result):
+            from stages.load.arrays import dataset_of_result
+
+            result = dataset_of_result(result, stage.settings, self.reporter, self.folder)
+        if declared.save is not None:
+            kept.parent.mkdir(exist_ok=True)
+            atomic_write(kept, lambda partial: _save(stage, result, partial, inputs))
+        return result
+
+    def _check_later(self, makes: str, result: Any, later: Sequence[BoundStage]) -> None:
+        """Have the stages `later` refuse the new result, named `makes`, if they cannot use it."""
+        results = {**self._results, makes: result}
+        for stage in later:
+            check = stage.declared.check
+            if check is None:
+                continue
+            parameters = inspect.signature(check).parameters
+            required = {name for name, entry in parameters.items() if entry.default is entry.empty} - {"settings"}
+            if makes in parameters and required <= results.keys():
+                check(**accepted(check, {**results, "settings": stage.settings}))
 
     def _refuse_other_data(self, dataset: Dataset) -> None:
         """Refuses data with which the run has not begun, before a stage replaces what others have written of it."""
@@ -261,63 +307,8 @@ class StageRunner:
                 self.tracker.model(model)
 
 
-def _reloads(later: Sequence[BoundStage]) -> bool:
-    """Return whether one of the stages `later` exports, and reloads its files in a fresh process."""
-    exports = [stage.settings for stage in later if stage.planned.is_needed and stage.planned.saved is None]
-    return any(isinstance(settings, ExportSettings) and settings.reload == "process" for settings in exports)
-
-
-def _result(stage: BoundStage, results: Mapping[str, Any], provided: Mapping[str, Any]) -> Any:
-    """Return the result of a stage: that of an earlier run, which is kept in this run, too, or else its own, saved."""
-    reuse = reuse_of(stage.function)
-    saved = stage.planned.saved
-    inputs = {name: results[name] for name in stage.planned.inputs}
-    provided = {"settings": stage.settings, **provided}
-    kept = Path(provided["folder"]) / RESULTS / stage.planned.name
-    if saved is not None:
-        assert reuse is not None
-        result = reuse.restore(**_accepted(reuse.restore, {**inputs, **provided, "saved": saved}))
-        atomic_write(kept, lambda partial: shutil.copytree(saved, partial))
-        return result
-    from stages.collectives import others_needed  # with TensorFlow, which is imported by now
-
-    with others_needed():
-        result = stage.function(**_accepted(stage.function, {**provided, **inputs}))
-    if stage.planned.name == "load" and not dataclasses.is_dataclass(result):
-        from stages.load.arrays import dataset_of_result
-
-        result = dataset_of_result(result, stage.settings, provided["reporter"], provided["folder"])
-    if reuse is not None:
-        kept.parent.mkdir(exist_ok=True)
-        atomic_write(kept, lambda partial: _save(reuse, result, partial, inputs))
-    return result
-
-
-def _save(reuse: Reuse, result: Any, folder: Path, inputs: Mapping[str, Any]) -> None:
+def _save(stage: BoundStage, result: Any, folder: Path, inputs: Mapping[str, Any]) -> None:
+    save = stage.declared.save
+    assert save is not None
     folder.mkdir()
-    reuse.save(result, folder, **_accepted(functools.partial(reuse.save, result, folder), inputs))
-
-
-def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `arguments` that `function` takes."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in arguments.items() if name in parameters}
-
-
-def _check_later(result: object, results: Mapping[str, Any], later: Sequence[BoundStage]) -> None:
-    """Refuse what a later stage cannot use: other columns, another run's examples or metric, a network."""
-    datasets = [value for value in (*results.values(), result) if isinstance(value, Dataset)]
-    for stage in later if datasets else ():
-        settings = stage.settings
-        if isinstance(result, (Dataset, Model)) and isinstance(settings, EvaluateSettings):
-            from stages.evaluation.by_column import check_settings
-
-            check_settings(result.task, datasets[-1], settings)
-            if settings.against is not None and isinstance(result, Model):
-                from stages.evaluation.against import check_comparable
-
-                check_comparable(settings.against, datasets[-1].test, result.task)
-        if isinstance(result, Model) and isinstance(settings, ExportSettings):
-            from stages.export import check_formats
-
-            check_formats(result, datasets[-1], settings)
+    save(result, folder, **accepted(functools.partial(save, result, folder), inputs))

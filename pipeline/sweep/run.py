@@ -9,7 +9,7 @@ from pipeline.config.debug import debugged
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import MOST_JOBS
 from pipeline.decide.fork import forked_run
-from pipeline.decide.reuse import compared_run, plan_with, reused_run
+from pipeline.decide.reuse import plan_with, reused_run, with_compared_run
 from pipeline.sweep.index import SweepJob, job_labels, typed
 from stages.errors import UserError
 
@@ -63,5 +63,5 @@ def check_job(experiment: Experiment, surroundings: bool = False) -> None:
     """
     check_rules(experiment, surroundings)
     plan_with(experiment, reused_run(experiment))
-    compared_run(experiment)
+    with_compared_run(experiment)
     forked_run(experiment, starts=False)

@@ -14,6 +14,7 @@ from benchmarks.cases import step_of
 from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import dataset_of
+from stages.declared import declared_by
 from stages.features.kinds import IMAGES, image
 from stages.load.digits import digits
 from stages.load.table import table
@@ -22,7 +23,6 @@ from stages.networks.precision import keras_floats
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Dataset, Model, Strategy
-from stages.reuse import reuse_of
 from stages.settings import strategy as kinds
 from stages.settings.data import AugmentSettings, DigitsSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
@@ -65,7 +65,7 @@ def real_digits(train: int | None = None) -> Dataset:
     return replace(dataset, train=dataset.train.take(np.arange(train)))
 
 
-REUSE: Any = reuse_of(normalize)
+REUSE: Any = declared_by(normalize)
 
 
 def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:

@@ -119,7 +119,7 @@ def test_a_run_holds_what_it_reused_for_the_next_to_begin_with(
 
 OWN = """
 from pathlib import Path
-from stages.reuse import allow_reuse
+from stages.declared import declare
 
 def save(count, folder):
     (folder / "count.txt").write_text(str(count["n"]))
@@ -135,7 +135,7 @@ def kept(dataset):
     Path("kept").open("a").write("x")
     return {"n": len(dataset.test)}
 
-allow_reuse(kept, save, restore)
+declare(kept, save=save, restore=restore)
 
 def report(count, other):
     return {"report/n": count["n"] + other["n"]}

@@ -24,7 +24,9 @@ from pipeline.execute.stages import BoundStage, StageRunner
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
+from stages.declared import declare
 from stages.errors import UserError
+from stages.evaluate import check
 from stages.exporters import fresh_process
 from stages.results import Dataset, Exported, Model, Record, Strategy
 from stages.settings.results import EvaluateSettings
@@ -239,9 +241,13 @@ def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(run: Run, t
 
 @pytest.mark.parametrize("setting", [{"importance": True}, {"slices": ["kind"]}], ids=str)
 def test_what_a_later_stage_cannot_use_is_refused_once_the_data_is_known(setting: Any, tmp_path: Path) -> None:
+    def evaluation() -> None:
+        pass
+
+    declare(evaluation, check=lambda settings, load_result: check(settings, load_result))
     run = Run(tmp_path, EvaluateSettings(**setting))
     with pytest.raises(UserError, match=rf"evaluate\.{next(iter(setting))}="):
-        run(load=lambda: real_digits(64), evaluate=lambda: None)
+        run(load=lambda: real_digits(64), evaluate=evaluation)
     assert run.summary.failed_stage == "load"
 
 
@@ -264,6 +270,7 @@ def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
         started.append(fresh_process._prestarted)
         raise UserError("it fails", "that it does not")
 
+    declare(fail, clean_up=fresh_process.end)
     with pytest.raises(UserError, match="it fails"):
         run(own=fail)
     assert started[0].returncode is not None
@@ -319,3 +326,15 @@ def test_float32_is_computed_in_full_unless_the_stage_model_decides_otherwise(ru
             assert config.tensor_float_32_execution_enabled() == of_process
     finally:
         config.enable_tensor_float_32_execution(before)
+
+
+def test_what_takes_long_is_started_when_the_inputs_exist_and_ended_with_the_run(tmp_path: Path) -> None:
+    events: list[str] = []
+
+    def export(train_result: object) -> None:
+        events.append("export")
+
+    declare(export, start_early=lambda settings: events.append("start"), clean_up=lambda: events.append("end"))
+    note = {name: functools.partial(events.append, name) for name in ("load", "train", "evaluate")}
+    Run(tmp_path)(**note, export=export)
+    assert events == ["load", "train", "start", "evaluate", "start", "export", "end"]

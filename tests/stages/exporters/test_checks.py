@@ -20,7 +20,7 @@ from pipeline.decide.job import Job
 from pipeline.exit_codes import FAILED
 from pipeline.launch.run import run_job
 from stages.errors import UserError
-from stages.export import check_formats, export
+from stages.export import check, export
 from stages.exporters.keras_file import KerasFile
 from stages.exporters.onnx_file import OnnxFile
 from stages.exporters.reload import load
@@ -117,7 +117,7 @@ def network(name: str, policy: str = "float32", **settings: Any) -> Model:
 def refusal(of: Model, **formats: Any) -> str:
     """Returns why the formats cannot hold the network; empty where they can."""
     try:
-        check_formats(of, real_digits(), ExportSettings(formats=formats))
+        check(ExportSettings(formats=formats), real_digits(), of)
     except UserError as error:
         refused = error
     else:
@@ -209,7 +209,7 @@ def test_a_check_leaves_the_model_and_random_numbers_as_they_were() -> None:
     layers = [type(layer) for layer in built.network.core.layers]
     weights = built.network.get_weights()
     state = random.getstate()
-    check_formats(built, real_digits(), ExportSettings(formats=formats))
+    check(ExportSettings(formats=formats), real_digits(), built)
     assert random.getstate() == state
     assert [type(layer) for layer in built.network.core.layers] == layers
     assert all(np.array_equal(a, b) for a, b in zip(weights, built.network.get_weights(), strict=True))
