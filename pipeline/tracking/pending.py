@@ -148,8 +148,9 @@ def mark_killed(run: RunFolder, store: Store, request: Request, console: Console
         console: Prints what happened.
         sends: Whether its end is sent from here; otherwise the helper process does so.
     """
+    from_file = RunFolder(run.path)  # as the main thread may be changing its own summary
     with suppress(OSError, UserError):
-        end_and_send(run, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
+        end_and_send(from_file, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
 
 
 def end_and_send(run: RunFolder, store: Store, code: int, reason: str, console: Console, sends: bool = True) -> None:
