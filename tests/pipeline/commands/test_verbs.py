@@ -1,9 +1,12 @@
 """The contract of all verbs: which there are, how they are chosen and refused, and what they import."""
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -34,6 +37,7 @@ NEEDED = {"diff": "run", "predict": "RUN|MODEL, files", "serve": "RUN|MODEL"}
 
 SCRIPT = """
 import sys
+import time
 from importlib import import_module
 import pipeline.__main__
 for verb in {verbs}:
@@ -152,3 +156,25 @@ def test_a_full_disk_behind_the_help_of_a_verb_is_an_error() -> None:
     done = subprocess.run(command, shell=True, cwd=commands.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: standard output: No space left on device, so part of the output is lost\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_verb_at_once_with_its_exit_code(number: signal.Signals, tmp_path: Path) -> None:
+    """Here one that waits for an answer on a terminal. Nothing is printed, and nothing is deleted."""
+    (tmp_path / "cache" / "data").mkdir(parents=True)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "pipeline", "clean", "--older-than=0", f"outputs={tmp_path}"]
+    with subprocess.Popen(command, cwd=commands.ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        printed = ""
+        while "[y/N] " not in printed:  # ends by an error if the process does
+            printed += os.read(ours, 1000).decode()
+        while process.poll() is None:  # again, as Python does not notice one that comes just before it reads
+            process.send_signal(number)
+            time.sleep(0.05)
+        assert process.returncode == 128 + number
+    assert "Traceback" not in printed
+    with pytest.raises(OSError, match="Input/output"):  # nothing was printed after the question
+        os.read(ours, 1000)
+    os.close(ours)
+    assert (tmp_path / "cache" / "data").is_dir()
