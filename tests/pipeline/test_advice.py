@@ -247,12 +247,12 @@ def _error(words: list[str]) -> UserError | None:
     if words[:2] == ["python", "-m"]:
         assert words[2] == "pipeline"
         verb, words = verb_of(words[3:])
+        refuse_unknown_verb(words if verb == "run" else [])  # which ends the test
     try:
         if verb != "run":
             with suppress(SystemExit):  # after `--help`
                 import_module(f"pipeline.commands.{verb}").main.parse_args(words)
             return None
-        refuse_unknown_verb(words)
         arguments = read_arguments(words)
         composer = Composer(inherit_overrides(arguments) if names_run(arguments) else arguments)
         if not composer.is_sweep:

@@ -53,6 +53,18 @@ def test_the_verbs_are_the_modules_of_the_package() -> None:
     assert not {*OTHER_VERBS} & {*VERBS}
 
 
+def test_the_code_its_configuration_and_its_documents_name_verbs_that_exist() -> None:
+    """A plain word after `python -m pipeline`, in messages, comments and pages; there are no other modules to run."""
+    patterns = ("*.md", "Makefile", "Dockerfile", "docs/**/*.*", "conf/**/*.yaml", "pipeline/**/*.*", "stages/**/*.py")
+    wrong = []
+    for path in [path for pattern in patterns for path in commands.ROOT.glob(pattern)]:
+        if path.suffix in (".py", ".md", ".yaml", ".jinja", ".html", ""):
+            named = re.findall(r"python -m pipeline(?: |\.)([a-z]+)(?![\w.=/:@])", path.read_text())
+            wrong += [f"{path.relative_to(commands.ROOT)}: {word}" for word in named if word not in VERBS]
+            wrong += re.findall(r"python -m pipeline\.[a-z]+", path.read_text())
+    assert not wrong
+
+
 def test_the_help_of_the_command_lists_every_verb() -> None:
     text = help_text(read_options((CONF,)))
     for verb, (arguments, about) in VERBS.items():
