@@ -4,12 +4,14 @@ A request is a line of JSON, `{"do": name, …}`. The answer is a line, `{"resul
 """
 
 import json
+import math
 import os
 import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self.began = time.monotonic()
         self.seconds = seconds
+        self._row_ends = math.inf
 
     @property
     def used(self) -> float:
@@ -37,7 +40,16 @@ class Budget:
 
     @property
     def left(self) -> float:
-        return self.seconds - self.used
+        return min(self.seconds, self._row_ends) - self.used
+
+    @contextmanager
+    def row(self, seconds: float) -> Iterator[None]:
+        """Give the block at most `seconds` of the budget, so that one slow row does not use it up."""
+        self._row_ends = self.used + seconds
+        try:
+            yield
+        finally:
+            self._row_ends = math.inf
 
     def need(self, seconds: float = 0.0) -> None:
         """Raises OutOfTime if no more than `seconds` are left."""

@@ -12,6 +12,9 @@ from benchmarks.gpu.report import FAILED, LAWS, Report, Row, Skipped
 from benchmarks.measuring import Figures, interleave, ratios
 
 LEAST_BATCH = 4
+ROW_SECONDS = 120.0
+"""Limit of a row: float16 on a CPU, or a compilation that does not end, would use up the whole budget."""
+
 MARGIN_SECONDS = 5.0
 """Time that a row leaves for writing results."""
 
@@ -34,7 +37,7 @@ class Speeds:
                     self._refuse(precision)
                     self._compare(row, chosen)
             if speed:
-                with self._report.row(network.name, name) as row:
+                with self._report.row(network.name, name) as row, self._budget.row(ROW_SECONDS):
                     row.values |= {"precision": precision.name, "jit": "on" if jit else "off"}
                     self._refuse(precision)
                     self._time(row, chosen)

@@ -253,3 +253,10 @@ def test_a_small_check_of_everything_on_the_cpu(tmp_path: Path) -> None:
     with path.open("wb") as out:
         np.savez(out, **arrays)
     assert 0 < largest_difference(first, changed) < 1e-6
+
+
+def test_a_slow_row_does_not_use_up_the_budget() -> None:
+    budget = Budget(1000)
+    with pytest.raises(OutOfTime), budget.row(0.0):
+        budget.need()
+    budget.need()
