@@ -33,6 +33,7 @@ LONGEST = (
     "pipeline/launch/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
     "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
     "pipeline/execute/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
+    "test_stored_runs.py",
     "pipeline/system/test_processes.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
     "pipeline/command_line/test_hostile_values.py", "stages/transfer/test_transfer.py",
     "pipeline/decide/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
