@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.summary import Summary
 from pipeline.sweep.index import slug, write_index
@@ -62,13 +63,14 @@ def make_run(folder: Path, made: MadeRun) -> None:
     if made.correct is not None:
         metrics["test/accuracy"] = float(made.correct.mean())
         _write_predictions(folder / "predictions.parquet", made.correct)
-    facts: dict[str, Any] = {
-        "devices": list(made.devices),
-        "test_examples": made.test_set,
-        "test_pixels": made.test_pixels,
-    }
-    facts |= {"val_examples": made.validated, "val_pixels": made.val_pixels} if made.validated else {}
-    facts |= {"val_loss": made.loss} if made.loss else {}
+    facts = Facts(
+        test_examples=made.test_set,
+        test_pixels=made.test_pixels,
+        val_examples=made.validated or None,
+        val_pixels=made.val_pixels if made.validated else None,
+        val_loss={**made.loss} if made.loss else None,
+        others={"devices": list(made.devices)},
+    )
     Summary(
         run_id=None,
         status=made.status,

@@ -6,12 +6,30 @@ import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stages.settings.places import regular_file
+
+OTHERS = "others"
+"""The field of an open record with the values of all other names."""
+
+
+@dataclass(kw_only=True)
+class OpenRecord:
+    """Base of records that keep values of names that they do not declare, next to their own in the file."""
+
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the record as its file has it. Values that are None are left out."""
+        kind: Any = type(self)
+        values = {name: getattr(self, name) for name in known_types(kind)}
+        return {**{name: value for name, value in values.items() if value is not None}, **self.others}
+
 
 DEEPEST = 100
 """Mappings and lists of YAML that may be within each other."""
@@ -86,8 +104,12 @@ def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str =
 
 
 def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
-    kinds = _kinds(kind)
-    if unknown := [key for key in values if key not in kinds]:
+    kinds = known_types(kind)
+    unknown = [key for key in values if key not in kinds]
+    if issubclass(kind, OpenRecord):
+        declared = {key: value for key, value in values.items() if key in kinds}
+        return kind(**typed_parts(declared, kinds, name), others={key: values[key] for key in unknown})
+    if unknown:
         raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not support")
     try:
         return kind(**typed_parts(values, kinds, name))
@@ -102,4 +124,8 @@ def _as_float(value: float, name: str) -> float:
         raise ValueError(f"{name} is too large") from None
 
 
-_kinds = functools.cache(typing.get_type_hints)
+@functools.cache
+def known_types(record: Any) -> Mapping[str, Any]:
+    """Return the types of the values that a record declares, by their names."""
+    hints = typing.get_type_hints(record)
+    return {entry.name: hints[entry.name] for entry in dataclasses.fields(record) if entry.name != OTHERS}

@@ -11,7 +11,7 @@ from pipeline.comparison.rows import ComparedRun, Row, pair
 from pipeline.run_folder.summary import Summary, is_lower_better
 from stages.evaluation.paired_tests import Interval, mean_difference, pooled_variance
 from stages.evaluation.test_set import may_be_same_pixels
-from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
+from stages.reuse import PENALIZED
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _chosen_metric(rows: Sequence[Row]) -> str | None:
 
 def _have_losses_alike(rows: Sequence[Row]) -> bool:
     """Return whether all losses are one function, and no setting of a model changes the penalties added to it."""
-    losses = [run.summary.facts.get(VALIDATED_LOSS) or {} for row in rows for run in row.runs]
+    losses = [run.summary.facts.val_loss or {} for row in rows for run in row.runs]
     changed = {name for row in rows for name, value in row.settings.items() if value != rows[0].settings.get(name)}
     may_differ = any(PENALIZED in loss for loss in losses) and any(name.startswith("model") for name in changed)
     return not may_differ and all(loss == losses[0] for loss in losses)
@@ -184,9 +184,9 @@ def _have_losses_alike(rows: Sequence[Row]) -> bool:
 
 def are_validated_alike(runs: Sequence[Summary]) -> bool:
     """Return whether no two runs are known to have been validated on different examples."""
-    facts = [run.facts for run in runs if run.facts.get(VALIDATED)]
-    pixels = {fact.get(VALIDATED_PIXELS) or "" for fact in facts}
-    return len({fact[VALIDATED] for fact in facts}) < 2 and all(
+    known = [run.facts for run in runs if run.facts.val_examples]
+    pixels = {facts.val_pixels or "" for facts in known}
+    return len({facts.val_examples for facts in known}) < 2 and all(
         may_be_same_pixels(*two) for two in combinations(pixels, 2)
     )
 

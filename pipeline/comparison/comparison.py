@@ -21,7 +21,6 @@ from stages.evaluation.paired_tests import (
     metric_difference,
     pooled_between_seeds,
 )
-from stages.evaluation.test_set import EXAMPLES
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
 def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, MetricDifference], list[str]]:
     """Return each row's difference from the baseline on the seeds that both have, and warnings on those without one."""
     warnings = []
-    tested = [run for row in rows for run in row.runs if EXAMPLES in run.summary.facts]
+    tested = [run for row in rows for run in row.runs if run.summary.facts.test_examples is not None]
     if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
             "the runs were tested on different test sets, so their test metrics are not comparable; combinations with "

@@ -13,7 +13,7 @@ from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.records import yaml_text
 from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import FINGERPRINT, Summary, one_line
+from pipeline.run_folder.summary import Summary, one_line
 
 COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"
@@ -62,7 +62,7 @@ def _facts(summary: Summary, warn: Callable[[str], None]) -> dict[str, Mapping[s
         "settings": _read(folder / "config.yaml", warn),
         "code": code,
         "packages": summary.versions,
-        "data": {name: value for name, value in summary.facts.items() if name == FINGERPRINT},
+        "data": {"fingerprint": fingerprint} if (fingerprint := summary.facts.fingerprint) is not None else {},
         "metrics": {name: value for name, value in summary.metrics.items() if not MEASURED.search(name)},
         "measurements": {name: value for name, value in summary.metrics.items() if MEASURED.search(name)},
     }

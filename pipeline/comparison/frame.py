@@ -170,8 +170,8 @@ def _standard(comparison: Comparison) -> list[Column]:
 def _unit(comparison: Comparison, rate: str) -> str:
     """Return what a rate counts; runs record whether their `examples` are rows, texts or others."""
     counted = rate.partition("/")[2].partition("_")[0]
-    units = {run.summary.facts.get("unit", counted) for row in comparison.rows for run in row.runs}
-    return str(units.pop()) if len(units) == 1 and counted == "examples" else counted
+    units = {run.summary.facts.unit or counted for row in comparison.rows for run in row.runs}
+    return units.pop() if len(units) == 1 and counted == "examples" else counted
 
 
 def difference_column(comparison: Comparison) -> Column:

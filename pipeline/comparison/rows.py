@@ -18,15 +18,12 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.records import yaml_text
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.runs import debug_kind
-from pipeline.run_folder.summary import PRUNED, UNITS, Summary, best_metric
-from stages.evaluation.test_set import EXAMPLES, PIXELS, is_same_test_set
+from pipeline.run_folder.summary import UNITS, Summary, best_metric
+from stages.evaluation.test_set import may_be_same_pixels
 
 Value = TypeVar("Value")
 
 PREDICTIONS = "predictions.parquet"
-
-TESTED_IN = "tested_in"
-"""In the facts of a job: the folder of the run that tested it, if that is a different one."""
 
 FINISHING = "best_"
 """Prefix of the name of the run that evaluates and exports a job of a sweep; the job's number follows."""
@@ -65,11 +62,11 @@ class ComparedRun:
     @property
     def pruned_after(self) -> int | None:
         """The epoch after which a search pruned it."""
-        return self.summary.facts.get(PRUNED)
+        return self.summary.facts.pruned_after_epoch
 
     @property
     def seed(self) -> str | None:
-        drawn = self.summary.facts.get("seed")
+        drawn = self.summary.facts.seed
         return self.settings.get("seed") or (None if drawn is None else str(drawn)) or self.setting("seed")
 
     @property
@@ -84,8 +81,9 @@ class ComparedRun:
 
     def is_tested_as(self, other: "ComparedRun") -> bool:
         """Whether both were tested on the same examples, with the same pixels if their images have one size."""
-        facts = [{PIXELS: "", **run.summary.facts} for run in (self, other)]
-        return all(EXAMPLES in one for one in facts) and is_same_test_set(*facts)
+        ours, theirs = self.summary.facts, other.summary.facts
+        is_same = ours.test_examples is not None and ours.test_examples == theirs.test_examples
+        return is_same and may_be_same_pixels(ours.test_pixels or "", theirs.test_pixels or "")
 
     def setting(self, name: str) -> str | None:
         """Return the value of a setting or option, including defaults; None if it is unknown."""
@@ -107,7 +105,7 @@ class ComparedRun:
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
-            folder = Path(self.summary.facts.get(TESTED_IN, self.folder))
+            folder = Path(self.summary.facts.tested_in or self.folder)
             metric, values = read_by_example(folder / PREDICTIONS)
         except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
             return None
@@ -134,7 +132,7 @@ def with_test(job: Summary) -> Summary:
     tested = RunFolder(folder.with_name(FINISHING + folder.name.partition("_")[0])).read()
     if tested is None:
         return job
-    facts = {**tested.facts, **job.facts, TESTED_IN: tested.folder}
+    facts = replace(job.facts.completed(tested.facts), tested_in=tested.folder)
     return replace(job, metrics=tested.metrics | job.metrics, facts=facts)
 
 

@@ -12,6 +12,7 @@ from pipeline.execute.surroundings import place_tags
 from pipeline.provenance.code_state import versions
 from pipeline.provenance.identity import OF_A_COMMAND, is_among
 from pipeline.redaction import redact_overrides
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.lock import LockedError, locked
 from pipeline.run_folder.runs import Runs
@@ -70,7 +71,7 @@ def first_summary(decision: Decision) -> Summary:
         versions=versions(),
         identity=decision.identity,
         code=decision.sources.digest,
-        facts={"seed": experiment.seed, **place_tags()},
+        facts=Facts(seed=experiment.seed, others={**place_tags()}),
     )
 
 

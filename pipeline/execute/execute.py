@@ -25,7 +25,7 @@ from pipeline.execute.task import OPEN_PORTS, Task
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.redaction import redact, redact_file
 from pipeline.run_folder.folder import LOG, RunFolder
-from pipeline.run_folder.summary import NAME, PRUNED, Summary, one_line
+from pipeline.run_folder.summary import NAME, Summary, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted
@@ -102,8 +102,8 @@ def execute(
             outcome = Outcome(DONE)
         except PrunedError as pruned:
             outcome = Outcome(DONE)  # it is over, although the stages after training have not run
-            run.summary.facts[PRUNED] = pruned.epoch
-            tracker.tags({PRUNED: str(pruned.epoch)})
+            run.summary.facts.pruned_after_epoch = pruned.epoch
+            tracker.tags({"pruned_after_epoch": str(pruned.epoch)})
             console.log(f"pruned after epoch {pruned.epoch}: other trials had better results by then")
         except BaseException as error:
             with signals.ending():

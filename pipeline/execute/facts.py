@@ -87,7 +87,7 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
         return
     is_default = bool(summary.run_id) and outputs == outputs_folder(None)
     run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(Path(summary.folder)))
-    files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.get("unit", ""))
+    files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.unit or "")
     console.log(f"{'next':11} python -m pipeline predict {run} {files or '<files>'}")
     console.log(f"{'':11} python -m pipeline serve {run}")
 
@@ -114,8 +114,8 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
     facts += _epochs(summary)
     if tested := _scores(summary, "test/"):
         facts.append(("test", tested))
-    facts += [("verdict", sentence) for sentence in summary.facts.get("verdicts", ())]
-    for stage, names in summary.facts.get("own", {}).items():
+    facts += [("verdict", sentence) for sentence in summary.facts.verdicts]
+    for stage, names in summary.facts.custom_metrics.items():
         texts = [f"{name.removeprefix(stage + '/')} {summary.metrics[name]:.4g}" for name in names]
         facts.append((stage, ", ".join(texts)))
     for kind, path in summary.exported.items():
@@ -159,32 +159,22 @@ def sweep_description(table: str, typed: str, note: str | None) -> str:
     return _joined([note or "", re.sub(r"\A# .*\n+", "", table).strip(), f"Command: {code(typed)}"])
 
 
-ANSWERS = {
-    "classes": ("class", "classes"),
-    "labels": ("label", "labels"),
-    "targets": ("number to predict", "numbers to predict"),
-}
-"""Words for what a model predicts, one and several, by its name among the facts of the data."""
-
-
 def data_sizes(summary: Summary) -> str | None:
     """Return the sizes of a run's data set; None where it has none."""
-    facts = summary.facts.get("data", {})
-    if not facts:
+    data = summary.facts.data
+    if data is None:
         return None
-    examples = ", ".join(f"{facts.get(f'{split}_examples', 0):,} {split}" for split in ("train", "val", "test"))
-    kinds = {name.removesuffix("_features"): count for name, count in facts.items() if name.endswith("_features")}
-    columns = [f"{count} {kind} column{'s' * (count > 1)}" for kind, count in kinds.items()]
-    inputs = ", ".join(columns) or "×".join(str(facts.get(name, "?")) for name in ("height", "width", "channels"))
-    answers = next(
-        (
-            f"{facts[name]} {one if facts[name] == 1 else several}"
-            for name, (one, several) in ANSWERS.items()
-            if name in facts
-        ),
-        "unknown targets",
+    examples = f"{data.train_examples:,} train, {data.val_examples:,} val, {data.test_examples:,} test"
+    columns = [f"{count} {kind} column{'s' * (count > 1)}" for kind, count in data.columns.items()]
+    sides = (data.height, data.width, data.channels)
+    inputs = ", ".join(columns) or "×".join("?" if side is None else str(side) for side in sides)
+    named = (
+        (data.classes, "class", "classes"),
+        (data.labels, "label", "labels"),
+        (data.targets, "number to predict", "numbers to predict"),
     )
-    return f"{examples} {summary.facts.get('unit', 'examples')}; {answers}; {inputs}"
+    answers = (f"{count} {one if count == 1 else several}" for count, one, several in named if count is not None)
+    return f"{examples} {summary.facts.unit or 'examples'}; {next(answers, 'unknown targets')}; {inputs}"
 
 
 def code(text: str) -> str:
@@ -205,12 +195,12 @@ def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
     Args:
         prefix: of the names of the recorded metrics. shown: what stands before each name.
     """
-    names = [name for name in (*summary.task["metrics"], "loss") if f"{prefix}{name}" in summary.metrics]
+    names = [name for name in (*summary.task.metrics, "loss") if f"{prefix}{name}" in summary.metrics]
     texts = [f"{shown}{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
-    ends = summary.facts.get("intervals", {}).get(prefix + names[0]) if names else None
-    if ends is not None and len(ends) == 2 and None not in ends and summary.facts.get("confidence"):
-        low, high = (scored(names[0], end) for end in ends)
-        texts[0] += f" ({100 * summary.facts['confidence']:g}% CI {low} to {high})"
+    ends = (summary.facts.intervals.get(prefix + names[0]) if names else None) or ()
+    known = [scored(names[0], end) for end in ends if end is not None]
+    if len(known) == 2 and summary.facts.confidence:
+        texts[0] += f" ({100 * summary.facts.confidence:g}% CI {known[0]} to {known[1]})"
     return ", ".join(texts)
 
 
@@ -247,7 +237,7 @@ def _speed(summary: Summary) -> list[tuple[str, str]]:
     metrics = summary.metrics
     rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
-    named = {"examples": summary.facts.get("unit", "examples")}
+    named = {"examples": summary.facts.unit or "examples"}
     rates = [f"{rate:,.0f} {named.get(unit, unit)}/s" for unit, rate in by_unit.items() if rate is not None]
     if rates and "train/step_milliseconds" in metrics:
         step = f"{metrics['train/step_milliseconds']:.2f} ms/step"

@@ -26,7 +26,6 @@ from pipeline.tracking.stored_run import RunSpec, open_run
 from pipeline.tracking.tracker import Tracker, open_tracker
 from pipeline.tracking.views import COMBINATION
 from stages.errors import UserError
-from stages.reuse import KNOWN_IMAGES
 from stages.settings.results import EvaluateSettings, ExportSettings
 
 
@@ -133,7 +132,7 @@ def register(decision: Decision, tracker: Tracker, console: Console) -> None:
         return
     evaluated = experiment.of("evaluate", EvaluateSettings) or EvaluateSettings
     alias = settings.alias
-    if alias is not None and (known := summary.facts.get(KNOWN_IMAGES)):
+    if alias is not None and (known := summary.facts.known_test_images):
         problem = f"the model was trained on {known} of its test examples"
         console.warn(f"the alias {alias} of {settings.register} does not move to this model: {problem}")
         alias = None

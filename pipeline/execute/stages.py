@@ -22,7 +22,7 @@ from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
 from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import FINGERPRINT, StageOutcome
+from pipeline.run_folder.summary import StageOutcome
 from pipeline.system import machine, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
@@ -238,8 +238,10 @@ class StageRunner:
 
     def _refuse_other_data(self, dataset: Dataset) -> None:
         """Refuses data with which the run has not begun, before a stage replaces what others have written of it."""
-        before = self.summary.facts.setdefault(FINGERPRINT, dataset.fingerprint)
-        if before != dataset.fingerprint:
+        before = self.summary.facts.fingerprint
+        if before is None:
+            self.summary.facts.fingerprint = dataset.fingerprint
+        elif before != dataset.fingerprint:
             problem = f"{dataset.name} has changed since the run began: its fingerprint was {before}"
             raise UserError(problem, "the unchanged data, or a new run", "resume=never")
         self.summary.write(self.folder)  # a killed run has no later time for it
@@ -252,7 +254,7 @@ class StageRunner:
                 self._records.append(record)
                 self._add(name, record)
                 if record.metrics and not stage.planned.target.startswith("stages."):
-                    self.summary.facts.setdefault("own", {})[name] = [metric_name(str(one)) for one in record.metrics]
+                    self.summary.facts.custom_metrics[name] = [metric_name(str(one)) for one in record.metrics]
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
 
     def _add(self, stage: str, record: Record) -> None:

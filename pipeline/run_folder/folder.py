@@ -17,7 +17,7 @@ from pipeline.records import yaml_text
 from pipeline.run_folder.journal import NAME as JOURNAL
 from pipeline.run_folder.journal import Journal
 from pipeline.run_folder.lock import is_locked, locked, share
-from pipeline.run_folder.summary import FINGERPRINT, NAME, Summary, one_line
+from pipeline.run_folder.summary import NAME, Summary, one_line
 from stages.checkpoints.names import START, can_start, checkpoint_files
 from stages.errors import UserError
 from stages.settings.places import appendable
@@ -218,9 +218,8 @@ class RunFolder:
     def _resumed(self, before: Summary | None, new: Summary) -> Summary:
         if before is None:
             return new
-        facts = dict(new.facts)
-        if FINGERPRINT in before.facts and checkpoint_files(self.checkpoints):
-            facts[FINGERPRINT] = before.facts[FINGERPRINT]
+        fingerprint = before.facts.fingerprint if checkpoint_files(self.checkpoints) else None
+        facts = replace(new.facts, fingerprint=fingerprint)
         return replace(new, run_id=before.run_id, identity=before.identity or new.identity, facts=facts)
 
     # How it ends

@@ -19,14 +19,14 @@ from pipeline.execute.facts import show_plan
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run_folder.summary import PRUNED, Summary, is_lower_better
+from pipeline.run_folder.summary import Summary, is_lower_better
 from pipeline.search.plan import BEST, OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.run import check_job
 from pipeline.sweep.session import Sweep
 from stages.errors import UserError
-from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS
+from stages.reuse import PENALIZED
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
 from stages.settings.train import TrainSettings
 
@@ -150,7 +150,7 @@ class Search(Sweep):
         if run is None or run.status != "FINISHED":
             reason = (run.error if run else made.reason) or "its process died before the run began"
             self.study.tell(trial, reason=reason)
-        elif PRUNED in run.facts:
+        elif run.facts.pruned_after_epoch is not None:
             self.study.tell(trial, pruned=True)
         else:
             try:
@@ -174,7 +174,7 @@ class Search(Sweep):
             raise UserError(problem, known, "sweep.finish=all" if made.only_trains else "sweep.metric=val/best_loss")
         losses = [name for name in names if name.endswith("loss")]
         is_of_model = any(axis.key.partition(".")[0] == "model" for axis in self.plan.axes)
-        if losses and is_of_model and PENALIZED in run.facts.get(VALIDATED_LOSS, {}):
+        if losses and is_of_model and PENALIZED in (run.facts.val_loss or {}):
             problem = f"{losses[0]} includes the networks' regularization penalties, which may differ between trials"
             raise UserError(
                 problem, "a metric without regularization penalties", f"sweep.metric=val/best_{run.primary}"
@@ -190,7 +190,7 @@ class Search(Sweep):
     def _refuse_other_examples(self, run: Summary, made: SweepJob) -> None:
         """Refuse a trial that was validated on other examples than the first one."""
         others = (self.run(job).read() for job in self.jobs if job is not made)
-        first = next((other for other in others if other is not None and VALIDATED in other.facts), run)
+        first = next((other for other in others if other is not None and other.facts.val_examples), run)
         if not are_validated_alike([first, run]):
             problem = (
                 f"trial {made.number} has other validation examples than the first trial, so they cannot be compared"

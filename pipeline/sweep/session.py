@@ -28,7 +28,7 @@ from pipeline.provenance.source_digest import Sources
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.lock import locked
 from pipeline.run_folder.runs import progress
-from pipeline.run_folder.summary import PRUNED, scored
+from pipeline.run_folder.summary import scored
 from pipeline.sweep.index import SweepJob, compare, is_sweep, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
 from pipeline.sweep.resume import to_resume
@@ -162,7 +162,7 @@ class Sweep:
         """Send what the store misses of a job that has ended, and see whether it has only trained."""
         end_lost(self.run(made), made.experiment, FAILED, self.console)
         run = self.run(made).read()
-        if run is not None and run.status == "FINISHED" and PRUNED not in run.facts:
+        if run is not None and run.status == "FINISHED" and run.facts.pruned_after_epoch is None:
             later = {run.stages[name].status for name in after_training(made.experiment) if name in run.stages}
             made.only_trains = later == {"skipped"}
 
@@ -287,7 +287,8 @@ class Sweep:
         if code == DONE and run is not None:
             best = run.metrics.get(f"val/best_{run.primary}")
             score = f"val {run.primary} {scored(run.primary, best)}" if best is not None else ""
-            pruned = f"pruned after epoch {run.facts[PRUNED]}" if PRUNED in run.facts else ""
+            epoch = run.facts.pruned_after_epoch
+            pruned = f"pruned after epoch {epoch}" if epoch is not None else ""
             self.say(made, f"{run.status} in {seconds:.1f} s  {pruned or score}".rstrip())
             return
         lost = ("REFUSED" if code == WRONG_CONFIGURATION else "DIED", made.reason)

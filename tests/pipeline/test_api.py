@@ -186,7 +186,7 @@ def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Pa
     (other / "config.yaml").write_text(config)
     code = json.loads((other / "code.json").read_text())
     (other / "code.json").write_text(json.dumps({**code, "stages/model.py": "changed", "own/net.py": "new"}))
-    facts = {**run.summary.facts, "fingerprint": "of-other-data"}
+    facts = replace(run.summary.facts, fingerprint="of-other-data")
     summary = replace(run.summary, versions={**run.summary.versions, "keras": "0.1"}, facts=facts)
     summary.metrics["val/loss"] += 1.0
     summary.write(other)

@@ -101,7 +101,7 @@ def test_all_stages_run_under_every_strategy_and_agree(sweep: tuple[Path, str]) 
     assert all(stage.status == "ran" for summary in summaries for stage in summary.stages.values())
     one, both = (summary.metrics["test/loss"] for summary in summaries)
     assert both == pytest.approx(one, abs=1e-5)
-    assert [summary.facts["data"]["train_examples"] for summary in summaries] == [64 + 13] * 2
+    assert [summary.facts.data and summary.facts.data.train_examples for summary in summaries] == [64 + 13] * 2
 
 
 def test_debug_runs_are_marked_and_never_registered(sweep: tuple[Path, str]) -> None:

@@ -61,7 +61,7 @@ def _rmse(folder: Path) -> float:
 def test_a_run_is_compared_with_another_by_rmse(sweep: tuple[Path, str], tmp_path: Path) -> None:
     [other, _] = sorted(path.parent for path in sweep[0].glob("*/summary.json"))
     printed = run(tmp_path, "train.epochs=20", "optimizer.learning_rate=0.03", f"evaluate.against='{other}'")
-    difference = last(tmp_path).facts["against"]["rmse"]
+    difference = last(tmp_path).facts.others["against"]["rmse"]
     assert difference["low"] < difference["difference"] < difference["high"]
     assert f"rmse {difference['difference']:+.4g}".replace("-", "\N{MINUS SIGN}") in printed
     assert "example differ by" in " ".join(printed.split())

@@ -29,6 +29,7 @@ from pipeline.internals.mlflow import LOCATIONS
 from pipeline.launch.joined import TAKEN, Hosts, _calls, wait_for_members
 from pipeline.launch.ray import RayJob
 from pipeline.launch.slurm import _refuse_secrets
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.journal import NAME
 from pipeline.run_folder.summary import Summary
@@ -156,7 +157,7 @@ def _output(_: Path) -> Told:
 
 
 def _other_data(_: Path) -> Told:
-    runner: Any = SimpleNamespace(summary=SimpleNamespace(facts={"fingerprint": "a"}))
+    runner: Any = SimpleNamespace(summary=SimpleNamespace(facts=Facts(fingerprint="a")))
     return refusal(StageRunner._refuse_other_data, runner, SimpleNamespace(fingerprint="b", name="digits")), ""
 
 
@@ -207,8 +208,8 @@ def _goal(_: Path) -> Told:
 def _other_examples(folder: Path) -> Told:
     search = _searching("val/best_loss")
     search.run = lambda job: RunFolder(folder / job.folder)
-    write_run(folder / "first", facts={"val_examples": "a"})
-    run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, facts={"val_examples": "b"})
+    write_run(folder / "first", facts=Facts(val_examples="a"))
+    run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, facts=Facts(val_examples="b"))
     return refusal(Search._refuse_other_examples, search, run, SimpleNamespace(number=2)), "sweep=tpe seed=1,2"
 
 

@@ -11,7 +11,6 @@ from mlflow import MlflowClient
 from stages.checkpoints.saved import DIGESTS
 from stages.checkpoints.saved import TRAINED as SAVED
 from stages.errors import UserError
-from stages.reuse import KNOWN_IMAGES
 from tests.pipeline.experiments import TRAINED, assert_refused, ran
 from tests.stages.transfer.small import with_backbone
 
@@ -32,8 +31,8 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
     uri = f"runs:/{source.run_id}"
     words = (f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1", "data.split_seed=7")
     tuned = ran(outputs, *NETWORK, *TRAINED, *words)
-    assert tuned.facts[KNOWN_IMAGES] > 200, "of 360 test images, 72% of the data's others"
-    assert KNOWN_IMAGES not in source.facts
+    assert (tuned.facts.known_test_images or 0) > 200, "of 360 test images, 72% of the data's others"
+    assert source.facts.known_test_images is None
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     record = client.get_run(str(tuned.run_id)).data
     assert record.params["model.weights"] == uri

@@ -11,6 +11,7 @@ import pytest
 from pipeline.commands import predict
 from pipeline.console import Console
 from pipeline.execute import facts
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.lock import output_locked
 from pipeline.run_folder.summary import Summary
 from pipeline.system.signals import until
@@ -130,7 +131,8 @@ def test_a_finished_run_names_the_commands_that_use_its_model(
     run: Path, image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By its folder; in the default outputs by its id. One without a model, or that has not finished, names none."""
-    found, outputs = replace(Summary.read(run), exported={"saved_model": "x"}, facts={"unit": "images"}), run.parents[2]
+    found = replace(Summary.read(run), exported={"saved_model": "x"}, facts=Facts(unit="images"))
+    outputs = run.parents[2]
 
     def named(summary: Summary) -> list[list[str]]:
         facts.show_next(summary, outputs, Console())

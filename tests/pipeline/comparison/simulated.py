@@ -14,6 +14,7 @@ from scipy import stats
 
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import ComparedRun
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.summary import Summary
 
 EXAMPLES = 400
@@ -67,7 +68,7 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
                 "val/best_loss": float(random.lognormal(-1 - (name == "b") * 10 * gain, 0.1)),
                 "train/images_per_second": float(random.lognormal(7, SPEED_SPREAD)),
             }
-            facts = {"test_examples": "a"} | ({"pruned_after_epoch": 1} if is_pruned else {})
+            facts = Facts(test_examples="a", pruned_after_epoch=1 if is_pruned else None)
             weights = {"monitor": "val_loss"}
             made = Summary(None, "FINISHED", "x", name + seed, {}, metrics=metrics, weights=weights, facts=facts)
             settings = {"model": name, "seed": seed}

@@ -22,7 +22,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
     name = Path(first.folder).name
     second = ran(tmp_path, *WORDS, "name=second", "seed=2", f"evaluate.against={name}")
     assert f"the run {name}: accuracy" in " ".join(capsys.readouterr().out.split())
-    compared = second.facts["against"]
+    compared = second.facts.others["against"]
     accuracies = [run.metrics["test/accuracy"] for run in (first, second)]
     assert compared["accuracy"]["difference"] == pytest.approx(accuracies[1] - accuracies[0])
     assert second.metrics["against/agreement"] == compared["agreement"]

@@ -7,17 +7,17 @@ from typing import Any
 import yaml
 
 from pipeline.execute import facts
+from pipeline.run_folder.facts import DataFacts, Facts
 from pipeline.run_folder.summary import Summary
 from stages.results import Exported
-from stages.reuse import KNOWN_IMAGES
 
-IMAGES = {"classes": 2, "height": 8, "width": 8, "channels": 1}
-SIZES = {f"{split}_examples": 10 for split in ("train", "val", "test")}
+IMAGES = DataFacts(train_examples=10, val_examples=10, test_examples=10, classes=2, height=8, width=8, channels=1)
+TABLE = DataFacts(train_examples=10, val_examples=10, test_examples=10, targets=1, number_features=2)
 
 
-def summary(data: dict[str, Any], **metrics: float) -> Summary:
+def summary(data: DataFacts, **metrics: float) -> Summary:
     named = {name.replace("__", "/"): value for name, value in metrics.items()}
-    facts = {"data": data | SIZES, "confidence": 0.9, "intervals": {"test/accuracy": (0.8, 0.95)}}
+    facts = Facts(data=data, confidence=0.9, intervals={"test/accuracy": [0.8, 0.95]})
     exported = {"saved_model": "/runs/mine/export/saved_model"}
     own: dict[str, Any] = {"metrics": named, "exported": exported, "facts": facts}
     return Summary("4d9eb298", "FINISHED", "mine_cnn", "/runs/mine", {}, **own)
@@ -27,7 +27,7 @@ ENDS = {"": 0.1, "_low": 0.05, "_high": 0.2}
 DIFFERENCE = {f"baseline/accuracy_difference{end}": value for end, value in ENDS.items()}
 CLASSES = summary(IMAGES, test__accuracy=0.9, test__macro_f1=0.85, test__accuracy_low=0.8, **DIFFERENCE)
 IMAGE_MODEL = Exported(Path("saved_model"), (8, 8, 1), ("cat", "dog"), 0.0, license="mit")
-NUMBERS = summary({"targets": 1, "number_features": 2}, test__rmse=12345.678, test__r2=0.5)
+NUMBERS = summary(TABLE, test__rmse=12345.678, test__r2=0.5)
 TABLE_MODEL = Exported(Path("saved_model"), (), ("price",), 0.0, columns={"sqft": "float64", "rooms": "float64"})
 
 
@@ -55,5 +55,5 @@ def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
 
 
 def test_a_model_that_saw_its_test_images_says_so() -> None:
-    seen = dataclasses.replace(CLASSES, facts=CLASSES.facts | {KNOWN_IMAGES: 1200})
+    seen = dataclasses.replace(CLASSES, facts=dataclasses.replace(CLASSES.facts, known_test_images=1200))
     assert "too high: the model was trained on 1,200 of the test examples." in facts.model_card(seen, IMAGE_MODEL)

@@ -15,6 +15,7 @@ from pipeline.decide.plan import make_plan
 from pipeline.execute import facts
 from pipeline.launch.run import run_job
 from pipeline.paths import new_folder_name
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
 from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, experiment, only_folder, write_files
@@ -62,7 +63,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     assert f"{best} last epoch 30: " in printed
     assert "last epoch 30: val_accuracy 0.9700, val_loss 0.0200 test accuracy 0.9600, loss 0.0500" in printed
     assert "12,345 features/s" in printed
-    made.facts = {"intervals": {"test/accuracy": [0.94, 0.975]}, "confidence": 0.95}
+    made.facts = Facts(intervals={"test/accuracy": [0.94, 0.975]}, confidence=0.95)
     facts.show_summary(made, (), Console())
     assert "test        accuracy 0.9600 (95% CI 0.9400 to 0.9750), loss 0.0500\n" in capsys.readouterr().out
     assert "images/s" not in printed

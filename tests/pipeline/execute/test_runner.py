@@ -21,6 +21,7 @@ from pipeline.decide.plan import PlannedStage
 from pipeline.execute.link import Turn
 from pipeline.execute.reporter import RunReporter
 from pipeline.execute.stages import BoundStage, StageRunner
+from pipeline.run_folder.facts import DataFacts, Facts
 from pipeline.run_folder.summary import Summary
 from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
@@ -218,9 +219,17 @@ def test_results_without_a_record_are_recorded_by_their_type(run: Run, tmp_path:
         export=lambda: exported,
     )
     assert (run.summary.replicas, run.summary.precision) == (2, "mixed_bfloat16")
-    assert run.summary.facts["devices"] == ["/cpu:0", "/cpu:1"]
-    sizes = {f"{name}_examples": len(split) for name, split in dataset.splits.items()}
-    assert run.summary.facts["data"] == {"classes": 10, "height": 8, "width": 8, "channels": 1, **sizes}
+    assert run.summary.facts.others["devices"] == ["/cpu:0", "/cpu:1"]
+    sizes = {name: len(split) for name, split in dataset.splits.items()}
+    assert run.summary.facts.data == DataFacts(
+        train_examples=sizes["train"],
+        val_examples=sizes["val"],
+        test_examples=sizes["test"],
+        classes=10,
+        height=8,
+        width=8,
+        channels=1,
+    )
     assert run.summary.exported == {"saved_model": str(tmp_path)}
     assert [one.fingerprint for one in run.tracker.datasets] == [dataset.fingerprint]
     assert run.tracker.models == [exported]
@@ -236,7 +245,7 @@ def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(run: Run, t
 
     run(first=lambda: WithRecord(record), last=last)
     assert calls == ["left"]
-    assert Summary.read(run.summary.write(tmp_path).parent).facts == {"tokens": 3, "place": "x"}
+    assert Summary.read(run.summary.write(tmp_path).parent).facts == Facts(others={"tokens": 3, "place": "x"})
 
 
 @pytest.mark.parametrize("setting", [{"importance": True}, {"slices": ["kind"]}], ids=str)

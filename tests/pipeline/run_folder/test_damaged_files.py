@@ -51,7 +51,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "metrics": (None, [], "x", {"val/best_loss": "0.5"}, {"val/best_loss": []}, {"val/best_loss": 10**400}),
     "seconds": ("1", None, True, 10**400), "weights": ([], 5, {"monitor": 5}, {"epoch": "last"}),
     "facts": (
-        None, [], {"task": None}, {"task": {"primary": []}}, {"task": {"metrics": 5}}, {"own": []}, {"intervals": 5},
+        None, [], {"task": []}, {"task": {"primary": []}}, {"task": {"metrics": 5}}, {"custom_metrics": []},
+        {"intervals": 5}, {"seed": "1"}, {"verdicts": "x"},
         {"data": {"train_examples": "x"}}, {"pruned_after_epoch": "x"}, {"fingerprint": {}},
     ),
     "unknown": (1,), "error": ([],), "resumed_from_step": ("1", 1.5), "versions": ([],), "exported": ({"a": 1},),
@@ -187,7 +188,13 @@ def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) 
         [line] = lines
         assert line.isprintable()
         assert field in line or "its status" in line, line
-    facts = {"intervals": {"test/rmse": [0.5, None], "test/r2": None}, "confidence": 0.95, "own": {}}
+    facts = {
+        "intervals": {"test/rmse": [0.5, None], "test/r2": None},
+        "confidence": 0.95,
+        "own": {},
+        "task": None,
+        "val_loss": None,
+    }
     whole_too = {
         "metrics": {"a": None, "b": 1, "c": math.nan},
         "facts": facts,

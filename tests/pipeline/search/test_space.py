@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,6 +12,7 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.internals.hydra import parse
+from pipeline.run_folder.facts import Facts, TaskFacts
 from pipeline.search.plan import Axis, probes, read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError
@@ -122,19 +122,19 @@ def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("facts", "words", "said"),
-    [({"val_examples": "other"}, (), r"trial 2 has other validation examples .* python -m pipeline -m"),
-     ({"task": {"metrics": ["accuracy"], "higher_is_better": []}}, ("sweep.metric=val/best_accuracy",),
+    [(Facts(val_examples="other"), (), r"trial 2 has other validation examples .* python -m pipeline -m"),
+     (Facts(task=TaskFacts(higher_is_better=[])), ("sweep.metric=val/best_accuracy",),
       r"its name suggests maximize, but the runs' task minimize.* Try: sweep\.direction=\[minimize\]")],
 )  # fmt: skip
 def test_what_the_runs_themselves_tell_ends_a_search(
-    facts: dict[str, Any], words: tuple[str, ...], said: str, tmp_path: Path
+    facts: Facts, words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     """Other validation examples than the first trial's, and a metric whose task wants the opposite."""
     session = search(tmp_path, "sweep=tpe", "tracking=off", *words)
     session.folder = tmp_path
     metrics = {"val/best_accuracy": 0.5, "val/best_loss": 1.0}
     drawn = session.draw()
-    for own in ({"val_examples": "a"}, facts):
+    for own in (Facts(val_examples="a"), facts):
         folder = next(drawn).folder
         assert folder is not None
         write_run(folder.path, metrics=metrics, facts=own)

@@ -11,6 +11,7 @@ from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
+from pipeline.run_folder.facts import Facts
 from pipeline.run_folder.folder import RunFolder
 from pipeline.run_folder.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
@@ -83,7 +84,7 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
     session.folder = outputs / "sweeps" / "s"
     left = dict.fromkeys(("evaluate", "export"), StageOutcome("skipped"))
     for job, examples in zip(session.jobs, validated, strict=True):
-        facts, metrics = {"val_examples": examples}, {"val/best_accuracy": job.number / 2}
+        facts, metrics = Facts(val_examples=examples), {"val/best_accuracy": job.number / 2}
         write_run(session.folder / job.folder, stages=left, facts=facts, metrics=metrics)
     assert not [*session.draw()]
     if finished is None:

@@ -1,0 +1,128 @@
+"""Facts about a run, found out by its stages: `facts` in `summary.json`, typed."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.records import OpenRecord, known_types, typed
+
+
+@dataclass(kw_only=True)
+class TaskFacts(OpenRecord):
+    """The task of a model, as `stages.tasks.task` describes it. The defaults are those of a run that has not begun."""
+
+    primary: str = "accuracy"
+    """The metric by which models of the task are compared."""
+    metrics: list[str] = field(default_factory=lambda: ["accuracy"])
+    higher_is_better: list[str] = field(default_factory=lambda: ["accuracy"])
+
+
+@dataclass(kw_only=True)
+class DataFacts(OpenRecord):
+    """The sizes of a data set. A number is None if it does not apply, such as the height of texts."""
+
+    train_examples: int = 0
+    val_examples: int = 0
+    test_examples: int = 0
+    classes: int | None = None
+    labels: int | None = None
+    targets: int | None = None
+    """Number of values that are predicted per example."""
+    height: int | None = None
+    width: int | None = None
+    channels: int | None = None
+    number_features: int | None = None
+    category_features: int | None = None
+    text_features: int | None = None
+    image_features: int | None = None
+    vector_features: int | None = None
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """The number of features of each kind, unless images are all that there is."""
+        counts = {
+            "number": self.number_features,
+            "category": self.category_features,
+            "text": self.text_features,
+            "image": self.image_features,
+            "vector": self.vector_features,
+        }
+        return {kind: count for kind, count in counts.items() if count}
+
+
+@dataclass(kw_only=True)
+class Facts(OpenRecord):
+    """Facts about a run. One that is not known is None or empty, and is left out of the file.
+
+    Stages report facts under these names; see `stages.results.Record.summary`. Facts of other names are in `others`.
+    """
+
+    seed: int | None = None
+    fingerprint: str | None = None
+    """The fingerprint of the data that the run loaded."""
+    task: TaskFacts | None = None
+    data: DataFacts | None = None
+    unit: str | None = None
+    """The name of the examples: `images`, `texts`, `rows` or `examples`."""
+    val_examples: str | None = None
+    """A digest of the examples by which the best epoch was chosen."""
+    val_pixels: str | None = None
+    """The kind of their images, and a digest of all their pixels."""
+    val_loss: dict[str, Any] | None = None
+    """Settings of a loss that is not the task's own."""
+    test_examples: str | None = None
+    """A digest of the test examples."""
+    test_pixels: str | None = None
+    known_test_images: int | None = None
+    """Number of test examples that a reused model was trained on."""
+    confidence: float | None = None
+    intervals: dict[str, list[float | None] | None] = field(default_factory=dict)
+    """The confidence intervals of metrics, by their full names."""
+    verdicts: list[str] = field(default_factory=list)
+    """Sentences that compare the model with baselines."""
+    custom_metrics: dict[str, list[str]] = field(default_factory=dict)
+    """The names of the metrics that each stage of the user's own code has recorded."""
+    pruned_after_epoch: int | None = None
+    """The last epoch of a trial that a search has ended early."""
+    tested_in: str | None = None
+    """For a job of a sweep, the folder of the run that tested it, if this is not its own."""
+
+    def as_mapping(self) -> dict[str, Any]:
+        empty = [name for name in known_types(Facts) if getattr(self, name) in ([], {})]
+        return {name: value for name, value in super().as_mapping().items() if name not in empty}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add what a stage has reported.
+
+        Raises:
+            ValueError: if a fact that this class declares has a value of another type.
+        """
+        kinds = known_types(Facts)
+        for name, value in values.items():
+            if name in kinds:
+                of_json = json.loads(json.dumps(plain(value), default=str))
+                setattr(self, name, typed(of_json, kinds[name], f"Record.summary[{name!r}]"))
+            else:
+                self.others[name] = value
+
+    def completed(self, other: "Facts") -> "Facts":
+        """Return these facts, and those of `other` that are not known here."""
+        names = [entry.name for entry in dataclasses.fields(self) if entry.name != "others"]
+        known = {name: value for name in names if (value := getattr(self, name)) not in (None, [], {})}
+        return dataclasses.replace(other, **known, others=other.others | self.others)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: dataclasses become mappings, and what is not finite becomes null."""
+    if isinstance(value, OpenRecord):
+        return plain(value.as_mapping())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
