@@ -180,11 +180,7 @@ class Composer:
         if options not in self._bases:
             self._bases[options] = self._base(options)
         saved, choices = self._bases[options]
-
-        def resolve(name: str) -> str:  # `${hydra:runtime.choices.model}` of a user's file
-            return choices[name.removeprefix("runtime.choices.")]
-
-        OmegaConf.register_new_resolver("hydra", resolve, replace=True)
+        hydra.resolve_choices(choices)
         document: DictConfig = pickle.loads(saved)
         values = [override for override in overrides if not self._chooses(override)]
         for override in values:

@@ -5,6 +5,7 @@ Hydra's public `compose()` also composes Hydra's own settings, a dozen files tha
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stages.settings.ranges import SCHEMAS
 
-__all__ = ["Files", "Override", "RangeSweep", "ValueType", "apply", "parse"]
+__all__ = ["Files", "Override", "RangeSweep", "ValueType", "apply", "parse", "resolve_choices"]
 
 PRIMARY = "config"
 """The name of the primary configuration, `config.yaml`."""
@@ -69,6 +70,18 @@ def _copy_choices_if_used() -> None:
 
 if hasattr(defaults_list, _INTERPOLATION_MAP):
     _copy_choices_if_used()
+
+
+def resolve_choices(choices: Mapping[str, Any]) -> None:
+    """Have `${hydra:runtime.choices.<group>}` in users' files mean the option of the group."""
+
+    def resolve(name: str) -> Any:
+        return choices[name.removeprefix("runtime.choices.")]
+
+    register: Any = OmegaConf.register_resolver
+    if "replace" not in signature(register).parameters:  # OmegaConf 2.3
+        register = OmegaConf.register_new_resolver
+    register("hydra", resolve, replace=True)
 
 
 class SchemaSource(ConfigSource):

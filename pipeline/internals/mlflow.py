@@ -1,4 +1,4 @@
-"""Private and undocumented names of MLflow (3.17 and 3.18): its caches, its HTTP session, its scoring server.
+"""Private and undocumented names of MLflow: its caches, its HTTP session, its database, its scoring server.
 
 Nothing here imports MLflow, which takes seconds, before it is called.
 """

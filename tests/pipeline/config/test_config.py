@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -50,6 +51,8 @@ def test_an_experiment_is_named_after_its_file_or_folder(tmp_path: Path) -> None
 
 
 WRONG = {
+    # Hydra 1.4 sets an item of a list.
+    **({} if version("hydra-core") >= "1.4" else {"model.network.filters[0]=3": r"filters\[0\]=3' is not an override"}),
     "-m seed=range(1,inf)": r"range\(1,inf\) never ends",
     "-m train.epochs=range(1,4,nan)": r"range\(1,4,nan\) never ends",
     "sweep=grid train.epochs=range(1,4,0)": r"range\(1,4,0\) never ends",
@@ -67,7 +70,6 @@ WRONG = {
     "seed=null": r"seed=null has the wrong type\. Expected a whole number\. Try: seed=<whole number>",
     "cluster=hosts cluster.hosts=[null]": r"hosts=\[null\] has the wrong type\. Expected a list",
     "model.network.filters=[8,x]": r"filters=\[8,x\] has the wrong type\. Expected a list",
-    "model.network.filters[0]=3": r"'model\.network\.filters\[0\]=3' is not an override",
     "model.network=null": r"model\.network=None is not a network\. .*Try: 'model\.network={_target_: ",
     "model.network._target_=''": r"model\.network\._target_= cannot be imported \(Empty module name",
     "deterministic=perhaps": r"deterministic=perhaps has the wrong type\. Expected true or false",

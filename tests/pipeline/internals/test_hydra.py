@@ -152,6 +152,13 @@ def test_what_cannot_be_set_raises(text: str, has_cause: bool) -> None:
     assert (getattr(cause, "full_key", None) == "a.c") == has_cause
 
 
+@pytest.mark.filterwarnings("error")
+def test_files_of_users_refer_to_choices_without_a_warning() -> None:
+    for model in ("cnn", "mlp"):
+        hydra.resolve_choices({"model": model})
+        assert OmegaConf.create({"a": "${hydra:runtime.choices.model}"}).a == model
+
+
 def test_hydra_14_needs_no_change_to_its_interpolation_map() -> None:
     """Hydra 1.3 has the function that is replaced. Delete `_copy_choices_if_used` once 1.4 is the oldest version."""
     is_replaced = hasattr(defaults_list, hydra._INTERPOLATION_MAP)
