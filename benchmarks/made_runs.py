@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import slug, write_index
 
 CLASSES = 10

@@ -23,9 +23,9 @@ from pipeline.config.experiment import Experiment
 from pipeline.decide.inherited import inherit_overrides
 from pipeline.internals.tensorflow import has_used_tensorflow
 from pipeline.paths import outputs_folder
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import Summary
 from pipeline.system import environment
 from pipeline.system.processes import was_forked_with_tensorflow
 from pipeline.system.signals import Interrupted

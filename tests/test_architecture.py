@@ -42,7 +42,7 @@ FLOORS = {
     "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
     "pipeline": (
         ("exit_codes", "internals", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
-        ("run_folder",), ("command_line", "tracking"), ("checks", "provenance"), ("decide",), ("execute",), ("launch",),
+        ("runs",), ("command_line", "tracking"), ("checks", "provenance"), ("decide",), ("execute",), ("launch",),
         ("comparison",), ("sweep",), ("search", "serving"), ("api", "commands"), ("__main__",),
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from pipeline.config.experiment import read
 from pipeline.console import Console
 from pipeline.decide.job import Job
 from pipeline.launch.run import run_job
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from tests import module_map
 from tests.conftest import ROOT
 

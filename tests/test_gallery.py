@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line.arguments import verb_of
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.system.signals import until
 from tests import commands
 from tests.conftest import ROOT, outputs_in, shared

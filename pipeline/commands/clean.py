@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.command_line.command import Command, print_error, say
 from pipeline.paths import LOCK, shorter
-from pipeline.run_folder.lock import LockedError, locked
+from pipeline.runs.lock import LockedError, locked
 from stages.errors import UserError
 from stages.storage.atomic import PARTIAL, remove
 
@@ -45,7 +45,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _find(options: argparse.Namespace) -> Iterator[Removable]:
     """Yield the files and folders that the options select, without following links."""
-    from pipeline.run_folder.folder import RunFolder
+    from pipeline.runs.folder import RunFolder
 
     top = options.outputs.resolve()
     for kind in options.kind or KINDS:

@@ -12,7 +12,7 @@ from pipeline.paths import shorter
 def _diff(options: argparse.Namespace) -> int:
     """Print the differences; return 0 if there are none, else 1."""
     from pipeline.comparison.difference import difference
-    from pipeline.run_folder.runs import Runs
+    from pipeline.runs.finding import Runs
     from stages.tables import aligned
 
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)

@@ -15,7 +15,7 @@ def _predict(options: argparse.Namespace) -> int:
     Raises:
         UserError: If an argument is wrong.
     """
-    from pipeline.run_folder.lock import output_locked
+    from pipeline.runs.lock import output_locked
     from pipeline.serving.files import predict
     from stages.settings.table_files import NAMES
 

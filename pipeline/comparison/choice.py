@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from pipeline.comparison.rows import ComparedRun, Row, pair
-from pipeline.run_folder.summary import Summary, is_lower_better
+from pipeline.runs.summary import Summary, is_lower_better
 from stages.evaluation.paired_tests import Interval, mean_difference, pooled_variance
 from stages.evaluation.test_set import may_be_same_pixels
 from stages.reuse import PENALIZED

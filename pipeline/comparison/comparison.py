@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.comparison.choice import MOST_TIMES, Choice, SpeedUp, choose, mean_of, primary_of, speed_ups
 from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
 from pipeline.comparison.words import metric_name
-from pipeline.run_folder.summary import is_lower_better
+from pipeline.runs.summary import is_lower_better
 from stages.errors import UserError
 from stages.evaluation.estimates import ERRORS
 from stages.evaluation.paired_tests import (

@@ -9,7 +9,7 @@ from pipeline.comparison.answer import marks_of
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import Row
 from pipeline.comparison.words import metric_name
-from pipeline.run_folder.folder import RunFolder
+from pipeline.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,8 +12,8 @@ from pipeline.paths import shorter
 from pipeline.provenance.identity import differing
 from pipeline.provenance.source_digest import NAME as CODE
 from pipeline.records import yaml_text
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import Summary, one_line
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary, one_line
 
 COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"

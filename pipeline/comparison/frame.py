@@ -9,7 +9,7 @@ from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
 from pipeline.comparison.seeds import POWER, seeds_to_tell
 from pipeline.comparison.words import MOST_DECIMALS, is_percentage, magnitude, metric_name
-from pipeline.run_folder.summary import is_lower_better
+from pipeline.runs.summary import is_lower_better
 from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
 
 DIFFERENCE, SPEED_UP = "difference", "speed-up"

@@ -16,9 +16,9 @@ from pipeline.config.names import flatten, split_override
 from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.records import yaml_text
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.runs import debug_kind
-from pipeline.run_folder.summary import UNITS, Summary, best_metric
+from pipeline.runs.finding import debug_kind
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import UNITS, Summary, best_metric
 from stages.evaluation.test_set import may_be_same_pixels
 
 Value = TypeVar("Value")

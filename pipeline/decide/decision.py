@@ -14,8 +14,8 @@ from pipeline.decide.reuse import plan_with, reused_run, with_compared_run
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import Summary
 from pipeline.tracking.pending import is_unsent
 from stages.settings.train import TrainSettings
 

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from pipeline.config.defaults import with_defaults
 from pipeline.config.experiment import Experiment
 from pipeline.provenance.identity import as_override, differing, relevant_settings, settings_of
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import Summary
 from stages.errors import UserError
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from pipeline.config.experiment import Experiment
 from pipeline.decide.differences import refuse_differing, settings_of_both
 from pipeline.provenance.identity import is_among
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import Summary
 from stages.errors import UserError
 from stages.settings.train import TrainSettings
 

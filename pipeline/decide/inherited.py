@@ -15,8 +15,8 @@ from pipeline.config.errors import explained
 from pipeline.config.names import flatten, split_override
 from pipeline.paths import outputs_folder
 from pipeline.redaction import MASK
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.runs import Runs
+from pipeline.runs.finding import Runs
+from pipeline.runs.journal import Journal
 from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store, is_named_by_user
 from stages.errors import UserError

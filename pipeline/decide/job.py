@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.config.experiment import Experiment
 from pipeline.provenance.code_state import CodeState
-from pipeline.run_folder.folder import RunFolder
+from pipeline.runs.folder import RunFolder
 
 
 class PrunedError(Exception):

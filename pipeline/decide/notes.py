@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.console import Console
 from pipeline.paths import shorter
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pipeline.decide.notes import Notes
 from pipeline.paths import shorter
 from pipeline.provenance.identity import WITHOUT_EFFECT
 from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.finding import Runs
+from pipeline.runs.summary import Summary
 from pipeline.tracking.pending import is_unsent
 from stages.errors import UserError
 

@@ -8,8 +8,8 @@ from pipeline.config.experiment import Experiment
 from pipeline.decide.differences import refuse_differing, settings_of_both
 from pipeline.decide.plan import TRAIN, PlannedStage, after_training, make_plan, mark_needed
 from pipeline.decide.resume import RESUMED_WITH
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.finding import Runs
+from pipeline.runs.summary import Summary
 from pipeline.tracking.models import RESULTS
 from stages.errors import UserError
 from stages.settings.places import regular_folder

@@ -12,11 +12,11 @@ from pipeline.execute.surroundings import place_tags
 from pipeline.provenance.code_state import versions
 from pipeline.provenance.identity import OF_A_COMMAND, is_among
 from pipeline.redaction import redact_overrides
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.lock import LockedError, locked
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.lock import LockedError, locked
+from pipeline.runs.summary import Summary
 from stages.settings.ranges import quoted
 
 

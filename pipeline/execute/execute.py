@@ -24,8 +24,8 @@ from pipeline.execute.stages import StageRunner, bind
 from pipeline.execute.task import OPEN_PORTS, Task
 from pipeline.exit_codes import DONE, FAILED
 from pipeline.redaction import redact, redact_file
-from pipeline.run_folder.folder import LOG, RunFolder
-from pipeline.run_folder.summary import NAME, Summary, one_line
+from pipeline.runs.folder import LOG, RunFolder
+from pipeline.runs.summary import NAME, Summary, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
 from pipeline.system.signals import Interrupted

@@ -15,8 +15,8 @@ from pipeline.decide.plan import TRAIN, PlannedStage
 from pipeline.paths import outputs_folder, shorter
 from pipeline.provenance.code_state import CodeState, command, resuming_command, source_tags
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
-from pipeline.run_folder.runs import debug_kind
-from pipeline.run_folder.summary import UNITS, Summary, scored
+from pipeline.runs.finding import debug_kind
+from pipeline.runs.summary import UNITS, Summary, scored
 from stages.errors import printable
 from stages.settings.data import DataSettings
 from stages.settings.train import TrainSettings

@@ -18,7 +18,7 @@ from pipeline.provenance import code_state, source_digest
 from pipeline.provenance.code_state import CodeState, command, versions
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.redaction import redact
-from pipeline.run_folder.summary import UNITS, Summary, is_lower_better
+from pipeline.runs.summary import UNITS, Summary, is_lower_better
 from pipeline.system import machine
 from pipeline.tracking.params import model_name, run_params
 from pipeline.tracking.store_process import StoreClient

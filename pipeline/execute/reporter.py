@@ -9,7 +9,7 @@ from pipeline.console import Console
 from pipeline.decide.job import OnEpoch
 from pipeline.execute.link import Turn
 from pipeline.redaction import redact
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker

@@ -21,8 +21,8 @@ from pipeline.decide.plan import TRAIN, PlannedStage
 from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import StageOutcome
+from pipeline.runs.finding import Runs
+from pipeline.runs.summary import StageOutcome
 from pipeline.system import machine, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class

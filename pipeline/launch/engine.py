@@ -11,7 +11,7 @@ from pipeline.console import Console
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link
-from pipeline.run_folder.folder import RunFolder
+from pipeline.runs.folder import RunFolder
 from pipeline.system.signals import Request
 from stages.targets import class_at
 

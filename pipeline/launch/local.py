@@ -22,7 +22,7 @@ from pipeline.execute.link import Link
 from pipeline.execute.task import OPEN_PORTS, Task, tasks_at
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.launch.engine import Engine
-from pipeline.run_folder.folder import LOG
+from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
 from pipeline.tracking.pending import end_lost

@@ -25,7 +25,7 @@ from pipeline.launch.engine import Engine, RemoteJob
 from pipeline.launch.joined import split_address
 from pipeline.launch.local import Members, starts_again
 from pipeline.launch.remote import Member, run_elsewhere
-from pipeline.run_folder.summary import one_line
+from pipeline.runs.summary import one_line
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, become_independent, warm_up, watch

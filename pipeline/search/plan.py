@@ -17,7 +17,7 @@ from pipeline.command_line.compose import Composed
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SearchSettings, TopSettings
 from pipeline.internals.hydra import Override
-from pipeline.run_folder.summary import best_metric, is_lower_better
+from pipeline.runs.summary import best_metric, is_lower_better
 from stages.errors import UserError
 
 Compose = Callable[[Sequence[str]], Composed]

@@ -19,7 +19,7 @@ from pipeline.execute.facts import show_plan
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run_folder.summary import Summary, is_lower_better
+from pipeline.runs.summary import Summary, is_lower_better
 from pipeline.search.plan import BEST, OF_TEST, Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
 from pipeline.search.study import REASON, Pruner, Study, answer, draw, settings_text
 from pipeline.sweep.index import SweepJob

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
-from pipeline.run_folder.runs import Runs
+from pipeline.runs.finding import Runs
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store

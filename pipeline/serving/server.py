@@ -21,7 +21,7 @@ import numpy as np
 
 from pipeline.command_line.command import say
 from pipeline.internals.mlflow import scoring_app
-from pipeline.run_folder.summary import one_line
+from pipeline.runs.summary import one_line
 from pipeline.serving import models
 from pipeline.serving.models import BYTES
 from pipeline.system import environment

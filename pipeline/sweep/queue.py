@@ -23,7 +23,7 @@ from pipeline.execute.link import Link, Turn
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.launch.engine import RemoteJob, engine_of
 from pipeline.launch.run import run_job
-from pipeline.run_folder.folder import LOG, RunFolder
+from pipeline.runs.folder import LOG, RunFolder
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess

@@ -8,7 +8,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SweepSettings
 from pipeline.paths import shorter
 from pipeline.provenance.source_digest import Sources, new_for_other_code
-from pipeline.run_folder.journal import NAME, Journal
+from pipeline.runs.journal import NAME, Journal
 from pipeline.sweep.index import find_sweep, read_index, sweep_folders
 from stages.errors import UserError
 

@@ -14,10 +14,10 @@ from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import FINISHING, ComparedRun, canonical, read_finished, with_test
 from pipeline.config.names import split_override
 from pipeline.paths import LOCK, NAME_TIME, age_order
-from pipeline.run_folder.folder import RunFolder, current_status
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary, best_metric
+from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder, current_status
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary, best_metric
 from pipeline.sweep.index import compare, find_sweep, is_sweep, latest, read_index, sweep_folders
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder

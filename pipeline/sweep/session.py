@@ -25,10 +25,10 @@ from pipeline.launch.engine import LOOK_SECONDS
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.lock import locked
-from pipeline.run_folder.runs import progress
-from pipeline.run_folder.summary import scored
+from pipeline.runs.finding import progress
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.lock import locked
+from pipeline.runs.summary import scored
 from pipeline.sweep.index import SweepJob, compare, is_sweep, write_index
 from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
 from pipeline.sweep.resume import to_resume

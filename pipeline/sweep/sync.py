@@ -10,8 +10,8 @@ from pathlib import Path
 from pipeline.command_line.command import print_error, print_warning, say
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.paths import shorter
-from pipeline.run_folder.journal import NAME, Journal
-from pipeline.run_folder.lock import LockedError, locked
+from pipeline.runs.journal import NAME, Journal
+from pipeline.runs.lock import LockedError, locked
 from pipeline.sweep.index import is_sweep, read_index
 from pipeline.tracking.pending import send_pending, settings_for
 from pipeline.tracking.store import Store

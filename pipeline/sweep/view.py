@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.comparison.comparison import Comparison
 from pipeline.config.names import split_override
 from pipeline.execute.facts import label
-from pipeline.run_folder.summary import is_lower_better
+from pipeline.runs.summary import is_lower_better
 from pipeline.sweep.index import SweepJob
 
 

@@ -11,9 +11,9 @@ from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.console import Console
 from pipeline.exit_codes import STOPPED, TIMED_OUT
 from pipeline.paths import shorter
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import ENDED, Journal
-from pipeline.run_folder.summary import NAME, Summary, one_line
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import ENDED, Journal
+from pipeline.runs.summary import NAME, Summary, one_line
 from pipeline.system.signals import Request
 from pipeline.tracking.store import Store, is_named_by_user
 from pipeline.tracking.stored_run import RunSpec

@@ -24,8 +24,8 @@ from pipeline import redaction
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.console import Console
 from pipeline.exit_codes import FAILED
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import Entry
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import Entry
 from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS, beat
 from pipeline.tracking.pending import LOST, end_and_send

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
 from pipeline.redaction import redact
-from pipeline.run_folder.journal import Entry
+from pipeline.runs.journal import Entry
 from stages.errors import UserError
 from stages.targets import class_at
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.run_folder.journal import NAME, Journal, place_of
+from pipeline.runs.journal import NAME, Journal, place_of
 from pipeline.system.signals import beat, requested
 from pipeline.tracking.params import metric_name, param_texts
 from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason

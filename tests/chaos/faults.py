@@ -27,8 +27,8 @@ import psutil
 from mlflow.entities import Run
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import NAME, Summary
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import NAME, Summary
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.store import Store

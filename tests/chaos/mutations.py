@@ -152,7 +152,7 @@ MUTATIONS = (
     ),
     # Commands and runs
     mutation(
-        "pipeline/run_folder/folder.py", 'if before is not None and before.status == "FINISHED":', "if False:",
+        "pipeline/runs/folder.py", 'if before is not None and before.status == "FINISHED":', "if False:",
         "tests/pipeline/execute/test_two_commands.py", "-k", "single-0",
     ),
     mutation(
@@ -203,7 +203,7 @@ MUTATIONS = (
         "pipeline/search/study.py", "journal.truncate(", "abs(", "tests/pipeline/search/test_study.py", "-k", "whole",
     ),
     mutation(
-        "pipeline/run_folder/journal.py", "return not self.unsent and", "return True and",
+        "pipeline/runs/journal.py", "return not self.unsent and", "return True and",
         "tests/pipeline/tracking/test_pending.py", "-k", "closed",
     ),
     mutation(

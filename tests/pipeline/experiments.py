@@ -26,7 +26,7 @@ from pipeline.decide.job import Job
 from pipeline.internals.hydra import parse
 from pipeline.launch.run import run_job
 from pipeline.redaction import redact
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.system.signals import until
 from stages.errors import UserError
 from tests import commands

@@ -17,7 +17,7 @@ from pipeline.api import Run, compare, compose, open_run, run_experiment, search
 from pipeline.command_line.command import print_warning
 from pipeline.commands import diff, runs
 from pipeline.comparison.difference import Pair, difference
-from pipeline.run_folder.lock import locked
+from pipeline.runs.lock import locked
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run

@@ -14,7 +14,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import New, check, decide
 from pipeline.decide.job import Job
 from pipeline.provenance.identity import identity
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare, latest
 from stages.errors import UserError
 from tests import commands

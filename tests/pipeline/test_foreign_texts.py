@@ -15,7 +15,7 @@ from pipeline.commands.diff import main as diff
 from pipeline.commands.runs import main as runs
 from pipeline.commands.sync import main as sync
 from pipeline.execute.facts import code, escaped, run_description
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from stages.tables import aligned, markdown, plain_markdown
 from tests.pipeline.experiments import Printed
 

@@ -29,10 +29,10 @@ from pipeline.internals.mlflow import LOCATIONS
 from pipeline.launch.joined import TAKEN, Hosts, _calls, wait_for_members
 from pipeline.launch.ray import RayJob
 from pipeline.launch.slurm import _refuse_secrets
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import NAME
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import NAME
+from pipeline.runs.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
 from pipeline.search.trials import Search
 from pipeline.serving import files, models
@@ -320,7 +320,7 @@ def _dry(_: Path) -> Told:
 
 CASES: dict[str, Case] = {
     "pipeline/api.py:_composed": _varied,
-    "pipeline/run_folder/folder.py:summary": lambda folder: (refusal(lambda: RunFolder(folder).summary), ""),
+    "pipeline/runs/folder.py:summary": lambda folder: (refusal(lambda: RunFolder(folder).summary), ""),
     "pipeline/api.py:sweep": _dry,
     "pipeline/checks/callbacks.py:check_arguments": _no_callbacks_folder,
     "pipeline/checks/callbacks.py:check_callback": "'train.callbacks=[{_target_: keras.callbacks.BackupAndRestore}]'",
@@ -367,13 +367,13 @@ CASES: dict[str, Case] = {
     "pipeline/decide/reuse.py:plan_with": _first_of_a_run,
     "pipeline/decide/fork.py:refuse_without_epochs": _no_epochs,
     "pipeline/decide/inherited.py:_refuse_untyped": _address_of_a_run,
-    "pipeline/run_folder/folder.py:claimed": _claimed,
+    "pipeline/runs/folder.py:claimed": _claimed,
     "pipeline/decide/plan.py:_refuse_settings_without_reader": OWN_STAGE,
     "pipeline/decide/plan.py:make_plan": "pipeline.train=null",
     "pipeline/execute/stages.py:_refuse_other_data": _other_data,
     "pipeline/tracking/pending.py:settings_for": _foreign_store,
-    "pipeline/run_folder/runs.py:find": _found,
-    "pipeline/run_folder/folder.py:config": _no_configuration,
+    "pipeline/runs/finding.py:find": _found,
+    "pipeline/runs/folder.py:config": _no_configuration,
     "pipeline/search/plan.py:_direction": f"{SEARCH} sweep.metric=val/best_liking",
     "pipeline/search/plan.py:_goals": f"{SEARCH} sweep.metric=test/accuracy",
     "pipeline/search/plan.py:check_axes": "sweep=tpe",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.commands.clean import main
-from pipeline.run_folder.lock import locked
+from pipeline.runs.lock import locked
 from stages.reporter import Reporter
 from stages.storage.cache import Contents, cached
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run

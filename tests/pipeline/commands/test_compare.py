@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.commands.compare import main
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.sweep.select import compared
 from tests.pipeline.experiments import Patch, Printed
 

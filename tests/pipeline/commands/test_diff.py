@@ -8,8 +8,8 @@ import pytest
 from pipeline.commands import diff
 from pipeline.comparison.difference import COMMIT, PATCH, difference
 from pipeline.provenance import code_state
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary
 from tests.pipeline.provenance.test_code_state import git
 
 

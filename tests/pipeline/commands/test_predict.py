@@ -11,9 +11,9 @@ import pytest
 from pipeline.commands import predict
 from pipeline.console import Console
 from pipeline.execute import facts
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.lock import output_locked
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.lock import output_locked
+from pipeline.runs.summary import Summary
 from pipeline.system.signals import until
 from tests import commands
 from tests.pipeline.experiments import write_run

@@ -14,8 +14,8 @@ from scipy import stats
 
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.rows import ComparedRun
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.summary import Summary
 
 EXAMPLES = 400
 ACCURACY = 0.9

@@ -18,7 +18,7 @@ from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import as_csv, markdown, notes, page
 from pipeline.comparison.rows import read_finished
 from pipeline.comparison.seeds import seeds_to_tell
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare
 
 RANDOM = np.random.default_rng(4)

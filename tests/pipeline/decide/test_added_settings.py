@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from pipeline.decide.decision import decide
 from pipeline.decide.job import Job
-from pipeline.run_folder.folder import CONFIG
+from pipeline.runs.folder import CONFIG
 from pipeline.tracking.models import RESULTS
 from stages.errors import UserError
 from tests.pipeline.experiments import SMALL, experiment, write_run

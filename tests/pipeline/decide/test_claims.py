@@ -21,9 +21,9 @@ from pipeline.execute.claim import claimed
 from pipeline.execute.records import begin
 from pipeline.launch import local
 from pipeline.launch.run import run_job
-from pipeline.run_folder import lock
-from pipeline.run_folder.lock import LockedError
-from pipeline.run_folder.summary import Summary
+from pipeline.runs import lock
+from pipeline.runs.lock import LockedError
+from pipeline.runs.summary import Summary
 from pipeline.sweep.select import read_entries
 from stages.checkpoints.names import START
 from stages.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from pipeline.decide.fork import check_fork, refuse_without_epochs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment
 

@@ -17,8 +17,8 @@ from pipeline.commands.runs import main as runs_command
 from pipeline.commands.sync import main as sync
 from pipeline.decide.inherited import inherit_overrides
 from pipeline.paths import CONF
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import Summary
 from pipeline.tracking.store import Store
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run

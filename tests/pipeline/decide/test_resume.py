@@ -23,10 +23,10 @@ from pipeline.launch.run import run_job
 from pipeline.paths import new_folder_name
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.lock import locked
-from pipeline.run_folder.runs import Runs
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.lock import locked
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import write_index
 from pipeline.sweep.select import read_entries
 from pipeline.tracking.pending import end_lost
@@ -122,7 +122,7 @@ def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monke
     folder.mkdir()
     replace(last(killed), status="RUNNING", run_id=None).write(folder)
     given, console = experiment("tracking=off", outputs=tmp_path), Console()
-    monkeypatch.setattr("pipeline.run_folder.lock.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("pipeline.runs.lock.PATIENCE_SECONDS", 0.3)
     with locked(folder):
         end_lost(RunFolder(folder), given, FAILED, console)
     assert Summary.read(folder).status == "RUNNING"

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from pipeline.execute import facts
-from pipeline.run_folder.facts import DataFacts, Facts
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import DataFacts, Facts
+from pipeline.runs.summary import Summary
 from stages.results import Exported
 
 IMAGES = DataFacts(train_examples=10, val_examples=10, test_examples=10, classes=2, height=8, width=8, channels=1)

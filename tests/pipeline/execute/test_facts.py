@@ -15,8 +15,8 @@ from pipeline.decide.plan import make_plan
 from pipeline.execute import facts
 from pipeline.launch.run import run_job
 from pipeline.paths import new_folder_name
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.summary import StageOutcome, Summary
+from pipeline.runs.facts import Facts
+from pipeline.runs.summary import StageOutcome, Summary
 from pipeline.sweep.index import compare, write_index
 from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, experiment, only_folder, write_files
 

@@ -21,8 +21,8 @@ from pipeline.decide.plan import PlannedStage
 from pipeline.execute.link import Turn
 from pipeline.execute.reporter import RunReporter
 from pipeline.execute.stages import BoundStage, StageRunner
-from pipeline.run_folder.facts import DataFacts, Facts
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import DataFacts, Facts
+from pipeline.runs.summary import Summary
 from pipeline.tracking.params import metric_name
 from pipeline.tracking.tracker import Tracker
 from stages.declared import declare

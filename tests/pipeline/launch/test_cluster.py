@@ -17,7 +17,7 @@ import pytest
 from benchmarks.clusters import run_chief, run_workers
 from pipeline.exit_codes import FAILED, HUNG
 from pipeline.launch.local import local_tasks
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from stages.load.digits import digits
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings

@@ -7,7 +7,7 @@ from subprocess import Popen
 
 import pytest
 
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from tests import commands
 from tests.pipeline.experiments import BARE, only_folder
 from tests.pipeline.launch.hosts import Host, linked_hosts

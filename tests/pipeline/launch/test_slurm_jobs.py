@@ -8,9 +8,9 @@ import pytest
 from pipeline.config.cluster import SlurmCluster
 from pipeline.decide.job import Job
 from pipeline.launch.slurm import parameters
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.runs import progress
+from pipeline.runs.finding import progress
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import Journal
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
 

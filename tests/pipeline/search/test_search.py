@@ -17,7 +17,7 @@ from benchmarks.made_runs import MadeRun, make_sweep
 from pipeline.commands import runs
 from pipeline.comparison.report import notes
 from pipeline.comparison.words import value_text
-from pipeline.run_folder.lock import is_locked
+from pipeline.runs.lock import is_locked
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import compare, latest, read_index, write_index
 from pipeline.system.signals import until

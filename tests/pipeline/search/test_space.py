@@ -12,7 +12,7 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.internals.hydra import parse
-from pipeline.run_folder.facts import Facts, TaskFacts
+from pipeline.runs.facts import Facts, TaskFacts
 from pipeline.search.plan import Axis, probes, read_axes
 from pipeline.search.trials import Search
 from stages.errors import UserError

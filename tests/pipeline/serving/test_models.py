@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from pipeline.commands import serve
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.serving.models import saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError

@@ -11,9 +11,9 @@ from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
 from pipeline.provenance.identity import identity
-from pipeline.run_folder.facts import Facts
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.summary import StageOutcome
+from pipeline.runs.facts import Facts
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
 from pipeline.sweep.queue import Slot, deal_out, refusal_in
 from pipeline.sweep.resume import to_resume

@@ -16,7 +16,7 @@ import pytest
 from pipeline.console import Console
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link, Turn
-from pipeline.run_folder.folder import RunFolder
+from pipeline.runs.folder import RunFolder
 from pipeline.sweep.queue import JobProcess, Scheduler, Slot
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request

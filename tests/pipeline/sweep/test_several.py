@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare, latest
 from stages.load.digits import digits
 from tests import commands

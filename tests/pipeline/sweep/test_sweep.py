@@ -25,8 +25,8 @@ from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
 from pipeline.sweep.resume import to_resume
 from pipeline.sweep.run import checked

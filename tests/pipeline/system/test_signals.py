@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline.exit_codes import STOPPED
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted
 from tests import commands

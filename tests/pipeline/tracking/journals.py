@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.journal import Journal
+from pipeline.runs.journal import Journal
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker, open_tracker
 

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.journal import NAME, Journal, place_of
+from pipeline.runs.journal import NAME, Journal, place_of
 from pipeline.tracking.pending import settings_for
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec

@@ -18,9 +18,9 @@ from pipeline.exit_codes import FAILED
 from pipeline.launch.run import run_job
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import Entry, Journal
-from pipeline.run_folder.summary import NAME, Summary
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import Entry, Journal
+from pipeline.runs.summary import NAME, Summary
 from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.pending import end_lost
 from pipeline.tracking.stored_run import Answer

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from sqlalchemy import Engine, event
 
-from pipeline.run_folder.journal import Entry
+from pipeline.runs.journal import Entry
 from pipeline.tracking import stored_run
 from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.store import Store

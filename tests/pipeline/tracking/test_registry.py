@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from pipeline.run_folder.journal import Journal
+from pipeline.runs.journal import Journal
 from pipeline.tracking.mlflow_run import Registry
 from stages.results import Exported
 from tests.pipeline.tracking.journals import begin, client, folder_of

@@ -16,8 +16,8 @@ import pytest
 from pipeline import redaction
 from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.lock import is_locked, locked
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.lock import is_locked, locked
+from pipeline.runs.summary import Summary
 from pipeline.system.signals import until
 from pipeline.tracking import store_process
 from pipeline.tracking.store import Store
@@ -35,9 +35,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.lock import locked
+from pipeline.runs.lock import locked
 from pipeline.tracking.store_process import StoreProcess
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.summary import Summary
 from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import open_tracker

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from pipeline.commands import sync
 from pipeline.config.schemas import TrackingSettings
-from pipeline.run_folder.journal import NAME, Journal
+from pipeline.runs.journal import NAME, Journal
 from pipeline.system import signals
 from pipeline.system.processes import process_context
 from pipeline.system.signals import until

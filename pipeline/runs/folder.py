@@ -14,10 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import LOCK, shorter
 from pipeline.records import yaml_text
-from pipeline.run_folder.journal import NAME as JOURNAL
-from pipeline.run_folder.journal import Journal
-from pipeline.run_folder.lock import is_locked, locked, share
-from pipeline.run_folder.summary import NAME, Summary, one_line
+from pipeline.runs.journal import NAME as JOURNAL
+from pipeline.runs.journal import Journal
+from pipeline.runs.lock import is_locked, locked, share
+from pipeline.runs.summary import NAME, Summary, one_line
 from stages.checkpoints.names import START, can_start, checkpoint_files
 from stages.errors import UserError
 from stages.settings.places import appendable
@@ -171,7 +171,7 @@ class RunFolder:
         return is_locked(self.path)
 
     def locked(self, patience: float | None = None, shared: bool = False) -> AbstractContextManager[IO[str]]:
-        """Lock the run for other processes; see `pipeline.run_folder.lock.locked`."""
+        """Lock the run for other processes; see `pipeline.runs.lock.locked`."""
         return locked(self.path, patience, shared)
 
     @contextmanager

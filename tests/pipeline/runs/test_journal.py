@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run_folder.journal import NAME, SENT, Journal
+from pipeline.runs.journal import NAME, SENT, Journal
 from tests.pipeline.tracking.journals import begin, client, folder_of, only_run, steps
 
 

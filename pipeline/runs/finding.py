@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from pipeline.paths import age_order, shorter
-from pipeline.run_folder.folder import RunFolder, Warn, ignore
-from pipeline.run_folder.summary import NAME, Summary, is_lower_better
+from pipeline.runs.folder import RunFolder, Warn, ignore
+from pipeline.runs.summary import NAME, Summary, is_lower_better
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.records import known_types
-from pipeline.run_folder.facts import DataFacts, Facts, TaskFacts
-from pipeline.run_folder.summary import Summary
+from pipeline.runs.facts import DataFacts, Facts, TaskFacts
+from pipeline.runs.summary import Summary
 from stages.errors import UserError
 from stages.evaluation.test_set import EXAMPLES, PIXELS
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS

@@ -22,8 +22,8 @@ from pipeline.execute.claim import claimed
 from pipeline.execute.facts import run_facts
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
-from pipeline.run_folder.folder import RunFolder
-from pipeline.run_folder.journal import Journal
+from pipeline.runs.folder import RunFolder
+from pipeline.runs.journal import Journal
 from pipeline.sweep.index import INDEX, read_index, write_index
 from pipeline.sweep.select import run_entry
 from stages.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.records import read_json, typed, typed_parts
 from pipeline.redaction import redact
-from pipeline.run_folder.facts import Facts, TaskFacts, plain
+from pipeline.runs.facts import Facts, TaskFacts, plain
 from stages.errors import UserError, printable
 from stages.storage.atomic import atomic_write
 
