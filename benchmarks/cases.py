@@ -18,7 +18,7 @@ from stages.load.digits import digits
 from stages.model import model
 from stages.networks.precision import keras_floats
 from stages.normalize import normalize
-from stages.optimization.gradients import Gradients
+from stages.optimization.gradients import Gradients, rows_for_xla
 from stages.optimization.optimizers import build_optimizer, learning_rate
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
@@ -208,7 +208,8 @@ def step_of(
 def gradients_of(where: Strategy, model: Model, dataset: Dataset, settings: TrainSettings, jit: bool) -> Gradients:
     """Returns the gradients of the loss that `settings` asks for."""
     task = model.task.for_training(settings, dataset.train.targets)
-    return Gradients(model, task, settings, spec_of(dataset), where.in_sync, jit)
+    rows = rows_for_xla(settings, len(dataset.train), where.in_sync) if jit else None
+    return Gradients(model, task, settings, spec_of(dataset), where.in_sync, rows)
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:

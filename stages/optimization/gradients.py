@@ -62,9 +62,14 @@ class Gradients:
     """
 
     def __init__(  # each is another fact of a step
-        self, model: Model, task: Task, settings: TrainSettings, batch: Batch, replicas: int, jit: bool = False
+        self, model: Model, task: Task, settings: TrainSettings, batch: Batch, replicas: int, xla_rows: int | None
     ) -> None:
-        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`. task: has the loss."""
+        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`.
+
+        Args:
+            task: has the loss.
+            xla_rows: of `rows_for_xla`; None: XLA compiles nothing.
+        """
         network = model.network
         seed = derive(settings.seed, "dropout")
         self.model = model
@@ -80,18 +85,31 @@ class Gradients:
         self._changed: list[int] = []
         # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
         # number of replicas, and those that a user wrote it does not.
-        compiled = tf.function(self._compute, jit_compile=jit, autograph=False)
-        self._function = compiled.get_concrete_function(
+        signature = (
             batch._replace(weights=tf.TensorSpec([None], self.dtype)),
             tf.nest.map_structure(lambda variable: tf.TensorSpec(variable.shape, variable.dtype), self._variables),
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec([], self.dtype),
         )
+        self._xla_rows = xla_rows
+        traced = tf.function(self._compute, autograph=False)
+        if xla_rows is None:
+            self._function = traced.get_concrete_function(*signature)
+        else:
+
+            def trace_once(*values: Any) -> Result:
+                # Traced in here, where TensorFlow makes gradients of loops that XLA can compile, such as an LSTM's.
+                self._function = traced.get_concrete_function(*signature)
+                result: Result = self._function(*values)
+                return result
+
+            compiled = tf.function(trace_once, jit_compile=True, autograph=False)
+            self._compiled = compiled.get_concrete_function(*signature)
         self.state = [untrained[index] for index in self._changed]
         operations = self._function.graph.get_operations()
         self._draws = [op.name for op in operations if op.op_def.is_stateful and "seed2" in op.node_def.attr]
         drawing = [op for op in operations if op.type.startswith(RANDOM_OPERATIONS) and op.type not in FIXED_OPERATIONS]
-        self._others_with_xla = [op.name for op in drawing] if jit else []
+        self._others_with_xla = [op.name for op in drawing] if xla_rows is not None else []
         # A synchronized BatchNorm reduces over replicas, which a function within a function cannot.
         if replicas > 1 and has_synchronized_layers(network):
             if model.has_own_loss:
@@ -119,12 +137,25 @@ class Gradients:
             part_of_batch, first = self._part(batch, part)
             previous = [] if total is None else total.gradients  # in sequence, or no memory would be saved
             with tf.control_dependencies(previous):
-                result = self._function(part_of_batch, values, first_row + first, scale)
+                result = self._result(part_of_batch, values, first_row + first, scale)
             for index, value in zip(self._changed, result.state, strict=True):
                 values.state[index] = value
             total = result if total is None else _added(total, result)
         assert total is not None
         return total
+
+    def _result(self, batch: Batch, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
+        """Returns the result of a part of a batch, by XLA if the part is of a usual size.
+
+        XLA compiles each number of rows by itself, which takes longer than the one step of an epoch that needs it.
+        """
+        arguments = batch, values, first_row, scale
+        if not self._xla_rows:
+            result: Result = (self._function if self._xla_rows is None else self._compiled)(*arguments)
+        else:
+            is_usual = tf.shape(batch.targets)[0] >= self._xla_rows  # int32: decided on the host, also with a GPU
+            result = tf.cond(is_usual, lambda: self._compiled(*arguments), lambda: self._function(*arguments))
+        return result
 
     def warn_of_draws(self, reporter: Reporter) -> None:
         """Warn about random numbers that change when a run resumes, or with XLA."""
@@ -212,6 +243,23 @@ def has_synchronized_layers(network: keras.Model) -> bool:
 def _added(a: Result, b: Result) -> Result:
     total: Result = tf.nest.map_structure(operator.add, a._replace(state=[]), b._replace(state=[]))
     return total._replace(state=b.state)
+
+
+def rows_for_xla(settings: TrainSettings, examples: int, replicas: int) -> int:
+    """Return how many rows XLA compiles at least: those of the smallest usual part of a batch.
+
+    0 if all batches are of one size, as there is nothing to choose then.
+
+    Args:
+        examples: of the training split.
+        replicas: that share a batch.
+    """
+    usual = min(settings.batch_size, examples)
+    if examples % usual == 0:
+        return 0
+    for parts in (replicas, settings.optimizer.accumulation):
+        usual = usual // parts if usual >= parts else usual  # fewer examples than parts: each has all of them
+    return usual
 
 
 def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> bool:

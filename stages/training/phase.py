@@ -22,7 +22,7 @@ from stages.evaluation.eval_step import BATCH, Scorer
 from stages.evaluation.predictions import check_finite
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
-from stages.optimization.gradients import Gradients, choose_jit
+from stages.optimization.gradients import Gradients, choose_jit, rows_for_xla
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
@@ -105,7 +105,8 @@ class Phase:
         if isinstance(settings, FitSettings):
             self.step = KerasStep(strategy, model, task, optimizer, settings)
         else:
-            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, is_compiled)
+            rows = rows_for_xla(settings, len(self.dataset.train), strategy.in_sync) if is_compiled else None
+            gradients = Gradients(trainable, task, settings, spec_of(self.dataset), strategy.in_sync, rows)
             loss.check_use(model, settings)
             gradients.warn_of_draws(reporter)
             self.step = Step(strategy, gradients, optimizer, settings, dataset.train)

@@ -18,10 +18,12 @@ import pytest
 import tensorflow as tf
 
 from stages.checkpoints.state import Clock
+from stages.data.batches import share_of_replica
 from stages.data.columns import Streamed
 from stages.data.examples import Batch
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
+from stages.optimization.gradients import rows_for_xla
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.train import SgdSettings
@@ -194,3 +196,79 @@ def test_loops_count_their_steps_in_int32(where: Callable[[], Strategy]) -> None
     assert [compared_in_loops(one.graph) for one in traced] == [[tf.int32]] * 3
     assert loop._compiled.experimental_get_tracing_count() == 1
     assert scorer._compiled.experimental_get_tracing_count() == 1
+
+
+def recurrent(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    outputs = keras.layers.LSTM(8)(keras.layers.Reshape(input_shape[:2])(inputs))
+    return keras.Model(inputs, keras.layers.Dense(num_classes)(keras.layers.BatchNormalization()(outputs)))
+
+
+def normalized(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
+    layers = [keras.layers.Flatten(), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(num_classes)])
+
+
+@pytest.mark.parametrize(
+    ("where", "network", "parts", "examples", "usual"),
+    [
+        (one_device, "recurrent", 1, 39, 16), (one_device, "normalized", 3, 39, 5), (mirrored, "normalized", 3, 39, 2),
+    ],
+)  # fmt: skip
+def test_xla_compiles_parts_of_usual_sizes_and_a_smaller_last_batch_gives_the_same(
+    where: Callable[[], Strategy], network: str, parts: int, examples: int, usual: int
+) -> None:
+    """Batches of 16, the last one of 7 examples: padding it would change the statistics of BatchNorm."""
+    dataset, place = real_digits(examples), where()
+    given = settings(batch_size=16, epochs=9, optimizer=SgdSettings(accumulation=parts, learning_rate=0.1))
+    weights, rows = [], []
+    for jit in (True, False):
+        model = built_of({"_target_": f"{__name__}.{network}"}, dataset, place)
+        loop = start(place, model, dataset, given, jit)
+        loop.run(0, 6)
+        weights.append(flat(model.network))
+        gradients: Any = loop.step.gradients
+        rows.append(gradients._xla_rows)
+    np.testing.assert_allclose(weights[0], weights[1], rtol=0, atol=2e-6)
+    assert rows == [usual, None]
+
+
+def test_xla_is_left_out_for_fewer_rows_than_usual() -> None:
+    dataset, place = real_digits(39), one_device()
+    loop = start(place, built_of(MlpSettings(hidden=[4]), dataset, place), dataset, settings(batch_size=16), jit=True)
+    gradients: Any = loop.step.gradients
+    called = []
+
+    def record(name: str, function: Any, *arguments: Any) -> Any:
+        called.append(name)
+        return function(*arguments)
+
+    for name in ("_compiled", "_function"):
+        setattr(gradients, name, partial(record, name, getattr(gradients, name)))
+    for count in (16, 7):
+        pixels = tf.cast(dataset.train.images[:count], tf.float32)
+        batch = Batch({"images": pixels}, tf.constant(dataset.train.targets[:count]), tf.ones([count]))
+        gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0))
+    assert called == ["_compiled", "_function"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples", "replicas", "parts", "expected"),
+    [
+        (64, 640, 1, 1, 0), (64, 641, 1, 1, 64), (64, 40, 2, 3, 0), (63, 100, 2, 1, 31), (63, 100, 2, 4, 7),
+        (3, 10, 4, 1, 3), (5, 11, 2, 4, 2),
+    ],
+)  # fmt: skip
+def test_usual_parts_of_batches_are_never_smaller(
+    batch: int, examples: int, replicas: int, parts: int, expected: int
+) -> None:
+    given = settings(batch_size=batch, optimizer=SgdSettings(accumulation=parts))
+    assert rows_for_xla(given, examples, replicas) == expected
+    count = tf.constant(min(batch, examples), tf.int64)
+    sizes = set()
+    for replica in range(replicas):
+        first, end, _ = share_of_replica(count, replica, replicas)
+        for part in range(parts):
+            begin, until, _ = share_of_replica(end - first, part, parts)
+            sizes.add(int(until - begin))
+    assert not expected or min(sizes) == expected
