@@ -157,6 +157,25 @@ class Gradients:
             result = tf.cond(is_usual, lambda: self._compiled(*arguments), lambda: self._function(*arguments))
         return result
 
+    def is_of_xla(self, error: tf.errors.OpError) -> bool:
+        """Return whether XLA, and not the network, raised `error`, which a call has raised.
+
+        The message names XLA if an operation cannot be compiled. Other errors of XLA, such as that for a shape that it
+        does not support, need not: they are XLA's if the same function without XLA works. It reads and writes no
+        variable, so trying it changes nothing.
+        """
+        if self._xla_rows is None or names_xla(error):
+            return self._xla_rows is not None
+        if not isinstance(error, tf.errors.UnimplementedError):  # it may be about the data
+            return False
+        inputs = self._function.structured_input_signature[0]
+        zeros = tf.nest.map_structure(lambda spec: tf.zeros([size or 1 for size in spec.shape], spec.dtype), inputs)
+        try:
+            self._function(*zeros)
+        except tf.errors.OpError:
+            return False
+        return True
+
     def warn_of_draws(self, reporter: Reporter) -> None:
         """Warn about random numbers that change when a run resumes, or with XLA."""
         if self._others_with_xla:
@@ -243,6 +262,19 @@ def has_synchronized_layers(network: keras.Model) -> bool:
 def _added(a: Result, b: Result) -> Result:
     total: Result = tf.nest.map_structure(operator.add, a._replace(state=[]), b._replace(state=[]))
     return total._replace(state=b.state)
+
+
+def names_xla(error: tf.errors.OpError) -> bool:
+    """Return whether the message of an error says that XLA cannot compile an operation."""
+    return "tf2xla" in str(error) or "XLA_" in str(error)
+
+
+def reason_of_xla(error: tf.errors.OpError) -> str:
+    """Return why XLA cannot compile a function, in at most 200 characters, without Python's stack."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
+    told = [line for line in lines if line and not line.startswith(noise)]
+    return next((line for line in told if "unsupported operations" in line), (told or lines)[0])[:200]
 
 
 def rows_for_xla(settings: TrainSettings, examples: int, replicas: int) -> int:

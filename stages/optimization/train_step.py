@@ -116,6 +116,10 @@ class Step:
         for variable, value in zip(self._state, values, strict=True):
             distribution.extended.update(variable, lambda copy, new: copy.assign(new), args=(value,), group=False)
 
+    def is_of_xla(self, error: tf.errors.OpError) -> bool:
+        """Return whether XLA, and not the network, raised `error`."""
+        return self.gradients.is_of_xla(error)
+
     def means(self) -> dict[str, float]:
         """Returns the mean `loss` of the examples in `totals`, the task's metrics and the network's own."""
         sums = self.totals.read()

@@ -13,6 +13,7 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, seed_states
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LossScale
+from stages.optimization.gradients import names_xla
 from stages.optimization.optimizers import clipping_of, exclude_from_decay
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import FitSettings, TrainSettings
@@ -94,6 +95,10 @@ class KerasStep:
             self.ema = EMA(optimizer, [v for v in network.non_trainable_weights if id(v) not in frozen])
         self._metrics = [*network.metrics, *metrics]  # those of the task are not the network's before its first step
         self.sums = [variable for metric in self._metrics for variable in metric.variables]
+
+    def is_of_xla(self, error: tf.errors.OpError) -> bool:
+        """Return whether XLA, and not the network, raised `error`: its message says so."""
+        return names_xla(error)
 
     def reset(self) -> None:
         """Reset the metrics."""

@@ -22,7 +22,7 @@ from stages.evaluation.eval_step import BATCH, Scorer
 from stages.evaluation.predictions import check_finite
 from stages.networks.precision import keras_floats
 from stages.optimization.exact_apply import EMA, LEAST_SCALE
-from stages.optimization.gradients import Gradients, choose_jit, rows_for_xla
+from stages.optimization.gradients import Gradients, choose_jit, reason_of_xla, rows_for_xla
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.train_step import Step
 from stages.reporter import Stop
@@ -208,10 +208,10 @@ class Phase:
                 logs = loop.run(progress.step, steps)
         except tf.errors.ResourceExhaustedError as error:
             raise too_large(self.settings.batch_size, error) from error
-        except tf.errors.UnimplementedError as error:
-            if self.params["jit"] == "off":
+        except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
+            if self.params["jit"] == "off" or not self.step.is_of_xla(error):
                 raise
-            problem = f"train.jit: XLA cannot compile this network ({str(error).splitlines()[0][:200]})"
+            problem = f"train.jit: XLA cannot compile this network ({reason_of_xla(error)})"
             raise UserError(problem, ("auto", "off"), "train.jit=off") from error
         if self._is_traced:
             size = self.settings.batch_size
