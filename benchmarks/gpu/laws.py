@@ -101,9 +101,8 @@ class Runs:
             case "killed":
                 variables["FAULT"] = f"step:{plan.kill_step}"
             case "sweep":
-                at_once = ("sweep.n_jobs=2", *(("sweep.devices_per_job=1",) if self._gpus else ()))
-                jobs = at_once if self._gpus != 1 else ("sweep.n_jobs=1",)
-                arguments = ("-m", *arguments[:-1], f"strategy={','.join(STRATEGIES)}", *jobs)
+                jobs = f"strategy={','.join(STRATEGIES)}", "sweep.n_jobs=2"  # which share the GPU if there is one
+                arguments = ("-m", *arguments[:-1], *jobs)
         self._processes[name] = self.command(name, "-m", "pipeline", *arguments, variables=variables)
 
     def command(
