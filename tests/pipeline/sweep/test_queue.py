@@ -62,7 +62,7 @@ def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(out
     def polled(running: Any) -> None:
         most.append(len(running))
         for process in running:
-            if process.job.folder.name == "0":
+            if process.folder.path.name == "0":
                 process.stop(signal_request(signal.SIGTERM))
 
     Scheduler(taken(), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
