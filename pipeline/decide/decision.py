@@ -1,5 +1,6 @@
 """Decide what a command does, completely and before TensorFlow is imported."""
 
+import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,8 +69,6 @@ class Decision:
     """The other run that a run begins with, if any."""
     identity: str
     """Digest of the settings that the results depend on."""
-    sources: Sources
-    """The source code that the results depend on."""
     part: Part | None
     """The place of the run in a sweep; None for a run by itself."""
     on_epoch: OnEpoch | None
@@ -77,9 +76,14 @@ class Decision:
     notes: Notes
     """Lines that the user reads before anything happens."""
 
+    @functools.cached_property
+    def sources(self) -> Sources:
+        """The source code that the results depend on, read when it is first needed: a dry run does not need it."""
+        return sources(self.experiment)
+
 
 def decide(job: Job) -> Decision:
-    """Return what to do for `job`. Reads the runs in `outputs` and the data, and writes nothing.
+    """Return what to do for `job`. Reads the runs in `outputs` and the data, and records nothing.
 
     1. A job of a sweep goes on in its own folder, unless it has finished.
     2. `resume=<run>` resumes that run, which must have the same settings.
@@ -99,10 +103,10 @@ def decide(job: Job) -> Decision:
     if job.only_trains:
         later = after_training(experiment)
         plan = tuple(replace(stage, is_needed=stage.is_needed and stage.name not in later) for stage in plan)
-    own, code = identity(experiment), sources(experiment)
+    own = identity(experiment)
     if reused is not None:
-        _note_reuse(experiment, plan, reused, code, notes)
-    start = _start(job, own, code, notes)
+        _note_reuse(experiment, plan, reused, notes)
+    start = _start(job, own, notes)
     origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
     if not isinstance(start, Deliver):
         has_begun = isinstance(start, Resume) and RunFolder(Path(start.run.folder)).can_start
@@ -119,7 +123,6 @@ def decide(job: Job) -> Decision:
         start=start,
         origin=origin,
         identity=own,
-        sources=code,
         part=job.part,
         on_epoch=job.on_epoch,
         notes=notes,
@@ -136,12 +139,12 @@ def check(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return plan_with(experiment, reused_run(experiment))
 
 
-def _start(job: Job, own: str, code: Sources, notes: Notes) -> New | Resume | Deliver:
+def _start(job: Job, own: str, notes: Notes) -> New | Resume | Deliver:
     experiment = job.experiment
     if job.folder is not None:
         run = job.folder.read(notes.warn)
         return New() if run is None or run.status == "FINISHED" else Resume(run)
-    run = run_to_resume(experiment, own, code, notes)
+    run = run_to_resume(experiment, own, notes)
     if run is None:
         return New()
     if run.status != "FINISHED":
@@ -169,10 +172,9 @@ def _where_it_begins(run: Summary, experiment: Experiment) -> str:
     return ", from epoch 1, because there is no checkpoint" if begins_again else ""
 
 
-def _note_reuse(
-    experiment: Experiment, plan: tuple[PlannedStage, ...], run: Summary, code: Sources, notes: Notes
-) -> None:
+def _note_reuse(experiment: Experiment, plan: tuple[PlannedStage, ...], run: Summary, notes: Notes) -> None:
     notes.run(f"starting with {experiment.from_stage}, from the results of", run)
-    if any(stage.action == "reused" for stage in plan) and run.code != code.digest:
-        changed = code.changed(Path(run.folder)) or "files that were not recorded"
+    now = sources(experiment)
+    if any(stage.action == "reused" for stage in plan) and run.code != now.digest:
+        changed = now.changed(Path(run.folder)) or "files that were not recorded"
         notes.warn(f"the code has changed since that run ({changed}), but its results are reused")

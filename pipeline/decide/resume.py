@@ -8,7 +8,7 @@ from pipeline.decide.differences import refuse_differing, settings_of_both
 from pipeline.decide.notes import Notes
 from pipeline.paths import shorter
 from pipeline.provenance.identity import WITHOUT_EFFECT
-from pipeline.provenance.source_digest import Sources, new_for_other_code
+from pipeline.provenance.source_digest import new_for_other_code, sources
 from pipeline.runs.finding import Runs
 from pipeline.runs.summary import Summary
 from pipeline.tracking.pending import is_unsent
@@ -18,7 +18,7 @@ RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
 """Settings that may differ in a run that is resumed by its id."""
 
 
-def run_to_resume(experiment: Experiment, identity: str, code: Sources, notes: Notes) -> Summary | None:
+def run_to_resume(experiment: Experiment, identity: str, notes: Notes) -> Summary | None:
     """Return the run that `resume` means, or None for a new run.
 
     `resume=<run>` is that run, which must have the same settings. `resume=auto` is the last run with the same settings
@@ -30,14 +30,15 @@ def run_to_resume(experiment: Experiment, identity: str, code: Sources, notes: N
     if experiment.resume == "never":
         return None
     if experiment.resume == "auto":
-        return _last_run(experiment, identity, code, notes)
+        return _last_run(experiment, identity, notes)
     return _named_run(experiment, identity)
 
 
-def _last_run(experiment: Experiment, identity: str, code: Sources, notes: Notes) -> Summary | None:
+def _last_run(experiment: Experiment, identity: str, notes: Notes) -> Summary | None:
     run = Runs(experiment.outputs, notes.warn).latest(experiment.name, identity)
     if run is None or _is_over(run, experiment.tracking):
         return None
+    code = sources(experiment)
     if run.code == code.digest:
         return run
     folder = shorter(Path(run.folder))

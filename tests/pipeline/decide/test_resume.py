@@ -109,7 +109,7 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
 
 
 def test_other_code_begins_a_new_run_and_says_how_to_resume(killed: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    monkeypatch.setattr("pipeline.decide.decision.sources", lambda experiment: Sources({"net.py": "other"}))
+    monkeypatch.setattr("pipeline.decide.resume.sources", lambda experiment: Sources({"net.py": "other"}))
     new = decide(job(killed))
     assert new.start == New()
     assert "the code has changed since" in " ".join(said(new, capsys).split())

@@ -109,7 +109,7 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
     if how == "resume":
         assert decide(job(outputs, f"resume={folder.name}")).folder == RunFolder(folder)
     else:
-        monkeypatch.setattr("pipeline.decide.decision.sources", lambda experiment: Sources({"a.py": "other"}))
+        monkeypatch.setattr("pipeline.decide.resume.sources", lambda experiment: Sources({"a.py": "other"}))
         found = decide(job(outputs))
         assert found.start == New()
         found.notes.show(Console())
