@@ -42,7 +42,7 @@ class Job:
 
     experiment: Experiment
     folder: RunFolder | None = None
-    """The run's folder. None: a new folder, or that of the run which the command resumes."""
+    """The run's folder. None: a new folder, or the folder of the run that the command resumes."""
     part: Part | None = None
     """Its place in a sweep; None for a run by itself."""
     only_trains: bool = False

@@ -118,7 +118,7 @@ class RunFolder:
 
     @property
     def can_start(self) -> bool:
-        """Whether training can start from a checkpoint here: its own, or that of the run it was forked from."""
+        """Whether the folder has a checkpoint to start from: its own, or the start of a fork."""
         return can_start(self.checkpoints)
 
     @property
@@ -192,7 +192,7 @@ class RunFolder:
         """
         is_new = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
-        appendable(self.path / LOCK).open("a").close()  # its time is that of the run's beginning
+        appendable(self.path / LOCK).open("a").close()  # its time shows when the run began
         with self.locked(shared=is_supervised) as lock:
             if supervises:
                 share(lock)
