@@ -244,7 +244,7 @@ class StageRunner:
         elif before != dataset.fingerprint:
             problem = f"{dataset.name} has changed since the run began: its fingerprint was {before}"
             raise UserError(problem, "the unchanged data, or a new run", "resume=never")
-        self.summary.write(self.folder)  # a killed run has no later time for it
+        self.summary.write(self.folder)  # now, as a killed run cannot do it later
 
     def _record(self, stage: BoundStage, result: Any) -> None:
         """Record what a stage has made, and what its result implies; not what an earlier stage has recorded already."""

@@ -1,4 +1,4 @@
-"""The folder of a run: the only code that reads and writes its files."""
+"""The folder of a run: its summary, configuration, lock and checkpoints, and the one way in which a run ends."""
 
 import re
 import shutil

@@ -295,7 +295,7 @@ def _reader(
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:
-    """Return the column for each argument of the model, which has its name in training or that of the argument.
+    """Return the column for each argument of the model, under its name in training, or under the name of the argument.
 
     Raises:
         UserError: If a column is missing.

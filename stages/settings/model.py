@@ -53,7 +53,7 @@ class NetworkSettings:
     """Base of the settings of the project's networks."""
 
     takes: ClassVar[tuple[str, ...]] = ()
-    """Kinds of inputs, one of which the network requires. Empty: any inputs."""
+    """Kinds of inputs. The network requires at least one of them; empty: it accepts any inputs."""
 
     _target_: str = MISSING
 

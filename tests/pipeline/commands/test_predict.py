@@ -1,4 +1,4 @@
-"""`python -m pipeline predict` prints every file whole, for programs and for terminals, and ends when it is told to."""
+"""`python -m pipeline predict` prints every file whole, for programs and for terminals, and ends at a signal."""
 
 import json
 import signal

@@ -47,7 +47,7 @@ def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def refused(*arguments: str) -> str:
-    """Returns the one line with which `python -m pipeline ui` refuses what it is told."""
+    """Returns the one line with which `python -m pipeline ui` refuses its arguments."""
     done = commands.run("ui", *arguments, trains=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
