@@ -1,6 +1,5 @@
 """Engines: where a run runs, and in how many processes."""
 
-import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +10,7 @@ from pipeline.console import Console
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link
-from pipeline.runs.folder import RunFolder
-from pipeline.system.signals import Request
+from pipeline.launch.handle import Handle
 from stages.targets import class_at
 
 LOOK_SECONDS = 2.0
@@ -49,21 +47,16 @@ class Engine(ABC):
         raise NotImplementedError
 
 
-class RemoteJob(ABC):
+class RemoteJob(Handle):
     """A job that has been started elsewhere.
 
     Attributes:
-        job: what it runs. log: what its first process prints. started: when, in seconds of `time.monotonic()`.
-        exit_code: None while it runs.
+        log: What its first process prints.
     """
 
     def __init__(self, job: Job, log: Path, console: Console) -> None:
-        assert job.folder is not None
-        self.job = job
-        self.folder: RunFolder = job.folder
+        super().__init__(job)
         self.log = log
-        self.started = time.monotonic()
-        self.exit_code: int | None = None
         self._console = console
         self._shown = 0
 
@@ -75,17 +68,6 @@ class RemoteJob(ABC):
                 self._shown += len(line) if line.endswith(b"\n") else 0
                 if line.endswith(b"\n") and not line.startswith(b"submitit "):
                     self._console.log(line.decode(errors="replace").rstrip())
-
-    @abstractmethod
-    def poll(self) -> int | None:
-        """Returns the exit code, or None while it runs; to be called every POLL_SECONDS.
-
-        Of a job that has ended without ending its run, the run is ended here.
-        """
-
-    @abstractmethod
-    def stop(self, request: Request, count: int = 1) -> None:
-        """Asks the job to save and end, as by `count` signals; to be repeated until `poll` returns its exit code."""
 
 
 def engine_of(experiment: Experiment) -> Engine:

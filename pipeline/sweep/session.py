@@ -22,6 +22,8 @@ from pipeline.decide.plan import after_training
 from pipeline.execute.facts import NOTE, begun_tags, label, show_plan, sweep_description, sweep_name
 from pipeline.exit_codes import DONE, FAILED, STOPPED, SWEEP_FAILED, WRONG_CONFIGURATION
 from pipeline.launch.engine import LOOK_SECONDS
+from pipeline.launch.handle import Handle
+from pipeline.launch.slots import Slot, deal_out, may_overlap
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.code_state import CodeState, code_state, command, resuming_command
 from pipeline.provenance.source_digest import Sources
@@ -30,7 +32,7 @@ from pipeline.runs.folder import RunFolder
 from pipeline.runs.lock import locked
 from pipeline.runs.summary import scored
 from pipeline.sweep.index import SweepJob, compare, is_sweep, write_index
-from pipeline.sweep.queue import Running, Scheduler, Slot, deal_out, may_overlap, refusal_in
+from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.sweep.resume import to_resume
 from pipeline.sweep.view import combination, view_of
 from pipeline.system import signals
@@ -57,7 +59,7 @@ class Sweep:
         self._parent = Tracker()
         self._code: CodeState | None = None
         self._jobs: dict[str, SweepJob] = {}  # by their folders
-        self._running: Sequence[Running] = ()
+        self._running: Sequence[Handle] = ()
         self._failed = False
         self._began = time.monotonic()
         self.experiments = [job.experiment for job in jobs]  # those that are known now: one at least
@@ -261,7 +263,7 @@ class Sweep:
         self._failed = True
         self.console.error(str(error))
 
-    def _poll(self, running: Sequence[Running]) -> None:
+    def _poll(self, running: Sequence[Handle]) -> None:
         self._running = running
 
     def _ended(self, job: Job, code: int, seconds: float, again: bool) -> None:

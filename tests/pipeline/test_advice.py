@@ -28,10 +28,10 @@ from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
 from pipeline.console import Console
 from pipeline.decide.decision import check
 from pipeline.decide.inherited import inherit_overrides
+from pipeline.launch.slots import deal_out
 from pipeline.paths import CONF
 from pipeline.search.plan import read_axes
 from pipeline.search.trials import Search
-from pipeline.sweep.queue import deal_out
 from pipeline.sweep.run import checked
 from pipeline.sweep.select import read_entries, select
 from stages.errors import UserError

@@ -387,7 +387,7 @@ CASES: dict[str, Case] = {
     "pipeline/serving/models.py:saved_model": _no_export,
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),
     "pipeline/sweep/index.py:read_index": _damaged_index,
-    "pipeline/sweep/queue.py:deal_out": "-m seed=1,2 cluster=slurm sweep.devices_per_job=1",
+    "pipeline/launch/slots.py:deal_out": "-m seed=1,2 cluster=slurm sweep.devices_per_job=1",
     "pipeline/sweep/run.py:checked": "-m 'seed=range(1,200000)'",
     "pipeline/sweep/select.py:_filtered": _compared,
     "pipeline/sweep/select.py:_named": _named,

@@ -10,12 +10,13 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.exit_codes import WRONG_CONFIGURATION
+from pipeline.launch.slots import Slot, deal_out
 from pipeline.provenance.identity import identity
 from pipeline.runs.facts import Facts
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import StageOutcome
 from pipeline.sweep.index import SweepJob
-from pipeline.sweep.queue import Slot, deal_out, refusal_in
+from pipeline.sweep.queue import refusal_in
 from pipeline.sweep.resume import to_resume
 from pipeline.sweep.run import checked
 from pipeline.sweep.select import read_entries

@@ -16,8 +16,10 @@ import pytest
 from pipeline.console import Console
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link, Turn
+from pipeline.launch.forked import JobProcess
+from pipeline.launch.slots import Slot
 from pipeline.runs.folder import RunFolder
-from pipeline.sweep.queue import JobProcess, Scheduler, Slot
+from pipeline.sweep.queue import Scheduler
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
@@ -85,7 +87,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     class Noted(JobProcess):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            processes.append(psutil.Process(self.pid))
+            processes.append(psutil.Process(self.process.pid))
 
     def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         codes.append(code)
@@ -132,7 +134,7 @@ def notes(job: Job, link: Link, variables: object, reloads_afresh: bool, until: 
 def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.sweep.queue._work", functools.partial(notes, until="begins" if overlaps else ""))
+    monkeypatch.setattr("pipeline.launch.forked._work", functools.partial(notes, until="begins" if overlaps else ""))
     Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], nothing, nothing, overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]

@@ -1,0 +1,134 @@
+"""Jobs of a sweep on this machine, each in a process of its own."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline.console import Console
+from pipeline.decide.job import Job
+from pipeline.execute.child import enter, leave
+from pipeline.execute.link import Link, Turn
+from pipeline.exit_codes import DONE, FAILED, WRONG_CONFIGURATION
+from pipeline.launch.handle import Handle
+from pipeline.launch.run import run_job
+from pipeline.launch.slots import Slot
+from pipeline.runs.folder import LOG
+from pipeline.system import machine, signals, streams
+from pipeline.system.processes import LocalProcess
+from pipeline.tracking.pending import LOST, end_lost
+from pipeline.tracking.store import Store
+from pipeline.tracking.store_process import serve
+from stages.settings.model import ModelSettings
+from stages.settings.results import ExportSettings
+from stages.targets import target_of
+
+OUTPUT = "output.log"
+"""In the job's folder: what else its process prints, masked when the run ends."""
+
+
+class JobProcess(Handle):
+    """A job in a process of its own on this machine.
+
+    Its exit code is 128 + n if signal n killed it, and that of the request if it was stopped.
+
+    Attributes:
+        process: The process.
+    """
+
+    def __init__(self, job: Job, console: Console, slot: Slot) -> None:
+        super().__init__(job)
+        self._turn, turn = Pipe()
+        store = serve(Store(job.experiment.tracking, job.experiment.outputs))
+        link = Link(Turn(turn, job.experiment.job_timeout_seconds), store)
+        arguments = (job, link, slot.environment(job.experiment), _reloads_afresh(job))
+        self.process = LocalProcess(_work, arguments, job.experiment.hang_seconds)
+        for given in filter(None, (turn, store)):
+            given.close()  # the process has it
+        self._console = console
+        self._has_trained = self._has_left = False
+        self._stopped_by: signals.Request | None = None
+
+    @property
+    def events(self) -> Sequence[Any]:
+        return [self.process.sentinel, *([self._turn] if self.exit_code is None else [])]
+
+    def train(self) -> None:
+        """Let the job train, if it has not yet. Its seconds count from now on."""
+        if self._has_trained:
+            return
+        self.started = time.monotonic()
+        with suppress(OSError):  # it has ended
+            self._turn.send(self.started)
+
+    def makes_room(self) -> bool:
+        with suppress(psutil.Error):
+            used = psutil.Process(self.process.pid).memory_info().rss
+            return self._has_trained and psutil.virtual_memory().available > 2 * used
+        return False
+
+    def stop(self, request: signals.Request, count: int = 1) -> None:
+        self._stopped_by = request
+        self.process.stop(request, count)
+
+    def poll(self) -> int | None:
+        if self.exit_code is None and not self.has_left():
+            with suppress(EOFError, OSError):  # it is ending
+                while self.exit_code is None and self._turn.poll():
+                    self.exit_code = self._turn.recv()
+                    self._has_trained = True
+        return self.exit_code
+
+    def has_left(self) -> bool:
+        """Return whether the process has ended; if it has not ended its run, this does."""
+        if self._has_left or (ended := self.process.end()) is None:
+            return self._has_left
+        code, how = ended
+        request = self._stopped_by
+        if request is not None and code != DONE:
+            code = request.exit_code
+        stopped = request.exit_code if request is not None else FAILED
+        with signals.ending(code if request is not None else None):
+            reason = f"its process {how}" if how else LOST
+            end_lost(self.folder, self.job.experiment, stopped, self._console, reason)
+        self.exit_code = code if self.exit_code is None else self.exit_code
+        self._has_left = True
+        return True
+
+
+_reloaded: set[tuple[Path, str]] = set()
+"""Sweeps, by their folder, and what a job of theirs exports: a network, in formats."""
+
+
+def _reloads_afresh(job: Job) -> bool:
+    """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
+    process, since a fresh one that imports TensorFlow costs as much as many a job."""
+    model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
+    assert job.folder is not None
+    kind = (job.folder.path.parent, f"{model and target_of(model.network)} {export and export.formats}")
+    is_first = kind not in _reloaded
+    _reloaded.add(kind)
+    return is_first
+
+
+def _work(job: Job, link: Link, variables: Mapping[str, str], reloads_afresh: bool) -> None:
+    """Run in the process of a job."""
+    started = time.monotonic()
+    export = job.experiment.of("export", ExportSettings)
+    if export is not None and not reloads_afresh:
+        export.reload = "here"
+    os.environ.update(variables)
+    assert job.folder is not None
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    streams.append_to(job.folder.path / OUTPUT)
+    if machine.gpus() or job.experiment.members:  # a GPU's memory is free when the process has ended
+        link = replace(link, turn=Turn())
+    enter(job.experiment)
+    console = Console(log=job.folder.path / LOG)
+    leave(lambda: run_job(job, console, link, started), console, refused=WRONG_CONFIGURATION)
