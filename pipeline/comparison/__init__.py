@@ -1,1 +1,1 @@
-"""Comparison of runs: rows over seeds, what differs, which is best, which differences may be chance."""
+"""Comparison of runs: their settings and results, the best combination, and differences that may be chance."""

@@ -12,7 +12,7 @@ from pipeline.comparison.choice import Choice, Lead, are_validated_alike
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import DIFFERENCE, Column, difference_column, metric_column, speed_column
 from pipeline.comparison.rows import ComparedRun, Row
-from pipeline.comparison.seeds import MOST_SEEDS, seeds_text, seeds_to_settle
+from pipeline.comparison.seeds import MAX_SEEDS, seeds_text, seeds_to_settle
 from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_name, plural, value_text
 from pipeline.config.names import split_override
 from pipeline.provenance.identity import OF_A_COMMAND
@@ -29,20 +29,20 @@ class Answer:
     """The sentence that names the winner and its lead."""
 
     commands: Sequence[str]
-    """Commands that run the combination to take; for a search with several goals one per best trial."""
+    """Commands that run the recommended combination; for a search with several goals, one per best trial."""
 
     sentences: Sequence[str]
     """The difference of each combination from the baseline, the winner first."""
 
     notes: Sequence[str]
-    """Remarks that hold for all differences."""
+    """Remarks that apply to all differences."""
 
     unfinished: Sequence[str]
-    """The pruned trials, and what became of each other run without results, with the reason."""
+    """The pruned trials, and the status of each other run without results, with the reason."""
 
 
-def answer(comparison: Comparison) -> Answer:
-    """Return the answer of a comparison."""
+def answer_of(comparison: Comparison) -> Answer:
+    """Return the conclusions of a comparison as sentences."""
     pruned = [f"{run.number} (epoch {run.pruned_after})" for run in comparison.runs if run.pruned_after is not None]
     lines = [f"pruned: {'trials' if len(pruned) > 1 else 'trial'} {joined(pruned)}"] if pruned else []
     for run in comparison.runs:
@@ -59,7 +59,7 @@ def choice(comparison: Comparison) -> str:
     if not rows:
         return _without_rows(comparison.runs)
     if len(rows) == 1:
-        return _only(rows[0], chosen.metric, comparison.primary)
+        return _single_combination(rows[0], chosen.metric, comparison.primary)
     if not are_validated_alike([run.summary for row in rows for run in row.runs]):
         return f"No winner: the runs were validated on different examples, {NEVER_ON_TEST}."
     if chosen.metric is None:
@@ -71,12 +71,12 @@ def choice(comparison: Comparison) -> str:
         value = _value(chosen.metric, chosen.best)
         return f"{chosen.best.label} wins: no other combination has a finite {metric_name(chosen.metric)} ({value})."
     if not chosen.has_seeds:
-        return _of_one_seed(chosen, chosen.metric, chosen.best)
+        return _single_seeds(chosen, chosen.metric, chosen.best)
     return _tie(comparison, chosen.metric, chosen.best) if chosen.tied else _win(chosen, chosen.metric, chosen.best)
 
 
 def _without_rows(runs: Sequence[ComparedRun]) -> str:
-    """Return the sentence on runs none of which has results."""
+    """Return the sentence for runs without any results."""
     if any(run.is_debug for run in runs):
         return "No winner: debug runs only check that a combination works."
     counts = Counter(run.status for run in runs if run.status != "FINISHED")
@@ -86,8 +86,8 @@ def _without_rows(runs: Sequence[ComparedRun]) -> str:
     return f"No winner: {'the only run has not' if len(runs) == 1 else 'no run has'} finished ({statuses})."
 
 
-def _only(row: Row, metric: str | None, primary: str) -> str:
-    """Return the sentence on a single combination."""
+def _single_combination(row: Row, metric: str | None, primary: str) -> str:
+    """Return the sentence for a single combination."""
     keys = dict.fromkeys(filter(None, (metric, f"test/{primary}")))
     columns = [metric_column([row], key) for key in keys if key in row.metrics]
     results = ", ".join(f"{metric_name(column.key)} {column.text(row)}" for column in columns) or "no metrics"
@@ -99,7 +99,7 @@ def _only(row: Row, metric: str | None, primary: str) -> str:
 
 
 def _win(chosen: Choice, metric: str, best: Row) -> str:
-    """Return the sentence on a combination that is better than each other one."""
+    """Return the sentence for a combination that is significantly better than all others."""
     assert chosen.runner_up is not None
     lead = chosen.leads[chosen.runner_up]
     assert lead.interval is not None
@@ -117,7 +117,7 @@ def _win(chosen: Choice, metric: str, best: Row) -> str:
 
 
 def _tie(comparison: Comparison, metric: str, best: Row) -> str:
-    """Return the sentences on combinations whose differences may be seed noise."""
+    """Return the sentences for combinations whose differences may be seed noise."""
     chosen = comparison.choice
     count, total, name = len(chosen.tied) + 1, len(chosen.leads) + 1, metric_name(metric)
     default = f"Default choice: {chosen.rows[0].label} ({chosen.reason})."
@@ -125,14 +125,14 @@ def _tie(comparison: Comparison, metric: str, best: Row) -> str:
         return f"{_same(count, total, name, chosen.is_lower_better)}, {_value(metric, best)}. {default}"
     needed = seeds_to_settle(comparison)
     among = f" among {total} combinations" if count == total else ""
-    found = f"differences in {name} are within seed noise"
+    finding = f"differences in {name} are within seed noise"
     if count < total:
-        found = f"{count} of {total} combinations lead, and their {found}"
+        finding = f"{count} of {total} combinations lead, and their {finding}"
     settled = ""
     if needed is not None:
-        verb = "would settle it" if needed <= MOST_SEEDS else "would be needed to settle it"
+        verb = "would settle it" if needed <= MAX_SEEDS else "would be needed to settle it"
         settled = f" {seeds_text(needed).capitalize()} per combination {verb}."
-    return f"No clear winner{among}: {found}.{settled} {default}"
+    return f"No clear winner{among}: {finding}.{settled} {default}"
 
 
 def _is_identical(lead: Lead) -> bool:
@@ -141,14 +141,14 @@ def _is_identical(lead: Lead) -> bool:
 
 
 def _same(count: int, total: int, name: str, is_lower_better: bool) -> str:
-    """Return the beginning of a sentence on `count` of `total` combinations with the same metric."""
+    """Return the beginning of a sentence about `count` of `total` combinations with the same metric."""
     if count == total:
         return f"{'Both' if total == 2 else f'All {total}'} combinations have the same {name}"
     return f"{count} of {total} combinations have the same {'lowest' if is_lower_better else 'highest'} {name}"
 
 
-def _of_one_seed(chosen: Choice, metric: str, best: Row) -> str:
-    """Return the sentences on combinations of one seed each, among which nothing is known of seed noise."""
+def _single_seeds(chosen: Choice, metric: str, best: Row) -> str:
+    """Return the sentences for combinations of one seed each, which cannot be distinguished from seed noise."""
     name, value = metric_name(metric), _value(metric, best)
     chance = "Each combination has one seed, so this may be chance. To find out, add seed=1,2,3."
     equal = sum(_is_identical(lead) for lead in chosen.leads.values())
@@ -167,29 +167,34 @@ def _value(metric: str, row: Row) -> str:
 
 
 def _commands(comparison: Comparison) -> list[str]:
-    """Return the commands that run the best trials of a search, or the combination to take, without its seeds."""
+    """Return the commands that run the best trials of a search, or the recommended combination, without its seeds."""
     if comparison.search is not None:
-        return list(map(run_it, comparison.runs_to_take))
-    return [run_it(row.runs[0], has_seeds=len({run.seed for run in row.runs}) > 1) for row in comparison.choice.rows]
+        return list(map(command_of, comparison.runs_to_take))
+    return [
+        command_of(row.runs[0], has_seeds=len({run.seed for run in row.runs}) > 1) for row in comparison.choice.rows
+    ]
 
 
-def run_it(run: ComparedRun, has_seeds: bool = False) -> str:
+def command_of(run: ComparedRun, has_seeds: bool = False) -> str:
     """Return the command that repeats a run.
 
     Args:
-        has_seeds: whether the run is one of several seeds, so the command leaves its seed out.
+        has_seeds: Whether the run is one of several seeds, so the command leaves its seed out.
     """
     left_out = (*OF_A_COMMAND, *(["seed"] if has_seeds else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
-        lines.append("sweep=none")  # the file of the experiment may itself set what varies
+        lines.append("sweep=none")  # the experiment's file may define a sweep, too
     folders = map(shlex.quote, run.config_dirs)
-    words = [*(f"--config-dir {folder}" for folder in folders), *(shlex.quote(_typed(line)) for line in lines)]
+    words = [
+        *(f"--config-dir {folder}" for folder in folders),
+        *(shlex.quote(_quoted_override(line)) for line in lines),
+    ]
     return " ".join(["python -m pipeline", *words])
 
 
-def _typed(line: str) -> str:
-    """Return an override as Hydra reads it, with its value quoted if it has characters of Hydra's grammar."""
+def _quoted_override(line: str) -> str:
+    """Return an override with its value quoted if it contains characters of Hydra's grammar."""
     name, equals, value = line.partition("=")
     is_whole = value[:1] + value[-1:] in ("[]", "{}", "''", '""') and len(value) > 1
     if is_whole or "${" in value or not set(value) & set("()[]{},'\"\\"):
@@ -198,7 +203,7 @@ def _typed(line: str) -> str:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return a line per combination: its difference from the baseline, the combination to take first."""
+    """Return a line per combination with its difference from the baseline, the recommended one first."""
     base = comparison.baseline
     if base is None:
         return []
@@ -224,18 +229,18 @@ def _difference(comparison: Comparison, column: Column, row: Row) -> str:
     """Return a row's difference from the baseline in a column."""
     interval, note = column.interval(row), column.notes.get(row, "")
     remarks = [f"95% CI {interval}"] if interval else []
-    found, base = comparison.differences.get(row), comparison.baseline
-    if found is not None and base is not None and column.key == DIFFERENCE:
-        is_partial = found.seeds < max(len(row.runs), len(base.runs))
-        remarks += [f"on {plural(found.seeds, 'seed')}"] if is_partial else []
+    difference, base = comparison.differences.get(row), comparison.baseline
+    if difference is not None and base is not None and column.key == DIFFERENCE:
+        is_partial = difference.seeds < max(len(row.runs), len(base.runs))
+        remarks += [f"on {plural(difference.seeds, 'seed')}"] if is_partial else []
     remarks += [note] if note else []
     name = column.heading.removesuffix(" vs baseline")
     return f"{name} {column.value(row)}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return what readers of all differences need to know."""
-    if any(not found.of_settings for found in comparison.differences.values()):
+    """Return the remarks that apply to all differences."""
+    if any(not difference.of_settings for difference in comparison.differences.values()):
         return [
             "Each combination has one seed, so the intervals compare the trained models and not the settings. "
             "Add seed=1,2,3 to compare the settings."
@@ -244,7 +249,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def best_mark(comparison: Comparison) -> str:
-    """Return what a mark means: the winner, or the default choice if there is none."""
+    """Return what `*` marks: the winner, or the default choice or the leader if there is none."""
     chosen = comparison.choice
     if comparison.search is not None:
         return "best trials" if len(chosen.rows) > 1 else "best trial"
@@ -252,7 +257,7 @@ def best_mark(comparison: Comparison) -> str:
 
 
 def marks_of(comparison: Comparison) -> dict[Row, list[str]]:
-    """Return what distinguishes a row: the winner, the baseline."""
+    """Return the labels of the rows that have one, such as `winner` and `baseline`."""
     if len(comparison.rows) < 2:
         return {}
     marks = {row: [best_mark(comparison).removesuffix("s")] for row in comparison.choice.rows}

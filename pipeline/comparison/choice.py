@@ -1,4 +1,4 @@
-"""The choice among the rows of a comparison: the best on validation, or the cheapest of those within seed noise."""
+"""The choice of a row: the best on validation, or the cheapest of those within seed noise of it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from stages.reuse import PENALIZED
 
 @dataclass(frozen=True)
 class Lead:
-    """The lead of the best row over another one, in the metric on which it is chosen."""
+    """The lead of the best row over another row in the metric that decides."""
 
     mean: float
     """The mean of the best row over the seeds that are compared."""
@@ -28,10 +28,10 @@ class Lead:
     """The lead with its 95% interval; None if there are no seeds to compute it from."""
 
     seeds: tuple[int, int]
-    """Runs of the best row and of the other one that are compared."""
+    """Number of compared runs, of the best row and of the other one."""
 
     is_partial: bool
-    """Whether only the seeds that both rows have are compared, and one of them has more."""
+    """Whether a row has more seeds than those that both have, on which they are compared."""
 
     @property
     def is_significant(self) -> bool:
@@ -41,13 +41,13 @@ class Lead:
 
 @dataclass(frozen=True)
 class Choice:
-    """The row to take, or the rows."""
+    """The recommended row, or rows."""
 
     metric: str | None = None
-    """The validation metric on which it is chosen; None if there is none."""
+    """The validation metric that decides; None if there is none."""
 
     is_lower_better: bool = False
-    """Whether less of that metric is better."""
+    """Whether lower values of that metric are better."""
 
     best: Row | None = None
     """The row with the best mean."""
@@ -59,41 +59,41 @@ class Choice:
     """The rows within seed noise of `best`."""
 
     has_seeds: bool = False
-    """Whether any row has several runs, so that seed noise is known."""
+    """Whether any row has several runs, so seed noise can be estimated."""
 
     rows: Sequence[Row] = ()
-    """The rows to take: the cheapest of `best` and `tied`; for a search, the rows of the best trials."""
+    """The recommended rows: the cheapest of `best` and `tied`; for a search, the rows of the best trials."""
 
     reason: str = ""
-    """The reason why the row to take is the cheapest."""
+    """The reason for choosing the recommended row among equals."""
 
     @property
     def runner_up(self) -> Row | None:
-        """The row with the smallest distance from the best one."""
+        """The row that is closest to the best one."""
         return min(self.leads, key=lambda row: self.leads[row].by, default=None)
 
 
-MOST_TIMES = 4.0
-"""Ratio of the ends of an interval of speeds or errors from which on it is too wide to show, unless it is significant.
+MAX_RATIO = 4.0
+"""Ratio of the ends of an interval of speeds or errors; a wider interval is shown only if it is significant.
 
-An interval from half to twice as fast is not shown.
+For example, an interval from half to twice as fast is not shown.
 """
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """A ratio of training speeds with its 95% interval, which is None if no row has several runs."""
+    """A ratio of training speeds with its 95% interval; the ends are None if no row has several runs."""
 
     ratio: float
     low: float | None = None
     high: float | None = None
 
     @property
-    def is_telling(self) -> bool:
-        """Whether it has an interval that is narrow enough to show."""
+    def shows_interval(self) -> bool:
+        """Whether there is an interval that is narrow enough to show."""
         if self.low is None or self.high is None:
             return False
-        return self.is_distinguishable or self.high < MOST_TIMES * self.low
+        return self.is_distinguishable or self.high < MAX_RATIO * self.low
 
     @property
     def is_distinguishable(self) -> bool:
@@ -102,36 +102,36 @@ class SpeedUp:
 
 
 def primary_of(rows: Sequence[Row]) -> str:
-    """Return the first metric of the rows' task."""
+    """Return the primary metric of the rows' task."""
     return next((run.summary.primary for row in rows for run in row.runs), "accuracy")
 
 
 def speed_ups(rows: Sequence[Row], base: Row) -> dict[Row, SpeedUp]:
-    """Return how many times as fast as `base` each row trains, for the rows that count the same unit.
+    """Return the training speed of each row divided by that of `base`, for the rows that count the same unit.
 
-    The interval is computed on the logarithm of the ratio, as speeds vary in proportion. A row with a single run is
-    assumed to vary as much as the rows with several.
+    The interval is computed on the logarithm of the ratio, because the spread of speeds is proportional to the speed.
+    A row with a single run is assumed to vary as much as the rows with several runs.
     """
     proportions = {row: _proportions(row, base.rate) for row in rows}
     pooled = pooled_variance(proportions.values())
-    found = {}
+    ratios = {}
     for row in rows if proportions[base] else ():
         if proportions[row]:
             ratio = (row.mean(base.rate) or 0) / base.speed
             interval = mean_difference(proportions[base], proportions[row], False, pooled) if row is not base else None
             ends = (ratio * math.exp(interval.low), ratio * math.exp(interval.high)) if interval else (None, None)
-            found[row] = SpeedUp(ratio, *ends)
-    return found
+            ratios[row] = SpeedUp(ratio, *ends)
+    return ratios
 
 
 def _proportions(row: Row, rate: str) -> list[float]:
-    """Return the speeds of a row's runs divided by their mean; nothing if the mean is not a positive number."""
+    """Return the speeds of a row's runs divided by their mean; empty if the mean is not a positive number."""
     mean = row.mean(rate)
     return [value / mean for value in row.values(rate)] if mean is not None and 0 < mean < math.inf else []
 
 
 def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
-    """Choose among rows."""
+    """Return the recommended row, and how it was chosen."""
     metric = _chosen_metric(rows)
     finite = [row for row in rows if metric is not None and math.isfinite(mean_of(row, metric))]
     if metric is None or not finite:
@@ -140,7 +140,7 @@ def choose(rows: Sequence[Row], baseline: Row | None) -> Choice:
     sign = -1 if is_lower else 1
     finite.sort(key=lambda row: (sign * mean_of(row, metric), row.speed), reverse=True)
     best = finite[0]
-    for row in finite[1:]:  # a row may lead by a mean that lacks a hard seed
+    for row in finite[1:]:  # a mean may be better only because the row lacks a hard seed
         both = pair(best, row, lambda run: run.metrics.get(metric))
         if both.is_paired and sign * float(np.mean(both.second) - np.mean(both.first)) > 0:
             best = row
@@ -158,11 +158,12 @@ def mean_of(row: Row, metric: str) -> float:
 
 
 def _chosen_metric(rows: Sequence[Row]) -> str | None:
-    """Return the validation metric on which the best row is chosen.
+    """Return the validation metric by which the best row is chosen.
 
-    It is the metric by which all runs chose their best epoch. If they differ in that, in their loss, or may differ in
-    the penalties that their networks add to it, it is the task's first metric, as different losses are not on one
-    scale. It is None if some runs have none, or the runs were validated on different examples.
+    This is the metric by which all runs chose their best epoch. If they used different metrics or different losses, or
+    their networks may add different penalties to the loss, it is the task's primary metric, because different losses
+    are not on the same scale. It is None if some runs do not have the metric, or if the runs were validated on
+    different examples.
     """
     if not are_validated_alike([run.summary for row in rows for run in row.runs]):
         return None
@@ -175,7 +176,7 @@ def _chosen_metric(rows: Sequence[Row]) -> str | None:
 
 
 def _have_losses_alike(rows: Sequence[Row]) -> bool:
-    """Return whether all losses are one function, and no setting of a model changes the penalties added to it."""
+    """Return whether all runs have the same loss, and no model setting changes the penalties added to it."""
     losses = [run.summary.facts.val_loss or {} for row in rows for run in row.runs]
     changed = {name for row in rows for name, value in row.settings.items() if value != rows[0].settings.get(name)}
     may_differ = any(PENALIZED in loss for loss in losses) and any(name.startswith("model") for name in changed)
@@ -183,7 +184,7 @@ def _have_losses_alike(rows: Sequence[Row]) -> bool:
 
 
 def are_validated_alike(runs: Sequence[Summary]) -> bool:
-    """Return whether no two runs are known to have been validated on different examples."""
+    """Return whether all runs were validated on the same examples, as far as this is known."""
     known = [run.facts for run in runs if run.facts.val_examples]
     pixels = {facts.val_pixels or "" for facts in known}
     return len({facts.val_examples for facts in known}) < 2 and all(
@@ -195,12 +196,12 @@ def _leads(rows: Sequence[Row], best: Row, metric: str, sign: int) -> dict[Row, 
     """Return the lead of the best row over each other one.
 
     Args:
-        sign: 1 if more of the metric is better, −1 if less is.
+        sign: 1 if higher values of the metric are better, −1 if lower ones are.
     """
 
     def value(run: ComparedRun) -> float | None:
-        found = run.metrics.get(metric)
-        return None if found is None else sign * found
+        score = run.metrics.get(metric)
+        return None if score is None else sign * score
 
     pooled = pooled_variance([[*row.by_seed(value).values()] for row in rows])
     leads = {}
@@ -217,7 +218,10 @@ def _leads(rows: Sequence[Row], best: Row, metric: str, sign: int) -> dict[Row, 
 
 
 def _cheapest(candidates: Sequence[Row], rows: Sequence[Row], baseline: Row | None) -> tuple[Row, str]:
-    """Return the fastest row; among those not significantly slower, the one with the fewest changes of the baseline."""
+    """Return the fastest row, and why; among equally fast rows, the one with the fewest changes to the baseline.
+
+    Rows are equally fast if they are not significantly slower than the fastest.
+    """
     fastest = max(candidates, key=lambda row: row.speed)
     speeds = speed_ups(rows, fastest)
     as_fast = [row for row in candidates if row not in speeds or not speeds[row].is_distinguishable]

@@ -1,6 +1,6 @@
-"""Compare runs: combinations of settings over seeds, each against a baseline, and the combination to take.
+"""Compare runs: combinations of settings over seeds, each against a baseline, and the recommended combination.
 
-That is the best on validation, or the cheapest of those within seed noise of it.
+The recommended combination is the best on validation, or the cheapest of those within seed noise of it.
 """
 
 import math
@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.comparison.choice import MOST_TIMES, Choice, SpeedUp, choose, mean_of, primary_of, speed_ups
+from pipeline.comparison.choice import MAX_RATIO, Choice, SpeedUp, choose, mean_of, primary_of, speed_ups
 from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
 from pipeline.comparison.words import metric_name
 from pipeline.runs.summary import is_lower_better
@@ -25,38 +25,61 @@ from stages.evaluation.paired_tests import (
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of a search by its own goals, which the comparison of its trials repeats."""
+    """The result of a search by its goals; the comparison of its trials shows the same result."""
 
     answer: str
-    metrics: Sequence[str]  # of the goals
-    best: Sequence[str]  # names of the best trials' folders
+    """The sentence that names the best trials."""
+
+    metrics: Sequence[str]
+    """The metrics that the search optimizes."""
+
+    best: Sequence[str]
+    """The names of the best trials' folders."""
 
 
-MOST_WIDTH = 0.2
-"""The same for a difference in a score between 0 and 1: the width of its interval."""
+MAX_WIDTH = 0.2
+"""Width of the interval of a difference in a score between 0 and 1; a wider one is shown only if it is significant."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side."""
+    """A comparison of runs."""
 
     title: str
-    runs: Sequence[ComparedRun]  # in their order, whatever became of them
-    rows: tuple[Row, ...]  # of those that have finished
-    names: tuple[str, ...]  # of the settings that differ, without the seed
-    baseline: Row | None  # what speed and test metrics are compared with
+
+    runs: Sequence[ComparedRun]
+    """All runs in their order, including unfinished ones."""
+
+    rows: tuple[Row, ...]
+    """The rows of the finished runs."""
+
+    names: tuple[str, ...]
+    """The names of the settings that differ, without the seed."""
+
+    baseline: Row | None
+    """The row that speed and test metrics are compared with."""
+
     choice: Choice
-    differences: Mapping[Row, MetricDifference]  # from the baseline, in the first metric of the test split
-    speeds: Mapping[Row, SpeedUp]  # against the baseline's
+
+    differences: Mapping[Row, MetricDifference]
+    """The differences from the baseline in the primary metric of the test split."""
+
+    speeds: Mapping[Row, SpeedUp]
+    """The training speeds relative to the baseline's."""
+
     warnings: Sequence[str] = ()
-    own_columns: Sequence[str] = ()  # metrics that the user wants to see
-    search: SearchResult | None = None  # whose trials the runs are
+
+    own_columns: Sequence[str] = ()
+    """The metrics that the user asked for."""
+
+    search: SearchResult | None = None
+    """The result of the search, if the runs are its trials."""
 
     def __str__(self) -> str:
         """The table of `python -m pipeline compare`, and the lines below it."""
         from rich.console import Console
 
-        from pipeline.comparison.report import show  # which imports this
+        from pipeline.comparison.report import show  # imports this module
 
         console = Console(width=80, markup=False, highlight=False, color_system=None)
         with console.capture() as captured:
@@ -64,36 +87,36 @@ class Comparison:
         return captured.get()
 
     def _repr_html_(self) -> str:
-        """The page of the comparison, as a notebook shows it."""
+        """The page of the comparison in a frame, for a notebook."""
         from html import escape
 
-        from pipeline.comparison.report import page  # which draws this
+        from pipeline.comparison.report import page  # imports this module
 
         return f'<iframe srcdoc="{escape(page(self))}" style="width: 100%; height: 60rem; border: 0"></iframe>'
 
     @property
     def primary(self) -> str:
-        """The metric by which models of the runs' task are compared, such as `accuracy`."""
+        """The metric that compares models of the runs' task, such as `accuracy`."""
         return primary_of(self.rows)
 
-    def is_telling(self, difference: MetricDifference) -> bool:
+    def shows_interval(self, difference: MetricDifference) -> bool:
         """Return whether the interval of a difference from the baseline is narrow enough to show."""
         if difference.excludes_zero:
             return True
         if difference.metric not in ERRORS:
-            return difference.high - difference.low < MOST_WIDTH
+            return difference.high - difference.low < MAX_WIDTH
         before = self.baseline.mean(f"test/{difference.metric}") if self.baseline else None
         low, high = ((before or 0.0) + end for end in (difference.low, difference.high))
-        return 0 < high < MOST_TIMES * low
+        return 0 < high < MAX_RATIO * low
 
     @property
     def best(self) -> Row | None:
-        """The row to take, if there is exactly one."""
+        """The recommended row, if there is exactly one."""
         return self.choice.rows[0] if len(self.choice.rows) == 1 else None
 
     @cached_property
     def ranked(self) -> Sequence[Row]:
-        """The rows in the order in which people read them, the best first; those without a finite mean are last."""
+        """The rows from the best to the worst; those without a finite mean are last."""
         metric, sign = self.choice.metric, 1 if self.choice.is_lower_better else -1
         if metric is None:
             return self.rows
@@ -103,14 +126,14 @@ class Comparison:
 
     @cached_property
     def ids(self) -> Mapping[Row, str]:
-        """A short name of each row: letters in the order of `ranked`, or the number of the trial in a search."""
+        """A short name for each row: letters in the order of `ranked`, or the number of the trial in a search."""
         if self.search is not None:
             return {row: str(row.runs[0].number) for row in self.rows}
         return {row: _letters(place) for place, row in enumerate(self.ranked)}
 
     @property
     def runs_to_take(self) -> Sequence[ComparedRun]:
-        """The runs of the best rows: of a search the best trials themselves."""
+        """The runs of the recommended rows; for a search, only the best trials."""
         runs = [run for row in self.choice.rows for run in row.runs]
         return [run for run in runs if self.search is None or run.folder.name in self.search.best]
 
@@ -125,13 +148,15 @@ def compare_runs(
     """Compare runs.
 
     Args:
-        baseline: the settings of the row that the others are compared with. By default it is the first row; a search
-            has none.
-        columns: metrics for the tables instead of the standard ones.
-        search: the result of the search whose trials the runs are; it has chosen the best already.
+        title: The title of the comparison.
+        runs: The runs, including unfinished ones.
+        baseline: The settings of the row that the others are compared with. By default this is the first row; a search
+            has no baseline by default.
+        columns: Metrics for the tables instead of the standard ones.
+        search: The result of the search, if the runs are its trials. It determines the best rows.
 
     Raises:
-        UserError: if not exactly one row has the settings of the baseline, or no run has a metric.
+        UserError: If not exactly one row has the settings of the baseline, or no run has a metric.
     """
     known = {"seconds", *(name for run in runs for name in run.metrics)}
     for name in columns:
@@ -155,36 +180,39 @@ def compare_runs(
             reason = f"its {metric_name(chosen_on)} is not a finite number"
             warnings += [f"{text} cannot win: {reason}" for text in _unfit(unfit, chosen_on)]
     for row in choice.rows if search is None else ():
-        if lost := [run for run in runs if run.status == "FAILED" and _is_of(run, row, names)]:
+        if lost := [run for run in runs if run.status == "FAILED" and _belongs_to(run, row, names)]:
             seeds = ", ".join(run.seed or run.folder.name for run in lost)
             warnings.append(f"{row.label} failed with seed {seeds}: its figures are means over the other seeds")
     return Comparison(title, runs, rows, names, base, choice, differences, speeds, warnings, columns, search)
 
 
 def _baseline(rows: Sequence[Row], settings: Mapping[str, str]) -> Row:
-    """Return the row that has these settings, in any spelling, or as tables show them."""
-    wanted = {name: (value, canonical(value)) for name, value in settings.items()}
-    found = [
+    """Return the row that has these settings; values may be in any spelling, or as tables show them."""
+    spellings = {name: (value, canonical(value)) for name, value in settings.items()}
+    matches = [
         row
         for row in rows
-        if all(row.settings.get(name) in own or row.runs[0].setting(name) in own for name, own in wanted.items())
+        if all(
+            row.settings.get(name) in values or row.runs[0].setting(name) in values
+            for name, values in spellings.items()
+        )
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         text = ",".join(f"{name}={value}" for name, value in settings.items())
         labels = [row.label.replace(" ", ",") for row in rows]
-        count = f"{len(found)} combinations have" if found else "no combination has"
+        count = f"{len(matches)} combinations have" if matches else "no combination has"
         raise UserError(f"--baseline {text}: {count} these settings", labels)
-    return found[0]
+    return matches[0]
 
 
 def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, MetricDifference], list[str]]:
-    """Return each row's difference from the baseline on the seeds that both have, and warnings on those without one."""
+    """Return each row's difference from the baseline on the seeds that both have, and warnings for rows without one."""
     warnings = []
     tested = [run for row in rows for run in row.runs if run.summary.facts.test_examples is not None]
     if not all(run.is_tested_as(tested[0]) for run in tested):
         warnings.append(
             "the runs were tested on different test sets, so their test metrics are not comparable; combinations with "
-            "another test set than the baseline have no interval and no p-value"
+            "a different test set than the baseline have no interval and no p-value"
         )
     if base is None or len(rows) < 2:
         return {}, warnings
@@ -210,14 +238,19 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     return differences, warnings
 
 
-def _is_of(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
+def _belongs_to(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
     """Return whether a run has the settings of a row, and a seed that the row lacks."""
     seeds = {other.seed for other in row.runs}
     return run.seed not in seeds and all(run.setting(name) == row.runs[0].setting(name) for name in names)
 
 
 def _unfit(rows: Sequence[Row], metric: str) -> list[str]:
-    """Return the rows with a run whose metric is not finite, each with the seeds of these runs; three at most."""
+    """Return the labels of rows with the seeds whose metric is not finite; at most three, and how many more there are.
+
+    Args:
+        rows: Rows with a run whose metric is not finite.
+        metric: The name of the metric.
+    """
     texts = []
     for row in rows[:3]:
         seeds = [run.seed for run in row.runs if not math.isfinite(run.metrics.get(metric, 0.0)) and run.seed]
@@ -226,18 +259,18 @@ def _unfit(rows: Sequence[Row], metric: str) -> list[str]:
 
 
 def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
-    """Return a function that returns a run's value of each test example, [n].
+    """Return a function that returns a run's value for each test example, [n].
 
-    It returns None for a run without predictions, and for one that was tested on other examples than the baseline.
+    It returns None for a run without predictions, and for a run that was tested on other examples than the baseline.
     """
     runs = [*base.runs, *(run for row in rows if row is not base for run in row.runs)]
-    found = {run.number: run.by_example() for run in runs if run.is_tested_as(base.runs[0])}
-    answers = {number: values for number, values in found.items() if values is not None and len(values) > 1}
-    length = len(next(iter(answers.values()), ()))
-    return lambda run: values if (values := answers.get(run.number)) is not None and len(values) == length else None
+    values_by_run = {run.number: run.by_example() for run in runs if run.is_tested_as(base.runs[0])}
+    known = {number: values for number, values in values_by_run.items() if values is not None and len(values) > 1}
+    length = len(next(iter(known.values()), ()))
+    return lambda run: values if (values := known.get(run.number)) is not None and len(values) == length else None
 
 
 def _letters(place: int) -> str:
-    """Return the name of a place as spreadsheets name columns: A for 0, Z for 25, AA for 26."""
+    """Return the name of a position as spreadsheets name columns: A for 0, Z for 25, AA for 26."""
     more, letter = divmod(place, 26)
     return (_letters(more - 1) if more else "") + chr(ord("A") + letter)

@@ -1,4 +1,4 @@
-"""The differences between two runs: settings, code, packages, data, metrics and measurements."""
+"""The differences between two runs in settings, code, packages, data, metrics and measurements."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ COMMIT = "mlflow.source.git.commit"
 PATCH = "code/diff.patch"
 
 MEASURED = re.compile(r"(seconds|_per_second|milliseconds|_mib|_fraction)$")
-"""Endings of the names of metrics that differ between any two runs."""
+"""Endings of the names of metrics that are measured, and so differ between any two runs."""
 
 Pair = tuple[Any, Any]
 """A value in the first run and in the second; None if the run does not have it."""
@@ -29,12 +29,14 @@ def difference(first: Summary, second: Summary, warn: Callable[[str], None]) -> 
     """Return the values that differ between two runs, by section and name, as recorded in their folders.
 
     Args:
-        warn: Reports a file that cannot be read and is not compared.
+        first: The summary of the first run.
+        second: The summary of the second run.
+        warn: Is called with a warning if a file cannot be read, and so is not compared.
 
     Returns:
-        Sections that both runs have recorded: `settings` (each once, although other groups may refer to it), `code`
-        (digests of files, the commit), `packages` (versions of those that affect the results), `data` (the data set's
-        fingerprint), `metrics` (the last value of each) and `measurements` (of time, speed and memory).
+        The sections that both runs have recorded: `settings` (each once, although other groups may refer to it),
+        `code` (digests of files, the commit), `packages` (versions of those that affect the results), `data` (the data
+        set's fingerprint), `metrics` (the last value of each) and `measurements` (of time, speed and memory).
     """
     facts = [_facts(summary, warn) for summary in (first, second)]
     sections: dict[str, dict[str, Pair]] = {}
@@ -49,15 +51,15 @@ def difference(first: Summary, second: Summary, warn: Callable[[str], None]) -> 
 
 
 def _facts(summary: Summary, warn: Callable[[str], None]) -> dict[str, Mapping[str, Any]]:
-    """Return what a run has recorded, by section and name."""
+    """Return the recorded values of a run, by section and name."""
     folder = Path(summary.folder)
     code = _read(folder / CODE, warn)
     for entry in Journal(folder).entries:
-        given = entry.arguments
-        if entry.call == "text" and given["name"] == PATCH:
+        arguments = entry.arguments
+        if entry.call == "text" and arguments["name"] == PATCH:
             code["uncommitted changes"] = f"artifact {PATCH}"
-        elif entry.call == "tags" and COMMIT in given["values"]:
-            code["commit"] = given["values"][COMMIT]
+        elif entry.call == "tags" and COMMIT in arguments["values"]:
+            code["commit"] = arguments["values"][COMMIT]
     return {
         "settings": _read(folder / "config.yaml", warn),
         "code": code,
@@ -69,10 +71,10 @@ def _facts(summary: Summary, warn: Callable[[str], None]) -> dict[str, Mapping[s
 
 
 def _read(path: Path, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values in a YAML or JSON file by dotted names; empty, with a warning, if it cannot be read."""
+    """Return the values in a YAML or JSON file by their dotted names; warn and return none if it cannot be read."""
     try:
         return dict(flatten(yaml.safe_load(yaml_text(path)) or {}))
-    except FileNotFoundError:  # the run ended before it was written
+    except FileNotFoundError:  # the run ended before writing it
         return {}
     except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
         warn(f"{shorter(path)} cannot be read and is not compared ({one_line(error)})")

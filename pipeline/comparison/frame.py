@@ -1,4 +1,4 @@
-"""The columns of a comparison, with the figures that every table, page and file shows."""
+"""The columns of a comparison, which all tables, pages and files share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
-from pipeline.comparison.seeds import POWER, seeds_to_tell
-from pipeline.comparison.words import MOST_DECIMALS, is_percentage, magnitude, metric_name
+from pipeline.comparison.seeds import POWER, needed_for_significance
+from pipeline.comparison.words import MAX_DECIMALS, is_percentage, magnitude, metric_name
 from pipeline.runs.summary import is_lower_better
 from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
 
@@ -30,18 +30,18 @@ MEANINGS = {
     f"seeds per combination a difference of this size would be significant with a probability of {POWER:.0%}.",
     SPEED_UP: "Training speed divided by the speed of the baseline, with its 95% confidence interval.",
 }
-"""Explanations of the columns, by their keys."""
+"""Explanations of columns by their keys."""
 
 
 class Figure(NamedTuple):
-    """A value of a row with its standard deviation over runs, and the ends of its interval (95%); None: unknown."""
+    """A value of a row, with its standard deviation over runs and the ends of its 95% interval; None if unknown."""
 
     value: float
     std: float | None = None
     low: float | None = None
     high: float | None = None
-    is_telling: bool = True
-    """Whether the interval is narrow enough to show; otherwise only the CSV has it."""
+    shows_interval: bool = True
+    """Whether the interval is narrow enough to show. If not, only the CSV file has it."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +49,31 @@ class Column:
     """A column of figures."""
 
     key: str
-    """Its name in the CSV."""
+    """Its name in the CSV file."""
 
     heading: str
-    """Its name in tables; empty if only the CSV has the column."""
+    """Its name in tables; empty for a column that only the CSV file has."""
 
     figures: Mapping[Row, Figure]
     """The figures of the rows that have one."""
 
     style: str = ".4g"
-    """The format of values; with % they are fractions, written times 100."""
+    """The format of values; with %, fractions are written as percentages."""
 
     suffix: str = ""
     """The unit after a value."""
 
     meaning: str = ""
-    """An explanation in one or two sentences."""
+    """An explanation of one or two sentences."""
 
     notes: Mapping[Row, str] = field(default_factory=dict)
-    """Remarks on the difference of a row, such as `needs about 9 seeds`."""
+    """Remarks about the difference of a row, such as `needs about 9 seeds`."""
 
     is_wide: bool = False
-    """Whether its cells have an interval instead of a standard deviation."""
+    """Whether its cells show an interval instead of a standard deviation."""
 
     def text(self, row: Row, interval: bool = True) -> str:
-        """Return a row's value with its standard deviation or its interval, and the remark on it."""
+        """Return a row's value with its standard deviation or its interval, and the remark about it."""
         if row not in self.figures:
             return ""
         more = ", ".join(filter(None, (self.interval(row), self.notes.get(row, "")))) if interval else ""
@@ -83,23 +83,22 @@ class Column:
         """Return a row's value, with ± standard deviation if it has several runs."""
         if (figure := self.figures.get(row)) is None:
             return ""
-        std = None if self.is_wide else figure.std
-        style, of_std = self.style, self.style
-        if std and math.isfinite(std) and style == ".4g":  # as many digits after the point as the two of the std
-            style = of_std = f",.{min(max(1 - magnitude(std), 0), MOST_DECIMALS)}f"
-        text = self._written(figure.value, style) + self.suffix
-        return text if std is None else f"{text} ±{self._written(std, of_std)}"
+        std, style = None if self.is_wide else figure.std, self.style
+        if std and math.isfinite(std) and style == ".4g":  # two digits of the standard deviation determine both
+            style = f",.{min(max(1 - magnitude(std), 0), MAX_DECIMALS)}f"
+        text = self._formatted(figure.value, style) + self.suffix
+        return text if std is None else f"{text} ±{self._formatted(std, style)}"
 
     def interval(self, row: Row) -> str:
-        """Return the interval of a row's value; empty if there is none, or it is too wide to show."""
+        """Return the interval of a row's value; empty if there is none, or if it is too wide to show."""
         figure = self.figures.get(row)
-        if figure is None or not figure.is_telling or figure.low is None or figure.high is None:
+        if figure is None or not figure.shows_interval or figure.low is None or figure.high is None:
             return ""
-        ends = (self._written(end, self.style.replace("+", "")) for end in (figure.low, figure.high))
+        ends = (self._formatted(end, self.style.replace("+", "")) for end in (figure.low, figure.high))
         return " to ".join(ends)
 
-    def _written(self, value: float, style: str) -> str:
-        """Return a value in a style, with `0.00` for `−0.00`."""
+    def _formatted(self, value: float, style: str) -> str:
+        """Return a value in a style, with `0.00` instead of `−0.00`."""
         text = format(value, style).removesuffix("%")
         if "+" not in self.style:
             return text
@@ -107,7 +106,7 @@ class Column:
 
 
 def metric_column(rows: Sequence[Row], name: str, heading: str = "", style: str = "") -> Column:
-    """Return the column of a metric by its name."""
+    """Return the column of a metric."""
     figures = {row: Figure(mean, row.std(name)) for row in rows if (mean := row.mean(name)) is not None}
     is_fraction = is_percentage(name)
     style = style or (".2%" if is_fraction else ".4g")
@@ -130,7 +129,7 @@ def _meaning(rows: Sequence[Row], name: str) -> str:
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
-    """Return the columns that any row has a figure for, the most important first; those only in the CSV last."""
+    """Return the columns with a figure in any row, the most important first and those only for the CSV file last."""
     rows = comparison.rows
     shown = [metric_column(rows, name, name) for name in comparison.own_columns] or _standard(comparison)
     shown += _of_differences(comparison) if comparison.own_columns else []
@@ -168,7 +167,7 @@ def _standard(comparison: Comparison) -> list[Column]:
 
 
 def _unit(comparison: Comparison, rate: str) -> str:
-    """Return what a rate counts; runs record whether their `examples` are rows, texts or others."""
+    """Return the unit that a rate counts; for `examples`, the runs record whether they are rows, texts or others."""
     counted = rate.partition("/")[2].partition("_")[0]
     units = {run.summary.facts.unit or counted for row in comparison.rows for run in row.runs}
     return units.pop() if len(units) == 1 and counted == "examples" else counted
@@ -178,12 +177,12 @@ def difference_column(comparison: Comparison) -> Column:
     """Return the differences from the baseline in the primary metric of the test split."""
     metric = f"test/{comparison.primary}"
     is_fraction = is_percentage(metric)
-    found = comparison.differences.items()
+    differences = comparison.differences.items()
     figures = {
-        row: Figure(one.difference, None, one.low, one.high, comparison.is_telling(one) and not one.is_same)
-        for row, one in found
+        row: Figure(one.difference, None, one.low, one.high, comparison.shows_interval(one) and not one.is_same)
+        for row, one in differences
     }
-    notes = {row: _note(comparison, row, difference) for row, difference in found}
+    notes = {row: _note(comparison, row, difference) for row, difference in differences}
     heading = f"{metric_name(metric)} vs baseline"
     suffix = unit_of(comparison.primary)
     return Column(
@@ -192,14 +191,14 @@ def difference_column(comparison: Comparison) -> Column:
 
 
 def _note(comparison: Comparison, row: Row, difference: MetricDifference) -> str:
-    """Return the remark on a difference; empty if it is significant."""
+    """Return the remark about a difference; empty if it is significant."""
     if difference.is_same:
         return "the same examples are correct" if difference.metric == "accuracy" else "equal on every example"
     if difference.excludes_zero:
         return ""
-    if comparison.is_telling(difference):
+    if comparison.shows_interval(difference):
         return NOT_SIGNIFICANT
-    more = seeds_to_tell(comparison, row, f"test/{difference.metric}") if difference.of_settings else ""
+    more = needed_for_significance(comparison, row, f"test/{difference.metric}") if difference.of_settings else ""
     return f"needs {more or 'more test examples'}"
 
 
@@ -214,17 +213,17 @@ def _of_differences(comparison: Comparison) -> list[Column]:
 def speed_column(comparison: Comparison) -> Column:
     """Return the training speeds relative to the baseline's."""
     figures, notes = {}, {}
-    for row, found in comparison.speeds.items() if len(comparison.rows) > 1 else ():
+    for row, speed in comparison.speeds.items() if len(comparison.rows) > 1 else ():
         std = row.std(row.rate)
-        of_ratio = found.ratio * std / row.speed if std is not None else None
-        figures[row] = Figure(found.ratio, of_ratio, found.low, found.high, found.is_telling)
-        if row is comparison.baseline or found.is_distinguishable:
+        std_of_ratio = speed.ratio * std / row.speed if std is not None else None
+        figures[row] = Figure(speed.ratio, std_of_ratio, speed.low, speed.high, speed.shows_interval)
+        if row is comparison.baseline or speed.is_distinguishable:
             continue
-        if found.is_telling:
+        if speed.shows_interval:
             notes[row] = NOT_SIGNIFICANT
-        elif found.low is None:
+        elif speed.low is None:
             notes[row] = "one run each"
         else:
             assert comparison.baseline is not None
-            notes[row] = f"needs {seeds_to_tell(comparison, row, comparison.baseline.rate, is_ratio=True)}"
+            notes[row] = f"needs {needed_for_significance(comparison, row, comparison.baseline.rate, is_ratio=True)}"
     return Column(SPEED_UP, "speed vs baseline", figures, ".2f", "×", MEANINGS[SPEED_UP], notes, True)

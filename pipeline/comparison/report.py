@@ -1,4 +1,4 @@
-"""Output of a comparison: the terminal, Markdown, CSV, learning curves, and one HTML page without other files."""
+"""Output of a comparison for the terminal, as Markdown, as CSV, and as one self-contained HTML page."""
 
 import base64
 import io
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.comparison.answer import answer, best_mark, marks_of
+from pipeline.comparison.answer import answer_of, best_mark, marks_of
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.curves import COLORS, DASHES, STYLE, draw_curves, styles_of
 from pipeline.comparison.frame import DIFFERENCE, SPEED_UP, Column, columns_of, shown_columns
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
-MOST_COLUMNS = 3
-"""Columns of figures on a terminal, without the difference, which has lines of its own; the files have all."""
+MAX_COLUMNS = 3
+"""Number of columns of figures on a terminal. The differences are separate lines; the files have all columns."""
 
 MAIN_COLUMNS = 4
-"""Columns of figures in the first table of the page, next to the settings."""
+"""Number of columns of figures in the first table of the page, after the settings."""
 
-MOST_SETTINGS = 3
-"""Settings that have a column each on the page; more of them share one."""
+MAX_SETTINGS = 3
+"""Number of settings up to which each has its own column on the page; more settings share one column."""
 
-LONGEST = 20
-"""Letters of a part of a name in which the page breaks no line."""
+LONG_PART = 20
+"""Length of a part of a name above which the page may break a line within it."""
 
-WIDEST = 6
-"""Columns of figures in each of the page's other tables."""
+MAX_TABLE_COLUMNS = 6
+"""Number of columns of figures in each of the page's other tables."""
 
 
 def terminal_table(comparison: Comparison) -> Table:
-    """Return a table of the most important columns; a terminal folds long settings."""
+    """Return a table of the most important columns, which folds long settings."""
     table = Table(
         title=printable(comparison.title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
-    columns = [column for column in shown_columns(comparison) if column.key != DIFFERENCE][:MOST_COLUMNS]
+    columns = [column for column in shown_columns(comparison) if column.key != DIFFERENCE][:MAX_COLUMNS]
     header, *lines = _cells(comparison, columns, interval=False)
     for place, name in enumerate(header):
         is_setting = place <= len(comparison.names)
@@ -63,7 +63,7 @@ def terminal_table(comparison: Comparison) -> Table:
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print the table and the lines below it."""
+    """Print the table and the notes below it."""
     if comparison.rows:
         console.print(terminal_table(comparison))
     for note in notes(comparison):
@@ -73,8 +73,8 @@ def show(comparison: Comparison, console: Console) -> None:
 
 
 def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = True) -> list[list[str]]:
-    """Return the header of a table and a line per row: its marks, settings, number of seeds and figures."""
-    lines = [["", *comparison.names, _counted(comparison), *(column.heading for column in columns)]]
+    """Return the header of a table and one line per row: its marks, settings, number of seeds and figures."""
+    lines = [["", *comparison.names, _runs_heading(comparison), *(column.heading for column in columns)]]
     for row in comparison.ranked:
         marks = "*" * (row in comparison.choice.rows) + "=" * (row is comparison.baseline)
         cells = [marks if len(comparison.rows) > 1 else "", *(row.settings.get(name, "") for name in comparison.names)]
@@ -82,34 +82,35 @@ def _cells(comparison: Comparison, columns: Sequence[Column], interval: bool = T
     return lines
 
 
-def _counted(comparison: Comparison) -> str:
-    """Return what the runs of a row are: seeds, unless a seed was repeated."""
+def _runs_heading(comparison: Comparison) -> str:
+    """Return the heading of the number of runs: `seeds`, or `runs` if a seed was repeated or it is a search."""
     are_seeds = all(len(row.by_seed(lambda run: run.number)) == len(row.runs) for row in comparison.rows)
     return "seeds" if are_seeds and comparison.search is None else "runs"
 
 
 COMMAND = "run it "
-"""Label of the lines with the command of the combination to take."""
+"""Label of the lines with the command of the recommended combination."""
 
 
 def notes(comparison: Comparison, most: int = 4) -> list[str]:
     """Return the lines below the table: the answer, the command, the differences, warnings, and unfinished runs.
 
     Args:
-        most: the number of differences and unfinished runs; the files have all.
+        comparison: The comparison.
+        most: The maximum number of differences and of unfinished runs; the files have all.
     """
-    said = answer(comparison)
+    answer = answer_of(comparison)
     marks = [f"* {best_mark(comparison)}"] if comparison.choice.rows else []
     marks += [f"= baseline: {comparison.baseline.label}"] if comparison.baseline else []
-    differences = [f"  {line}" for line in said.sentences]
+    differences = [f"  {line}" for line in answer.sentences]
     return [
         *(["; ".join(marks)] if marks and len(comparison.rows) > 1 else []),
-        said.choice,
-        *(f"{COMMAND:11} {command}" for command in said.commands),
+        answer.choice,
+        *(f"{COMMAND:11} {command}" for command in answer.commands),
         *(["compared with the baseline:", *_cut(differences, most)] if differences else []),
-        *said.notes,
+        *answer.notes,
         *(f"warning: {line}" for line in comparison.warnings),
-        *_cut(said.unfinished, most),
+        *_cut(answer.unfinished, most),
     ]
 
 
@@ -119,16 +120,16 @@ def _cut(lines: Sequence[str], most: int) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown: the answer, the table with every column, the unfinished runs."""
-    said, plain = answer(comparison), tables.plain_markdown
+    """Return the comparison as Markdown: the answer, the table with all columns, and the unfinished runs."""
+    answer, plain = answer_of(comparison), tables.plain_markdown
     columns = shown_columns(comparison)
     baseline = ", `=` baseline" if comparison.baseline else ""
     marks = f"`*` {best_mark(comparison)}{baseline}. Values are means ± standard deviations over the runs of a row."
-    remarks = [*said.notes, *(f"Warning: {line}" for line in comparison.warnings), *said.unfinished]
+    remarks = [*answer.notes, *(f"Warning: {line}" for line in comparison.warnings), *answer.unfinished]
     parts = [
         [f"# Comparison of {plain(comparison.title)}"],
-        [plain(said.choice)],
-        [f"    {printable(command)}" for command in said.commands],
+        [plain(answer.choice)],
+        [f"    {printable(command)}" for command in answer.commands],
         [tables.markdown(_cells(comparison, columns)).rstrip()] if comparison.rows else [],
         [marks] if comparison.rows else [],
         [f"- {plain(line)}" for line in remarks],
@@ -138,10 +139,10 @@ def markdown(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return every row with all its numbers at full precision, settings first.
+    """Return all rows as CSV with all numbers at full precision, settings first.
 
-    Each figure is followed by its `_std` over runs and the `_low` and `_high` ends of its interval, if any row has
-    them. The runs that have not finished come last, with their status.
+    A figure is followed by its standard deviation over runs (`_std`) and the ends of its interval (`_low`, `_high`),
+    if any row has them. Unfinished runs come last, with their status.
     """
     chosen = comparison.choice
     tied = (chosen.best, *chosen.tied) if chosen.tied else ()
@@ -168,25 +169,25 @@ def as_csv(comparison: Comparison) -> str:
 def varied(comparison: Comparison) -> dict[str, str]:
     """Return the settings that differ between the rows, with their values."""
     values = {name: dict.fromkeys(row.settings.get(name, "") for row in comparison.rows) for name in comparison.names}
-    return {name: ", ".join(found) for name, found in values.items()}
+    return {name: ", ".join(texts) for name, texts in values.items()}
 
 
 def winning(comparison: Comparison) -> dict[str, float]:
-    """Return the best validation and test metrics of the row to take, and its speed relative to the baseline."""
+    """Return the best validation and test metrics of the recommended row, and its speed relative to the baseline."""
     row = next(iter(comparison.choice.rows), None)
     if row is None:
         return {}
     names = sorted(name for name in row.metrics if name.startswith(("val/best_", "test/")))
-    found = {name: mean for name in names if (mean := row.mean(name)) is not None}
-    return found | ({"speed_up": comparison.speeds[row].ratio} if row in comparison.speeds else {})
+    means = {name: mean for name in names if (mean := row.mean(name)) is not None}
+    return means | ({"speed_up": comparison.speeds[row].ratio} if row in comparison.speeds else {})
 
 
 class Swatch(NamedTuple):
-    """Appearance of the curve of a row in the legend and the table."""
+    """The style of a row's curve, as shown in the legend and the table."""
 
     color: str
     dashes: str
-    """Of SVG's `stroke-dasharray`."""
+    """A value for `stroke-dasharray` of SVG."""
 
 
 def page(comparison: Comparison) -> str:
@@ -197,19 +198,19 @@ def page(comparison: Comparison) -> str:
     with matplotlib.rc_context(STYLE):
         curves = draw_curves(comparison)
     template = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_shown
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_escaped
     )
-    said, columns = answer(comparison), shown_columns(comparison)
+    answer, columns = answer_of(comparison), shown_columns(comparison)
     labels = [row.label for row in comparison.rows if row.settings]
-    of_settings = list(comparison.names) if len(comparison.names) <= MOST_SETTINGS else []
+    of_settings = list(comparison.names) if len(comparison.names) <= MAX_SETTINGS else []
     first, rest = columns[:MAIN_COLUMNS], columns[MAIN_COLUMNS:]
     styles = styles_of(comparison)
     return template.from_string(TEMPLATE.read_text("utf-8")).render(
         comparison=comparison,
-        said=said,
-        sentence=pieces(said.choice, labels),
+        answer=answer,
+        sentence=pieces(answer.choice, labels),
         marks=marks_of(comparison),
-        counted=_counted(comparison),
+        counted=_runs_heading(comparison),
         of_settings=of_settings,
         columns=first,
         others=_parts(rest),
@@ -224,21 +225,24 @@ def page(comparison: Comparison) -> str:
 
 
 def _parts(columns: Sequence[Column]) -> list[Sequence[Column]]:
-    """Return the columns in parts of `WIDEST` at most, which are about equally large."""
-    tables = math.ceil(len(columns) / WIDEST)
+    """Return the columns in parts of about equal size, each of at most `MAX_TABLE_COLUMNS`."""
+    tables = math.ceil(len(columns) / MAX_TABLE_COLUMNS)
     ends = [len(columns) * place // tables for place in range(1, tables + 1)] if tables else []
     return [columns[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def breakable(name: str) -> list[str]:
-    """Return the parts of a name between which the page may break a line: those between dots, if they are short."""
+    """Return the parts of a name between which the page may break a line.
+
+    A name breaks after dots and at spaces. Parts longer than `LONG_PART` also break after `_`, `/` and `=`.
+    """
     parts = re.findall(r"[^.\s]+\.?|\.|\s+", name)
     return [piece for part in parts for piece in (re.findall(r"[^_/=]{1,16}[_/=]?|[_/=]", part)
-            if len(part) > LONGEST else [part])]  # fmt: skip
+            if len(part) > LONG_PART else [part])]  # fmt: skip
 
 
 def pieces(text: str, labels: Sequence[str]) -> list[tuple[bool, str]]:
-    """Return the parts of a text, and for each whether it is one of the labels."""
+    """Split a text at the labels in it; return the parts, and for each whether it is a label."""
     longest = sorted(map(re.escape, labels), key=len, reverse=True)
     if not longest:
         return [(False, text)]
@@ -246,20 +250,20 @@ def pieces(text: str, labels: Sequence[str]) -> list[tuple[bool, str]]:
     return [(place % 2 == 1, part) for place, part in enumerate(parts) if part]
 
 
-def _shown(value: Any) -> Any:
-    """Return a value as the page shows it: control characters in a text are escaped."""
+def _escaped(value: Any) -> Any:
+    """Return a value for the page, with control characters escaped if it is a text."""
     return printable_lines(value) if type(value) is str else value
 
 
 def _image(figure: "Figure") -> str:
-    """Return the address of a figure that the page itself holds."""
+    """Return a figure as a data URL for the page."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True)
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def write(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write `comparison.md`, `.csv` and `.html`; return their paths."""
+    """Write `comparison.md`, `comparison.csv` and `comparison.html`; return their paths."""
     texts = {"md": markdown(comparison), "csv": as_csv(comparison), "html": page(comparison)}
     for suffix, text in texts.items():
         atomic_write(folder / f"comparison.{suffix}", text, durable=False)

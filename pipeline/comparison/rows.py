@@ -1,4 +1,4 @@
-"""Runs read from their folders for a comparison, and rows of those that differ only by seed."""
+"""Runs read from their folders for a comparison, and rows of runs that differ only by seed."""
 
 import json
 import math
@@ -26,10 +26,10 @@ Value = TypeVar("Value")
 PREDICTIONS = "predictions.parquet"
 
 FINISHING = "best_"
-"""Prefix of the name of the run that evaluates and exports a job of a sweep; the job's number follows."""
+"""Prefix of the folder of a run that evaluates and exports a job of a sweep, followed by the job's number."""
 
 RATES = tuple(f"train/{unit}_per_second" for unit in UNITS)
-"""Metrics of training speed; a job with two of them has two phases."""
+"""Metrics of training speed; a run with two of them has two phases."""
 
 _DECIMAL = re.compile(r"-?\d+(\.\d+(e-?\d+)?|e-?\d+)")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,14 +37,25 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, or a job of a sweep. A job without a run has an empty summary."""
+    """A run, or a job of a sweep."""
 
-    number: int  # from 1
-    status: str  # of the run; or REFUSED (its configuration), DIED (was killed), NOT RUN
-    settings: Mapping[str, str]  # overrides, and of a run that is no job also the options of every group
+    number: int
+    """Its number from 1."""
+
+    status: str
+    """The status of the run, or REFUSED (wrong configuration), DIED (its process was killed) or NOT RUN."""
+
+    settings: Mapping[str, str]
+    """The overrides; for a run outside a sweep, also the option of each group."""
+
     summary: Summary
-    reason: str | None = None  # why it has not finished
-    config_dirs: Sequence[str] = ()  # of custom options, where they are known
+    """The summary of the run; empty for a job without a run."""
+
+    reason: str | None = None
+    """The reason for not having finished."""
+
+    config_dirs: Sequence[str] = ()
+    """The folders of custom options, if known."""
 
     @property
     def folder(self) -> Path:
@@ -56,12 +67,12 @@ class ComparedRun:
 
     @property
     def has_finished(self) -> bool:
-        """Whether it has the results of a complete training, which is not a debug run."""
+        """Whether it completed its training and is not a debug run."""
         return self.status == "FINISHED" and self.pruned_after is None and not self.is_debug
 
     @property
     def pruned_after(self) -> int | None:
-        """The epoch after which a search pruned it."""
+        """The epoch after which a search pruned it, if it did."""
         return self.summary.facts.pruned_after_epoch
 
     @property
@@ -71,16 +82,16 @@ class ComparedRun:
 
     @property
     def is_debug(self) -> bool:
-        """Whether it only checked an experiment, so its results count nowhere."""
+        """Whether it only checked an experiment, so its results do not count."""
         return debug_kind({**self.summary.choices, **self.settings}) is not None
 
     @property
     def monitor(self) -> str | None:
-        """The metric by which its best epoch was chosen, such as `val/best_loss`."""
+        """The metric that chose its best epoch, such as `val/best_loss`."""
         return best_metric(str((self.summary.weights or {}).get("monitor", "")))
 
     def is_tested_as(self, other: "ComparedRun") -> bool:
-        """Whether both were tested on the same examples, with the same pixels if their images have one size."""
+        """Return whether both were tested on the same examples; images of the same size must have the same pixels."""
         ours, theirs = self.summary.facts, other.summary.facts
         is_same = ours.test_examples is not None and ours.test_examples == theirs.test_examples
         return is_same and may_be_same_pixels(ours.test_pixels or "", theirs.test_pixels or "")
@@ -92,7 +103,7 @@ class ComparedRun:
 
     @cached_property
     def _recorded(self) -> Mapping[str, str]:
-        """Every value of the recorded configuration, by its dotted name."""
+        """All values of the recorded configuration by their dotted names."""
         try:
             values = flatten(yaml.load(yaml_text(self.folder / "config.yaml"), _Loader))
             texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values}
@@ -101,13 +112,13 @@ class ComparedRun:
         return {name: canonical(text) for name, text in texts.items() if "${" not in text}
 
     def by_example(self) -> np.ndarray | None:
-        """Return a value per test example, whose mean is the task's primary metric; None without predictions."""
+        """Return one value per test example, with the primary metric as their mean; None without predictions."""
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
             folder = Path(self.summary.facts.tested_in or self.folder)
             metric, values = read_by_example(folder / PREDICTIONS)
-        except (OSError, ValueError, TypeError, KeyError):  # pyarrow's errors are these, and what is damaged can be any
+        except (OSError, ValueError, TypeError, KeyError):  # a damaged file can raise any of these
             return None
         return values if metric == self.summary.primary else None
 
@@ -116,7 +127,9 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     """Return a job of a sweep.
 
     Args:
-        folder: of its run, which need not exist. entry: of the sweep's index.
+        number: The number of the job, from 1.
+        folder: The folder of its run, which need not exist.
+        entry: Its entry in the sweep's index.
     """
     summary = RunFolder(folder).read()
     status = _job_status(summary.status if summary else None, entry)
@@ -127,7 +140,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
 
 
 def with_test(job: Summary) -> Summary:
-    """Return a run; a job gets the results of the run that finished it."""
+    """Return the summary of a job, with the results of the run that evaluated it if there is one."""
     folder = Path(job.folder)
     tested = RunFolder(folder.with_name(FINISHING + folder.name.partition("_")[0])).read()
     if tested is None:
@@ -137,9 +150,9 @@ def with_test(job: Summary) -> Summary:
 
 
 def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
-    """Return a run that belongs to no sweep, with its options."""
+    """Return a run outside a sweep, with the option of each group as a setting."""
     choices = {name: option for name, option in summary.choices.items() if option is not None}
-    code = {"code": summary.code[:8]} if summary.code else {}  # runs of other code are no repetitions
+    code = {"code": summary.code[:8]} if summary.code else {}  # runs of different code are not repetitions
     settings = {**choices, **_settings(summary), **code}
     return ComparedRun(number, status, settings, summary, summary.error)
 
@@ -150,7 +163,7 @@ def _settings(summary: Summary) -> dict[str, str]:
 
 
 def canonical(text: str) -> str:
-    """Return one spelling for equal values: `0.1` for `1e-1`, `[8,a]` for `[8.0, "a"]`, `true` for `True`."""
+    """Return the same spelling for equal values: `0.1` for `1e-1`, `[8,a]` for `[8.0, "a"]`, `true` for `True`."""
     plain = text.strip().strip("'\"")
     if plain[:1] in ("[", "{") and len(plain) > 1:
         return "".join(map(canonical, re.split(r"([,:\[\]{}])", plain)))
@@ -161,7 +174,7 @@ def canonical(text: str) -> str:
 
 
 def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:
-    """Return the status of a job: that of its run, unless its process has ended without one."""
+    """Return the status of a job: the status of its run, or what its exit code means if the run did not record one."""
     exit_code = entry.get("exit_code")
     if status is not None and (status != "RUNNING" or exit_code is None):
         return status
@@ -172,9 +185,11 @@ def _job_status(status: str | None, entry: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Finished runs that differ only by seed; `settings` are those that differ between rows, without the seed."""
+    """Finished runs that differ only by seed."""
 
     settings: Mapping[str, str]
+    """The settings that differ between rows, without the seed."""
+
     runs: tuple[ComparedRun, ...]
 
     @property
@@ -182,11 +197,17 @@ class Row:
         return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "the only combination"
 
     def by_seed(self, value: Callable[[ComparedRun], Value | None]) -> dict[str, Value]:
-        """Return the value of each run by its seed; a repeated seed counts once, as it adds no information."""
+        """Return the value of each run by its seed.
+
+        A repeated seed counts once, because it says nothing about other seeds.
+
+        Args:
+            value: Returns the value of a run; None if the run has none and is left out.
+        """
         values: dict[str, Value] = {}
         for run in self.runs:
-            if (found := value(run)) is not None:
-                values.setdefault(run.seed or run.folder.name, found)
+            if (one := value(run)) is not None:
+                values.setdefault(run.seed or run.folder.name, one)
         return values
 
     @cached_property
@@ -194,12 +215,12 @@ class Row:
         return {name for run in self.runs for name in run.metrics}
 
     def values(self, name: str) -> list[float]:
-        """Return a metric, or `seconds`, of each run that has it."""
-        every = ({"seconds": run.summary.seconds, **run.metrics} for run in self.runs)
-        return [metrics[name] for metrics in every if name in metrics]
+        """Return the values of a metric, or of `seconds`, in the runs that have it."""
+        by_run = ({"seconds": run.summary.seconds, **run.metrics} for run in self.runs)
+        return [metrics[name] for metrics in by_run if name in metrics]
 
     def mean(self, name: str) -> float | None:
-        """Return the mean over the runs, NaN if one of them is; None if no run has the metric."""
+        """Return the mean over the runs, NaN if a value is NaN; None if no run has the metric."""
         values = self.values(name)
         return float(np.mean(values)) if values else None
 
@@ -210,7 +231,7 @@ class Row:
 
     @property
     def rate(self) -> str:
-        """The metric of its training speed."""
+        """The name of the metric of its training speed."""
         return next((rate for rate in RATES if rate in self.metrics), RATES[0])
 
     @cached_property
@@ -223,7 +244,7 @@ class Row:
 def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     """Return the names of the settings that differ, without the seed, and the rows of the finished runs.
 
-    A setting differs if two runs, finished or not, have different values. The rows are in the order of the runs.
+    A setting differs if any two runs, finished or not, have different values. The rows are in the order of the runs.
     """
     names = list(dict.fromkeys(name for run in runs for name in run.settings if name != "seed"))
     differing = tuple(name for name in names if len({run.setting(name) for run in runs}) > 1)
@@ -233,13 +254,13 @@ def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ..
             groups.setdefault(tuple(run.setting(name) for name in differing), []).append(run)
     texts = {name: _shortened({run.setting(name) for run in runs} - {None}) for name in differing}
     return differing, tuple(
-        Row({name: texts[name][value] for name, value in zip(differing, key, strict=True) if value}, tuple(own))
-        for key, own in groups.items()
+        Row({name: texts[name][value] for name, value in zip(differing, key, strict=True) if value}, tuple(group))
+        for key, group in groups.items()
     )
 
 
 def _shortened(values: set[Any]) -> dict[str, str]:
-    """Return values as a table shows them: numbers with four digits, or as many as make them distinct."""
+    """Return the texts of values for tables: numbers have four digits, or as many as make all texts distinct."""
     for digits in range(4, 17):
         texts = {value: f"{float(value):.{digits}g}" if _DECIMAL.fullmatch(value) else value for value in values}
         if len(set(texts.values())) == len(texts):
@@ -248,7 +269,7 @@ def _shortened(values: set[Any]) -> dict[str, str]:
 
 
 class Paired(NamedTuple):
-    """Values of two rows on the seeds that both have; all values, unpaired, if they share no seed."""
+    """Values of two rows for the seeds that both have; all values, unpaired, if they have no seed in common."""
 
     first: list[Any]
     second: list[Any]
@@ -256,7 +277,7 @@ class Paired(NamedTuple):
 
 
 def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
-    """Pair the values of two rows by seed; runs whose value is None are left out."""
+    """Return the values of two rows, paired by seed; runs whose value is None are left out."""
     first, second = row.by_seed(value), other.by_seed(value)
     shared = [seed for seed in first if seed in second]
     one, two = shared or list(first), shared or list(second)

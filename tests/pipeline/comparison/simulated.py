@@ -29,15 +29,15 @@ LAYOUTS: dict[str, Sequence[str]] = {
     "5, 3 and 4 seeds": ("12345", "145", "1234"), "other seeds: 3 and 3": ("123", "456", "789"),
     "1, 1 and 5 seeds": ("1", "2", "12345"), "5 seeds, 2 pruned": ("12345", "1p2p345", "12345"),
 }  # fmt: skip
-"""The seeds of each row, the baseline's first; `p` follows a seed whose run was pruned, and is worse."""
+"""The seeds of each row, the baseline's first; `p` follows a seed whose run was pruned because it is worse."""
 
 BETWEEN = (0.0, 0.005, 0.01, 0.02)
-"""Standard deviations, over seeds, of the accuracy on all examples there could be."""
+"""Standard deviations, over seeds, of the true accuracy."""
 
 
 @dataclass(frozen=True)
 class SimulatedRun(ComparedRun):
-    """A run whose predictions are at hand."""
+    """A run with its predictions in memory."""
 
     answers: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
@@ -46,11 +46,13 @@ class SimulatedRun(ComparedRun):
 
 
 def simulate(rows: Sequence[str], between: float, random: np.random.Generator, gain: float = 0.0) -> Comparison:
-    """Compare rows of the same setting, with these seeds.
+    """Compare rows of the same setting.
 
     Args:
-        between: standard deviation, over seeds, of the accuracy on all examples there could be.
-        gain: by which the second row's is better in truth, and its validation loss lower in proportion.
+        rows: The seeds of each row.
+        between: Standard deviation, over seeds, of the true accuracy.
+        random: The source of randomness.
+        gain: By how much the true accuracy of the second row is better; its validation loss is lower in proportion.
     """
     hardness = random.normal(size=EXAMPLES)
     slope = stats.norm.pdf(stats.norm.ppf(ACCURACY)) / 2**0.5
@@ -77,7 +79,7 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
 
 
 def wrong_answers(rows: Sequence[str], between: float, comparisons: int, seed: int = 0) -> dict[str, float]:
-    """Return the fractions of wrong statements: `accuracy` and `speed` of the second row, the one `best`."""
+    """Return the fractions of wrong statements on the second row's `accuracy` and `speed`, and on the `best` row."""
     random = np.random.default_rng(seed)
     counts: Counter[str] = Counter()
     for _ in range(comparisons):

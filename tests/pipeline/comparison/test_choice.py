@@ -1,4 +1,4 @@
-"""The answer states what may be chance, in accuracies, speeds and the choice; the cheapest of equals is recommended."""
+"""The answer reports which differences may be chance, and recommends the cheapest of equal combinations."""
 
 import re
 import shlex
@@ -13,11 +13,11 @@ from scipy import stats
 from benchmarks.made_runs import MadeRun, make_run, make_sweep
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
-from pipeline.comparison.answer import answer, choice, sentences
+from pipeline.comparison.answer import answer_of, choice, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import as_csv, markdown, notes, page
 from pipeline.comparison.rows import read_finished
-from pipeline.comparison.seeds import seeds_to_tell
+from pipeline.comparison.seeds import needed_for_significance
 from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare
 
@@ -39,7 +39,7 @@ def compared(folder: Path, *made: list[MadeRun]) -> Comparison:
 
 
 def test_a_row_that_lacks_a_seed_is_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
-    """Its runs equal the baseline's of their seeds, so that it differs in nothing, whatever the other seed scores."""
+    """Its runs equal those of the baseline with the same seeds, so it does not differ, whatever the third seed does."""
     worse = [ANSWERS[0], ANSWERS[1], np.zeros(400, bool)]
     lacking = runs("mixed", dict.fromkeys("12", 0.5))
     comparison = compared(tmp_path, runs("float32", dict.fromkeys("123", 0.5), correct=worse), lacking)
@@ -52,8 +52,8 @@ def test_a_row_that_lacks_a_seed_is_compared_on_the_seeds_that_both_have(tmp_pat
     )
 
 
-def test_no_row_leads_by_the_seed_that_it_lacks(tmp_path: Path) -> None:
-    """Seed 3 is hard for all, and the row without it is worse on each of the others."""
+def test_a_row_does_not_lead_because_it_lacks_a_hard_seed(tmp_path: Path) -> None:
+    """Seed 3 is hard for all rows, and the row without it is worse on each of the other seeds."""
     base = runs("float32", {"1": 0.30, "2": 0.31, "3": 0.90})
     lacking = runs("mixed", {"1": 0.36, "2": 0.371})
     for made in ((base, lacking), (lacking, base)):
@@ -63,11 +63,11 @@ def test_no_row_leads_by_the_seed_that_it_lacks(tmp_path: Path) -> None:
             "its validation loss of 0.3050 on the 2 seeds that both have is 0.0605 lower than the other combination's"
         )
         assert choice(comparison) == f"precision=float32 wins: {shared} (95% CI 0.0541 to 0.0669, 2 seeds)."
-        assert answer(comparison).commands == ["python -m pipeline precision=float32"]
+        assert answer_of(comparison).commands == ["python -m pipeline precision=float32"]
 
 
 def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
-    """It shows nothing of other seeds."""
+    """Repeating a run says nothing about other seeds."""
     for folder in ("a", "b"):
         make_run(tmp_path / folder, runs("mixed", {"1": 0.5})[0])
     make_run(tmp_path / "base", runs("float32", {"1": 0.5})[0])
@@ -76,22 +76,22 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     comparison = compare_runs("3 runs", read)
     assert [len(row.runs) for row in comparison.rows] == [1, 2]
     assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]
-    assert "the intervals compare the trained models and not the settings" in answer(comparison).notes[0]
+    assert "the intervals compare the trained models and not the settings" in answer_of(comparison).notes[0]
 
 
-def test_a_single_run_varies_as_the_other_rows_do(tmp_path: Path) -> None:
-    """What tells two trained models apart does not tell their settings apart."""
+def test_a_single_run_is_assumed_to_vary_as_the_other_rows_do(tmp_path: Path) -> None:
+    """Two trained models may differ significantly although their settings do not."""
     spread = [np.arange(400) < accuracy * 400 for accuracy in (0.8, 0.85, 0.9, 0.95)]
     two = (runs("float32", {"1": 0.5}, correct=spread), runs("mixed", {"2": 0.5}, correct=spread))
     alone = compared(tmp_path / "alone", *two)
     among = compared(tmp_path, *two, runs("bfloat16", dict.fromkeys("1234", 0.5), correct=spread))
     assert alone.differences[alone.rows[1]].excludes_zero
-    assert "compare the trained models and not the settings" in answer(alone).notes[0]
+    assert "compare the trained models and not the settings" in answer_of(alone).notes[0]
     assert not among.differences[among.rows[1]].excludes_zero
-    assert not answer(among).notes
+    assert not answer_of(among).notes
 
 
-def test_speeds_that_vary_are_no_fact(tmp_path: Path) -> None:
+def test_a_speed_has_an_interval_unless_it_is_too_wide(tmp_path: Path) -> None:
     seeds = dict.fromkeys("123", 0.5)
     apart = (runs("float32", seeds, (4000, 6500, 9000)), runs("mixed", seeds, (5000, 5500, 6300)))
     unclear = compared(tmp_path / "unclear", *apart)
@@ -105,8 +105,8 @@ def test_speeds_that_vary_are_no_fact(tmp_path: Path) -> None:
     assert "speed 2.00× (95% CI 1.96 to 2.04)" in sentences(clear)[0]
 
 
-def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path) -> None:
-    """The best mean is no reason, if seeds vary by more."""
+def test_the_cheapest_of_tied_rows_is_recommended(tmp_path: Path) -> None:
+    """The best mean does not decide if it is within seed noise."""
     base = runs("float32", {"1": 0.0340, "2": 0.0290, "3": 0.0400}, (1000, 1010, 990))
     noise = runs("mixed", {"1": 0.0341, "2": 0.0270, "3": 0.0390}, (1005, 1000, 995))
     worse = runs("float16", {"1": 0.5, "2": 0.52, "3": 0.51}, (3000, 3010, 2990))
@@ -114,22 +114,22 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
     assert comparison.choice.best is comparison.rows[1]
     assert comparison.choice.tied == [comparison.rows[0]]
     assert comparison.best is comparison.rows[0]
-    said = choice(comparison)
+    sentence = choice(comparison)
     tie = "No clear winner: 2 of 3 combinations lead, and their differences in validation loss are within seed noise."
     assert re.fullmatch(
         re.escape(tie) + r" About \d+ seeds per combination would settle it."
-        r" Default choice: precision=float32 \(the baseline\).", said,
+        r" Default choice: precision=float32 \(the baseline\).", sentence,
     )  # fmt: skip
-    assert answer(comparison).commands == ["python -m pipeline precision=float32"]
+    assert answer_of(comparison).commands == ["python -m pipeline precision=float32"]
     assert "* default choice" in notes(comparison)[0]
     for text in (markdown(comparison), "\n".join(notes(comparison))):
-        assert said in text
+        assert sentence in text
         assert "python -m pipeline precision=float32" in text
     fast = runs("mixed", {"1": 0.0341, "2": 0.0270, "3": 0.0390}, (1990, 2000, 2010))
     faster = compared(tmp_path / "faster", base, fast)
     assert choice(faster).startswith("No clear winner among 2 combinations: differences in validation loss are within")
     assert choice(faster).endswith("Default choice: precision=mixed (the fastest).")
-    assert answer(faster).commands == ["python -m pipeline precision=mixed"]
+    assert answer_of(faster).commands == ["python -m pipeline precision=mixed"]
     clear = compared(tmp_path / "clear", base, worse)
     assert choice(clear).startswith(
         "precision=float32 wins: its validation loss of 0.0343 is 0.476 lower than the other"
@@ -138,7 +138,7 @@ def test_of_rows_that_cannot_be_told_apart_the_cheapest_is_taken(tmp_path: Path)
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_row_with_a_seed_that_is_not_finite_is_shown_and_left_out(tmp_path: Path, value: float) -> None:
-    """Whatever the other seeds are: the row would win, and be compared, without it."""
+    """Without that seed, the row would win and be compared."""
     base = runs("float32", dict.fromkeys("123", 0.5), (1000, 1010, 990))
     broken = runs("mixed", {"1": 0.1, "2": value, "3": 0.1}, (1000, 1010, 990))
     also = runs("bfloat16", {"1": 0.4, "2": 0.41, "3": 0.42})
@@ -146,25 +146,25 @@ def test_a_row_with_a_seed_that_is_not_finite_is_shown_and_left_out(tmp_path: Pa
     _, left_out, best = comparison.rows
     assert left_out not in (comparison.choice.best, *comparison.choice.tied, *comparison.choice.rows)
     assert comparison.choice.best is best
-    told = "precision=mixed (seed 2) cannot win: its validation loss is not a finite number"
-    for text in ("\n".join(notes(comparison)), markdown(comparison), page(comparison) if np.isnan(value) else told):
-        assert told in text
+    warning = "precision=mixed (seed 2) cannot win: its validation loss is not a finite number"
+    for text in ("\n".join(notes(comparison)), markdown(comparison), page(comparison) if np.isnan(value) else warning):
+        assert warning in text
     assert "nan" in markdown(comparison)
     assert as_csv(comparison).count("precision") == 1
     assert "nan" in next(line for line in as_csv(comparison).splitlines() if "mixed" in line)
 
 
-def test_that_a_seed_of_the_chosen_row_has_failed_is_said(tmp_path: Path) -> None:
-    """Such as one that diverged, or whose answers are not finite: the row leads by the seeds that went well."""
+def test_a_failed_seed_of_the_chosen_row_is_reported(tmp_path: Path) -> None:
+    """A seed may have diverged or have predictions that are not finite; the row leads because of the other seeds."""
     base = runs("float32", dict.fromkeys("123", 0.5), (1000, 1010, 990))
     better = runs("mixed", {"1": 0.1, "2": 0.11, "3": 0.1}, (1000, 1010, 990))
     better[1] = replace(better[1], status="FAILED", error="training diverged by step 5")
-    told = "precision=mixed failed with seed 2: its figures are means over the other seeds"
+    warning = "precision=mixed failed with seed 2: its figures are means over the other seeds"
     found = compared(tmp_path / "a", base, better)
     assert found.best is found.rows[1]
-    assert told in found.warnings
+    assert warning in found.warnings
     again = replace(runs("mixed", {"2": 0.1})[0], settings={**better[1].settings})
-    assert told not in compared(tmp_path / "b", base, better, [again]).warnings
+    assert warning not in compared(tmp_path / "b", base, better, [again]).warnings
     assert not compared(tmp_path / "c", better, runs("float32", dict.fromkeys("123", 0.01))).warnings
 
 
@@ -174,8 +174,8 @@ def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: P
     broken[1] = replace(broken[1], metrics={"test/accuracy": np.nan})
     found = compared(tmp_path / "row", base, broken)
     assert not found.differences
-    told = "precision=mixed (seed 2) is not compared with the baseline: its test accuracy is not a finite number"
-    assert told in found.warnings
+    warning = "precision=mixed (seed 2) is not compared with the baseline: its test accuracy is not a finite number"
+    assert warning in found.warnings
     assert not compared(tmp_path / "base", broken, base).differences
     slow = [replace(run, metrics={}, speed=np.nan) for run in broken]
     speeds = compared(tmp_path / "speeds", base, slow)
@@ -184,11 +184,11 @@ def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: P
 
 
 WIDE = ((1000, 8000), (900, 9000))
-"""Speeds of two runs each, whose ratio has an interval of a factor of a thousand."""
+"""Speeds of two rows of two runs; the interval of their ratio spans a factor of a thousand."""
 
 
-def test_an_interval_that_says_nothing_is_not_printed(tmp_path: Path) -> None:
-    """Neither on the terminal, nor in Markdown, nor on the page; the number of seeds that would help is."""
+def test_an_interval_that_is_too_wide_is_not_printed(tmp_path: Path) -> None:
+    """The terminal, Markdown and the page show the number of seeds that would help instead."""
     two = compared(
         tmp_path / "two", *(runs(name, dict.fromkeys("12", 0.5), v) for name, v in zip("ab", WIDE, strict=True))
     )
@@ -207,7 +207,7 @@ def test_an_interval_that_says_nothing_is_not_printed(tmp_path: Path) -> None:
 
 
 def test_the_number_of_seeds_makes_the_difference_significant_in_four_of_five_cases(tmp_path: Path) -> None:
-    """If the runs go on as they began; simulated, with Student's t of as many runs and of half of them."""
+    """If further runs vary like the first; simulated with Student's t-test, with that number of runs and half of it."""
     base, other = [1000.0, 3000.0], [4000.0, 12000.0]
     found = compared(
         tmp_path, runs("a", dict.fromkeys("12", 0.5), tuple(base)), runs("b", dict.fromkeys("12", 0.5), tuple(other))
@@ -223,7 +223,7 @@ def test_the_number_of_seeds_makes_the_difference_significant_in_four_of_five_ca
 
 
 def test_runs_without_a_metric_do_not_count_in_the_number_of_seeds(tmp_path: Path) -> None:
-    """They say nothing of how it varies, neither as runs of the two rows nor as a row of their own."""
+    """They do not show how the metric varies, neither as runs of the two rows nor as a separate row."""
     accuracies = (0.5, 0.95), (0.9, 0.6)
     made = [
         [
@@ -235,13 +235,15 @@ def test_runs_without_a_metric_do_not_count_in_the_number_of_seeds(tmp_path: Pat
     untested = [replace(run, correct=None) for run in runs("c", dict.fromkeys("12345", 0.5))]
     without, found = compared(tmp_path / "without", *made), compared(tmp_path / "with", *made, untested)
     for metric in ("test/accuracy", "test/unknown"):
-        assert seeds_to_tell(found, found.rows[1], metric) == seeds_to_tell(without, without.rows[1], metric)
-    assert seeds_to_tell(found, found.rows[2], "test/accuracy") == "more seeds"
-    assert seeds_to_tell(found, found.rows[1], "test/unknown", is_ratio=True) == "more seeds"
+        assert needed_for_significance(found, found.rows[1], metric) == needed_for_significance(
+            without, without.rows[1], metric
+        )
+    assert needed_for_significance(found, found.rows[2], "test/accuracy") == "more seeds"
+    assert needed_for_significance(found, found.rows[1], "test/unknown", is_ratio=True) == "more seeds"
 
 
-def test_a_difference_of_which_nothing_is_known_has_no_interval(tmp_path: Path) -> None:
-    """Two seeds whose accuracies are far apart; four test examples; and errors that may be 0 or ten times as large."""
+def test_an_uncertain_difference_has_no_interval(tmp_path: Path) -> None:
+    """For example with two seeds whose accuracies are far apart, or with four test examples."""
     spread = [np.arange(400) < accuracy * 400 for accuracy in (0.5, 0.95)]
     other = [np.arange(400) < accuracy * 400 for accuracy in (0.9, 0.6)]
     seeds = dict.fromkeys("12", 0.5)
@@ -259,19 +261,19 @@ def test_a_difference_of_which_nothing_is_known_has_no_interval(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("metric", "low", "high", "is_telling"),
+    ("metric", "low", "high", "shows_interval"),
     [("rmse", -0.4, 0.6, True), ("rmse", -1.1, 1.3, False), ("rmse", -0.9, 1.0, False), ("rmse", -2.0, -0.1, True),
      ("log_loss", -1.0, 0.1, False), ("accuracy", -0.09, 0.1, True), ("accuracy", -0.1, 0.11, False),
      ("macro_f1", 0.1, 1.2, True), ("accuracy", np.nan, np.nan, False)],
 )  # fmt: skip
-def test_what_an_interval_of_a_metric_must_tell(
-    tmp_path: Path, metric: str, low: float, high: float, is_telling: bool
+def test_an_interval_of_a_metric_is_shown_if_it_is_narrow_or_significant(
+    tmp_path: Path, metric: str, low: float, high: float, shows_interval: bool
 ) -> None:
     """The baseline's error is 1."""
     made = [runs(name, {"1": 0.5}, metrics={f"test/{metric}": 1.0}) for name in "ab"]
     found = compared(tmp_path, *made)
     difference = replace(found.differences[found.rows[1]], metric=metric, difference=0.1, low=low, high=high)
-    assert found.is_telling(difference) == is_telling
+    assert found.shows_interval(difference) == shows_interval
 
 
 DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]
@@ -282,7 +284,7 @@ DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]
     [("optimizer.learning_rate", DELTAS[:1] * 2, "loss"), ("optimizer.learning_rate", DELTAS, "accuracy"),
      ("model.network.l2", [{"penalized": True}] * 2, "accuracy"), ("model.network.l2", [None, None], "loss")],
 )  # fmt: skip
-def test_losses_that_may_be_on_two_scales_choose_nothing(
+def test_losses_that_may_be_on_different_scales_do_not_decide(
     setting: str, losses: list[dict[str, Any] | None], metric: str, tmp_path: Path
 ) -> None:
     made = [
@@ -294,16 +296,16 @@ def test_losses_that_may_be_on_two_scales_choose_nothing(
 
 
 @pytest.mark.parametrize("name", ["50 % (a), b", "it's", "[back\\slash"])
-def test_the_command_of_a_row_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+def test_the_command_of_a_row_has_the_same_settings(tmp_path: Path, name: str) -> None:
     comparison = compare(make_sweep(tmp_path / "s", [MadeRun({"tracking.note": name, "seed": "1"}, ANSWERS[0])]))
-    words = shlex.split(answer(comparison).commands[0])
+    words = shlex.split(answer_of(comparison).commands[0])
     composer = Composer(read_arguments(words[3:]))
     assert not composer.is_sweep
     assert composer.one().document.tracking.note == name
 
 
-def test_so_many_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: Path) -> None:
-    """If pairs of runs go on to differ as they did; the answer has the number for the hardest pair."""
+def test_the_number_of_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: Path) -> None:
+    """If further pairs of runs differ like the first; the answer has the number for the closest pair."""
     change = np.array([0.02, -0.01, 0.035])
     base = np.array([0.30, 0.31, 0.32])
     made = [
@@ -325,14 +327,14 @@ def test_so_many_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: Path) 
     assert some.startswith("2 of 3 combinations have the same lowest validation loss, 0.310. Default choice: ")
 
 
-def test_a_combination_may_win_as_no_other_is_finite(tmp_path: Path) -> None:
+def test_a_combination_wins_if_no_other_has_a_finite_metric(tmp_path: Path) -> None:
     broken = runs("mixed", dict.fromkeys("12", np.nan))
     found = compared(tmp_path, runs("float32", dict.fromkeys("12", 0.5)), broken)
     assert choice(found) == "precision=float32 wins: no other combination has a finite validation loss (0.500)."
 
 
-def test_the_lead_over_the_nearest_is_that_of_students_t(tmp_path: Path) -> None:
-    """With each of several rows, the interval is that of pairs of the same seed."""
+def test_the_lead_over_the_runner_up_has_the_interval_of_students_t(tmp_path: Path) -> None:
+    """It pairs the runs of the same seed, whatever other rows there are."""
     best, second = np.array([0.030, 0.034, 0.031]), np.array([0.043, 0.046, 0.042])
     rows = [("a", second), ("b", best), ("c", second + 0.1)]
     found = compared(tmp_path, *(runs(name, dict(zip("123", losses, strict=True))) for name, losses in rows))

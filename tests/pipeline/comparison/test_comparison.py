@@ -1,4 +1,4 @@
-"""Comparisons of runs that are made, not trained: rows over seeds, the choice, the baseline, the answer."""
+"""Comparisons of generated runs: rows over seeds, the choice, the baseline, the answer."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def compared(tmp_path: Path, *runs: MadeRun, **arguments: Any) -> Comparison:
     return compare(folder, **arguments)
 
 
-def test_jobs_that_differ_by_seed_alone_are_one_row(tmp_path: Path) -> None:
+def test_jobs_that_differ_only_by_seed_are_one_row(tmp_path: Path) -> None:
     accuracies = (0.9, 0.91, 0.95)
     runs = [made(ONE, accuracy, str(seed)) for seed, accuracy in enumerate(accuracies)]
     comparison = compared(tmp_path, *runs, made(BFLOAT16, 0.8, "1"))
@@ -69,12 +69,12 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
     assert "has the highest validation accuracy: 92.00%, compared with 90.00% for" in choice(comparison)
 
 
-def test_of_equals_the_fastest_is_best(tmp_path: Path) -> None:
+def test_the_fastest_of_equal_combinations_is_best(tmp_path: Path) -> None:
     comparison = compared(tmp_path, made(ONE, speed=10), made(BFLOAT16, speed=20), made({"strategy": "mirrored"}))
     assert comparison.best is comparison.rows[2]
 
 
-def test_the_speed_up_is_that_of_the_named_baseline(tmp_path: Path) -> None:
+def test_speed_ups_are_relative_to_the_named_baseline(tmp_path: Path) -> None:
     runs = [made(ONE, speed=100), made({"strategy": "mirrored", "precision": "float32"}, speed=150)]
     comparison = compared(tmp_path, *runs)
     assert [comparison.speeds[row].ratio for row in comparison.rows] == [1.0, 1.5]
@@ -91,7 +91,7 @@ def test_a_baseline_is_named_by_its_value_in_any_form_and_as_tables_show_it(valu
     assert comparison.rows[1].label == f"{rate}=0.002346"
 
 
-def test_a_baseline_that_two_settings_have_is_refused(tmp_path: Path) -> None:
+def test_a_baseline_that_matches_two_combinations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 combinations have these settings"):
         compared(tmp_path, made(ONE), made(BFLOAT16), baseline={"strategy": "one_device"})
 
@@ -114,20 +114,20 @@ def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digests", [{"test_set": "other"}, {"test_pixels": "8x8x1 c"}])
-def test_different_test_sets_are_compared_with_a_warning_alone(digests: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_with_different_test_sets_get_a_warning_and_no_difference(digests: dict[str, Any], tmp_path: Path) -> None:
     comparison = compared(tmp_path, made(ONE), made(BFLOAT16, **digests))
     assert not comparison.differences
     assert "different test sets" in comparison.warnings[0]
     assert any("different test sets" in line for line in notes(comparison))
 
 
-def test_images_of_another_size_are_the_same_examples(tmp_path: Path) -> None:
+def test_resized_images_are_the_same_examples(tmp_path: Path) -> None:
     comparison = compared(tmp_path, made(ONE), made(BFLOAT16, test_pixels="16x16x1 c"))
     assert comparison.differences.keys() == {comparison.rows[1]}
     assert not comparison.warnings
 
 
-def test_missing_and_damaged_predictions_are_said(tmp_path: Path) -> None:
+def test_missing_and_damaged_predictions_are_reported(tmp_path: Path) -> None:
     runs = [made(ONE), made(BFLOAT16), made({"strategy": "mirrored"})]
     make_sweep(tmp_path / "s", runs)
     damaged, missing = ((tmp_path / "s").glob(f"{number}_*/predictions.parquet") for number in (2, 3))
@@ -140,7 +140,7 @@ def test_missing_and_damaged_predictions_are_said(tmp_path: Path) -> None:
 
 
 def test_nan_is_shown_and_never_best(tmp_path: Path) -> None:
-    """Not even of one of two seeds."""
+    """Even if only one of two seeds is NaN."""
     runs = [made(ONE, seed="1", val_loss=math.nan), made(ONE, seed="2"), made(BFLOAT16, seed="1")]
     comparison = compared(tmp_path, *runs)
     assert comparison.best is comparison.rows[1]
@@ -167,14 +167,14 @@ def test_without_validation_nothing_is_chosen(tmp_path: Path) -> None:
 def test_runs_validated_on_other_examples_have_no_best(
     digests: dict[str, Any], is_chosen: bool, tmp_path: Path
 ) -> None:
-    """Scores on other examples, or of other data, say nothing about which setting is better."""
+    """Scores on different examples do not show which setting is better."""
     comparison = compared(tmp_path, made(ONE, val_loss=0.5), made(BFLOAT16, val_loss=0.4, **digests))
     assert comparison.best is (comparison.rows[1] if is_chosen else None)
-    said = "No winner: the runs were validated on different examples, and the test split never decides."
-    assert (choice(comparison) == said) != is_chosen
+    expected = "No winner: the runs were validated on different examples, and the test split never decides."
+    assert (choice(comparison) == expected) != is_chosen
 
 
-def test_one_job_and_none(tmp_path: Path) -> None:
+def test_a_single_job_and_no_finished_job(tmp_path: Path) -> None:
     alone = compared(tmp_path, made(ONE))
     assert choice(alone) == "Nothing to compare: this is one run, with validation loss 0.5, test accuracy 90.00%."
     assert not sentences(alone)

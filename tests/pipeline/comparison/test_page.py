@@ -1,4 +1,4 @@
-"""The page and the plots: self-contained, escaped, readable in both color schemes and at any width."""
+"""The page and the plots are self-contained, escaped, and readable in both color schemes and at any width."""
 
 import re
 from html import unescape
@@ -40,7 +40,7 @@ def test_the_page_loads_nothing(html: str) -> None:
     assert "://" not in html
 
 
-def test_what_users_have_named_is_text(html: str) -> None:
+def test_names_from_users_are_escaped(html: str) -> None:
     assert "<script>alert" not in html
     assert "model=<script>alert(1)</script>" in unescape(html)
     assert "Comparison of sweep s & t" in unescape(html)
@@ -95,7 +95,7 @@ WIDE = """return [document.scrollingElement, ...document.querySelectorAll(".scro
 @pytest.mark.engines
 @pytest.mark.parametrize("settings", [2, 3, 5])
 def test_nothing_scrolls_sideways_at_1280_pixels(settings: int, tmp_path: Path) -> None:
-    """With eight combinations, long names and values, and many metrics, of one's own as well."""
+    """With eight combinations, long names and values, and many metrics, including custom ones."""
     random = np.random.default_rng(0)
     names = [f"model.network.a_setting_with_a_long_name_{number}" for number in range(settings)]
     more = {f"my/own_metric_with_a_long_name_{number}": random.normal() * 1e5 for number in range(9)}
@@ -121,7 +121,7 @@ def test_nothing_scrolls_sideways_at_1280_pixels(settings: int, tmp_path: Path) 
 
 
 def test_eight_curves_are_distinct_without_colors(tmp_path: Path) -> None:
-    """By line styles, and by a letter at each end, which do not overlap; the winner is the thickest."""
+    """Line styles and a letter at each end distinguish them; letters do not overlap, and the winner is the thickest."""
     runs = [MadeRun({"model": f"m{place}", "seed": seed}, None, val_loss=0.5 + place / 100)
             for place in range(9) for seed in "12"]  # fmt: skip
     comparison = compare(make_sweep(tmp_path / "s", runs))
@@ -139,7 +139,7 @@ def test_eight_curves_are_distinct_without_colors(tmp_path: Path) -> None:
 
 
 def test_the_answer_marks_its_settings(comparison: Comparison) -> None:
-    """Whole names only: `model=a` is no part of `model=ab`."""
+    """It marks whole names only: `model=a` is not marked in `model=ab`."""
     text = "model=ab wins: 0.1 lower than model=a."
     assert pieces(text, ["model=a", "model=ab"]) == [
         (True, "model=ab"),
@@ -151,11 +151,11 @@ def test_the_answer_marks_its_settings(comparison: Comparison) -> None:
 
 SIGHT = (np.eye(3), [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
          [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]])  # fmt: skip
-"""Linear colors as seen, with deuteranopia, with protanopia (Machado, Oliveira and Fernandes, 2009)."""
+"""Transforms of linear colors: normal sight, deuteranopia, protanopia (Machado, Oliveira and Fernandes, 2009)."""
 
 
-def test_the_colors_are_distinct_with_color_blindness_and_on_both_grounds() -> None:
-    """By the distance in CIELAB, of which 2 can just be seen."""
+def test_the_colors_are_distinct_with_color_blindness_and_on_both_backgrounds() -> None:
+    """The distance is measured in CIELAB, where a difference of 2 is just visible."""
     codes = np.array([[int(code[place : place + 2], 16) for place in (1, 3, 5)] for code in (*COLORS, "#0d1117")]) / 255
     linear = np.where(codes <= 0.04045, codes / 12.92, ((codes + 0.055) / 1.055) ** 2.4)
     *light, dark = linear @ [0.2126, 0.7152, 0.0722]

@@ -1,4 +1,4 @@
-"""Numbers and names in the answer: as many digits as an interval has, and no end that is shown as 0 if it is not."""
+"""Numbers and names in the answer: values have the digits of their interval, and no other end is shown as 0."""
 
 import pytest
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composed, Composer
-from pipeline.comparison.answer import run_it
+from pipeline.comparison.answer import command_of
 from pipeline.comparison.rows import read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
@@ -74,7 +74,7 @@ def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path:
     trial = composer.with_lines(values)
     job = read_composed(trial)
     made = SweepJob(1, "", job)
-    typed = shlex.split(run_it(read_job(1, tmp_path / made.folder, made.entry)))
+    typed = shlex.split(command_of(read_job(1, tmp_path / made.folder, made.entry)))
     assert typed[:3] == ["python", "-m", "pipeline"]
     again = Composer(read_arguments(typed[3:]))
     assert not again.is_sweep
