@@ -34,7 +34,7 @@ def wrapped_lines(text: str, width: int, label: str | None = None) -> list[str]:
     """Return `text` in lines of at most `width` columns; no word is divided. An indented text stays indented.
 
     Args:
-        label: stands before the first line, in a column of its own.
+        label: Stands before the first line, in a column of its own.
     """
     indent = text[: len(text) - len(text.lstrip())]
     first, rest = (indent, 2 * indent) if label is None else (f"{label:{LABEL}}", " " * LABEL)
@@ -53,10 +53,10 @@ class Console:
     """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
 
     def __init__(self, log: Path | None = None) -> None:
-        """Prints to standard output.
+        """Print to standard output.
 
         Args:
-            log: prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
+            log: Prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
         """
         width = None if sys.stdout.isatty() else 140
         self.is_quiet = log is not None
@@ -70,7 +70,7 @@ class Console:
         self._last_plain = time.monotonic()
 
     def open_log(self, path: Path) -> None:
-        """Writes everything said so far to `path`, and from now on every line with its time; once."""
+        """Write everything said so far to `path`, and from now on every line with its time; once."""
         if isinstance(self._log, StringIO):
             before = self._log.getvalue()
             self._log = appendable(path).open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -92,7 +92,7 @@ class Console:
         """Print `text` in lines that fit the terminal, 80 columns elsewhere; no word is divided.
 
         Args:
-            label: stands before the first line, in a column of its own.
+            label: Stands before the first line, in a column of its own.
         """
         width = self._rich.width if self._rich.is_terminal else PLAIN_WIDTH
         for line in wrapped_lines(text, width, label):
@@ -105,13 +105,13 @@ class Console:
         self.log(f"error: {line}", style="bold red")
 
     def live(self, shown: Callable[[], RenderableType]) -> AbstractContextManager[object]:
-        """Keeps what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
+        """Keep what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
         if not self._rich.is_terminal:
             return nullcontext()
         return Live(console=self._rich, get_renderable=shown, refresh_per_second=4, transient=True)
 
     def working(self, what: str) -> AbstractContextManager[object]:
-        """Shows on a terminal that something takes its time."""
+        """Show on a terminal that something takes its time."""
         return self._rich.status(printable(what)) if self._rich.is_terminal else nullcontext()
 
     def log_only(self, text: str) -> None:
@@ -132,7 +132,7 @@ class Console:
             self.log(note if total is None else f"step {done}/{total}  {note}")
 
     def doing(self, what: str) -> None:
-        """Shows `what` in the place of the last progress and its time left."""
+        """Show `what` in the place of the last progress and its time left."""
         self.progress(0, None, what)
 
     def end_progress(self) -> None:

@@ -25,7 +25,7 @@ OUTPUT_FOLDERS = ("runs", "sweeps", "cache", "artifacts")
 
 
 def shorter(path: Path) -> str:
-    """Returns `path`, relative if it is below the working directory, which may have been removed since the start."""
+    """Return `path`, relative if it is below the working directory, which may have been removed since the start."""
     with suppress(FileNotFoundError, ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
@@ -36,7 +36,7 @@ NAME_TIME = "%Y%m%d-%H%M%S"
 
 
 def new_folder_name(outputs: Path) -> str:
-    """Returns the name of a new run or sweep: its beginning and 8 digits.
+    """Return the name of a new run or sweep: its beginning and 8 digits.
 
     Runs are ordered by their names. The new one comes after all others in `outputs`, whatever the clock says: where it
     was set back, or in the same second, its name is a second after the last one's.
@@ -49,7 +49,7 @@ def new_folder_name(outputs: Path) -> str:
 
 
 def age_order(folder: Path) -> tuple[str, int, str]:
-    """Returns what sorts runs, sweeps and their jobs from the oldest to the newest.
+    """Return what sorts runs, sweeps and their jobs from the oldest to the newest.
 
     That is their names, and not the times of files: those follow a clock that may be set back. A folder without a time
     in its name, as it was renamed, is older than all others.
@@ -61,10 +61,10 @@ def age_order(folder: Path) -> tuple[str, int, str]:
 
 
 def outputs_folder(setting: str | None) -> Path:
-    """Returns the folder that `outputs` names, as an absolute path; for None and an empty text, `outputs` here.
+    """Return the folder that `outputs` names, as an absolute path; for None and an empty text, `outputs` here.
 
     Raises:
-        UserError: where `setting` is an address, or can be no path.
+        UserError: If `setting` is an address, or can be no path.
     """
     if not setting:
         return Path.cwd() / "outputs"

@@ -39,8 +39,8 @@ def read_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
-        OSError: if there is no such file, or it is not a regular one.
-        ValueError: if it is not JSON, or nested too deeply.
+        OSError: If there is no such file, or it is not a regular one.
+        ValueError: If it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(regular_file(path).read_bytes())
@@ -52,9 +52,9 @@ def yaml_text(path: Path) -> bytes:
     """Return the content of a YAML file that a recursive reader can take, as that of libyaml crashes on deep nesting.
 
     Raises:
-        OSError: if there is no such file, or it is not a regular one.
-        ValueError: if it is nested too deeply, or has aliases, by which a small file can hold any number of values.
-        yaml.YAMLError: if it is not YAML.
+        OSError: If there is no such file, or it is not a regular one.
+        ValueError: If it is nested too deeply, or has aliases, by which a small file can hold any number of values.
+        yaml.YAMLError: If it is not YAML.
     """
     text = regular_file(path).read_bytes()
     depth = 0
@@ -69,10 +69,10 @@ def typed(value: Any, kind: Any, name: str) -> Any:
     """Return a value of JSON as `kind`: a dataclass, a class, a list or mapping of these, or one of these or None.
 
     Args:
-        name: what it is called, for errors; empty for a whole file.
+        name: What it is called, for errors; empty for a whole file.
 
     Raises:
-        ValueError: if it is of another type.
+        ValueError: If it is of another type.
 
     Example:
         >>> typed({"loss": 1}, dict[str, float], "metrics")

@@ -129,7 +129,7 @@ def redact(value: Any, name: str = "") -> Any:
     Numbers of fewer than six digits are settings, by which runs differ, whatever their name.
 
     Args:
-        name: that of the value; all of the texts below the name of a secret are.
+        name: That of the value; all of the texts below the name of a secret are.
     """
     if isinstance(value, Mapping):
         return {redact(key): redact(part, name if is_secret_name(name) else str(key)) for key, part in value.items()}

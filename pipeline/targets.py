@@ -24,7 +24,7 @@ def load(place: str, target: str) -> Callable[..., Any]:
     """Import the function or class `target`, which the setting `place` names, such as `model.network`.
 
     Raises:
-        UserError: where there is none.
+        UserError: If there is none.
     """
     expected = "the import path of a function or class, from an installed package or the working directory"
     fix = f"{place}._target_=<package>.<module>.<function>"
@@ -37,7 +37,7 @@ def signature(place: str, target: str) -> inspect.Signature:
     """Signature of a function, or of a class without `self`; of compiled code, one that takes anything.
 
     Raises:
-        UserError: where there is no `target`.
+        UserError: If there is no `target`.
     """
     if (read := _read(target)) is not None:
         return read

@@ -26,10 +26,10 @@ def check_callback(place: str, target: str) -> None:
     """Refuse what is not a callback, and one that cannot work here.
 
     Args:
-        place: what named it, for errors.
+        place: What named it, for errors.
 
     Raises:
-        UserError: for a target that does not exist or is not a callback, a package that is missing, and a callback that
+        UserError: For a target that does not exist or is not a callback, a package that is missing, and a callback that
             does what the training does.
     """
     if target.startswith("stages.callbacks."):
@@ -57,7 +57,7 @@ def check_arguments(place: str, target: str, arguments: Mapping[str, Any]) -> No
     """Refuse arguments of Keras' own callbacks, of any other target none, that end a training at their first use.
 
     Raises:
-        UserError: for a function as a text, a folder that does not exist, or what the callback itself refuses.
+        UserError: For a function as a text, a folder that does not exist, or what the callback itself refuses.
     """
     name = target.removeprefix(KERAS)
     if name == target or name == "OrbaxCheckpoint":  # which creates its folder

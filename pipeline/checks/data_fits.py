@@ -28,7 +28,7 @@ def check_data(experiment: Experiment) -> None:
     A source or a network of the user's own is not judged.
 
     Raises:
-        UserError: for data without what the network or the augmentation takes, or a target that the task does not have.
+        UserError: For data without what the network or the augmentation takes, or a target that the task does not have.
     """
     data = experiment.of("load", DataSettings)
     if data is None or data._target_ != type(data)._target_:

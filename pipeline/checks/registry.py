@@ -34,7 +34,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """Raise UserError for the first rule that `experiment` breaks.
 
     Args:
-        surroundings: whether to check the folder and the server of its results, too.
+        surroundings: Whether to check the folder and the server of its results, too.
     """
     if not experiment.pipeline:
         raise UserError("`pipeline` has no stages", "at least one stage", "pipeline.<stage>=<name of its result>")
@@ -91,7 +91,7 @@ def check_own_code(experiment: Experiment) -> None:
     """Import what the configuration names, and check its settings.
 
     Raises:
-        UserError: for a `_target_` that does not exist, a wrong type, an unknown or a missing name, a value outside its
+        UserError: For a `_target_` that does not exist, a wrong type, an unknown or a missing name, a value outside its
             range, and a callback or an exporter that is none.
     """
     for stage, settings in experiment.settings.items():
@@ -115,14 +115,14 @@ def check_own_code(experiment: Experiment) -> None:
 
 
 def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
-    """Returns `settings` as the dataclass `declared`, checked.
+    """Return `settings` as the dataclass `declared`, checked.
 
     Args:
-        group: the name under which the user sets them.
-        document: the whole configuration, to which defaults of `declared` may refer.
+        group: The name under which the user sets them.
+        document: The whole configuration, to which defaults of `declared` may refer.
 
     Raises:
-        UserError: for an unknown or a missing name, a wrong type, or a value outside its range.
+        UserError: For an unknown or a missing name, a wrong type, or a value outside its range.
     """
     names = [field.name for field in dataclasses.fields(declared)]
     arguments = {key: value for key, value in settings.items() if key != "_target_" or key in names}

@@ -56,15 +56,15 @@ class Composer:
     """Composes the configurations that a command line describes.
 
     Attributes:
-        folders: the folders of options, the project's first.
-        options: the options of all groups.
+        folders: The folders of options, the project's first.
+        options: The options of all groups.
     """
 
     def __init__(self, arguments: Arguments) -> None:
         """Read the options in the folders of `arguments`, and its overrides.
 
         Raises:
-            UserError: for the first override that has no effect, or that Hydra cannot read.
+            UserError: For the first override that has no effect, or that Hydra cannot read.
         """
         self.folders = arguments.folders
         self._files = hydra.Files(arguments.folders)
@@ -85,7 +85,7 @@ class Composer:
         """Return the configuration of a single run.
 
         Raises:
-            UserError: if it cannot be composed.
+            UserError: If it cannot be composed.
         """
         return self.compose(self._overrides)
 
@@ -109,7 +109,7 @@ class Composer:
         `sweep=none` on the command line makes it a single run in any case.
 
         Raises:
-            UserError: as `one` does, and if settings of a sweep were given for a single run.
+            UserError: As `one` does, and if settings of a sweep were given for a single run.
         """
         typed = [override for override in self._overrides if is_of_sweep(override)]
         if self._is_multirun or (self.sweep.over and not self._is_one):

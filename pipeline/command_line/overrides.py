@@ -26,7 +26,7 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
     """Return `words` as parsed by Hydra; of a key that is given twice, the last one, unless mappings merge.
 
     Raises:
-        UserError: for the first that cannot be parsed.
+        UserError: For the first that cannot be parsed.
     """
     overrides: list[Override] = []
     for place, word in enumerate(words):
@@ -104,7 +104,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
     """Return the overrides in the form that Hydra takes: choices of options without plus signs, none of a default null.
 
     Raises:
-        UserError: for the first that Hydra would ignore, or that has no effect here.
+        UserError: For the first that Hydra would ignore, or that has no effect here.
     """
     effective = []
     for given in overrides:
@@ -191,7 +191,7 @@ class Grid:
         """Take the overrides of all jobs, in their order.
 
         Raises:
-            UserError: where `settings` zip or exclude what does not vary, or zip unequal numbers of values.
+            UserError: If `settings` zip or exclude what does not vary, or zip unequal numbers of values.
         """
         self._overrides = overrides
         for override in overrides:
@@ -225,7 +225,7 @@ class Grid:
         """Yield the overrides of each job, as a user types them.
 
         Raises:
-            UserError: at the end, where `sweep.exclude` has left out all.
+            UserError: At the end, where `sweep.exclude` has left out all.
         """
         count = 0
         for values in itertools.product(*self._axes.values()):
@@ -261,7 +261,7 @@ def _enumerated(override: Override, options: Options, sweep: bool) -> Override:
     """Return an override with several values, `glob(…)` replaced by the options that it matches.
 
     Raises:
-        UserError: if this is a single run, or if a sweep cannot enumerate the values.
+        UserError: If this is a single run, or if a sweep cannot enumerate the values.
     """
     key, typed, value = override.get_key_element(), str(override.input_line), override.value()
     if not sweep or is_of_sweep(override):

@@ -25,10 +25,10 @@ _NOT_OVERFITTED = ("augment", "inspect")
 
 
 def debugged(experiment: Experiment) -> Experiment:
-    """Returns the experiment that is to run: `experiment` itself, or the debug run that checks it.
+    """Return the experiment that is to run: `experiment` itself, or the debug run that checks it.
 
     Raises:
-        UserError: where such a debug run cannot work.
+        UserError: If such a debug run cannot work.
     """
     settings = experiment.debug
     if settings is None:

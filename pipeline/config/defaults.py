@@ -19,8 +19,8 @@ def with_defaults(earlier: DictConfig, document: DictConfig) -> dict[str, Any]:
     a default, such as those of a user's own stage, are not added.
 
     Args:
-        earlier: the configuration that the run recorded.
-        document: a configuration of this version, whose settings are added where `earlier` lacks them.
+        earlier: The configuration that the run recorded.
+        document: A configuration of this version, whose settings are added where `earlier` lacks them.
     """
     top = _plain(OmegaConf.structured(TopSettings), resolve=False)
     defaults = _references(document) | _defaults(document, {top_level_key(name): value for name, value in top.items()})
@@ -39,7 +39,7 @@ def _defaults(node: DictConfig, own: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the defaults of the settings in `node`, at any depth; references such as `${seed}` stay references.
 
     Args:
-        own: the defaults of the dataclass that `node` is of; empty without one.
+        own: The defaults of the dataclass that `node` is of; empty without one.
     """
     key: Any
     found = {str(key): own[key] for key in node if key in own and own[key] != MISSING}

@@ -29,7 +29,7 @@ from stages.settings.ranges import KINDS, nearest, wrong_type
 
 @contextmanager
 def explained(keys: Iterable[str] = ()) -> Iterator[None]:
-    """Raises UserError for exceptions of Hydra and OmegaConf, see `explain`, and for unreadable files."""
+    """Raise UserError for exceptions of Hydra and OmegaConf, see `explain`, and for unreadable files."""
     try:
         yield
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -39,11 +39,11 @@ def explained(keys: Iterable[str] = ()) -> Iterator[None]:
 
 
 def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> UserError:
-    """Returns the user's error for one of Hydra or OmegaConf.
+    """Return the user's error for one of Hydra or OmegaConf.
 
     Args:
-        keys: the dotted names that exist, of which the nearest is suggested.
-        typed: the override that caused it, such as `train.epochs=x`; empty: a file did.
+        keys: The dotted names that exist, of which the nearest is suggested.
+        typed: The override that caused it, such as `train.epochs=x`; empty: a file did.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = str(error.missing_cfg_file).partition("/")
@@ -74,7 +74,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _expected(error: Any) -> str:
-    """Returns the kind of value that a setting takes, by the schema in which it stands; empty where none says so."""
+    """Return the kind of value that a setting takes, by the schema in which it stands; empty where none says so."""
     hints = typing.get_type_hints(error.object_type) if isinstance(error.object_type, type) else {}
     hint = hints.get(error.key, getattr(error, "ref_type", None))
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -84,7 +84,7 @@ def _expected(error: Any) -> str:
 
 
 def unknown_option(group: str, option: str, options: Sequence[str]) -> UserError:
-    """Returns the error for an option that a group does not have: what it is called here, or the nearest one."""
+    """Return the error for an option that a group does not have: what it is called here, or the nearest one."""
     parts = [one for one in options if plain_word(one) in plain_word(option)]  # `MNIST`, `tpu_strategy`, `grid_search`
     near = [max(parts, key=len)] if parts else difflib.get_close_matches(option, options, 1) or ["<option>"]
     path = named_as_path(option) if group == "data" else ""
@@ -93,10 +93,10 @@ def unknown_option(group: str, option: str, options: Sequence[str]) -> UserError
 
 
 def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
-    """Returns the error for a dotted name that is not in `keys`: where it is, what it is called here, or the nearest.
+    """Return the error for a dotted name that is not in `keys`: where it is, what it is called here, or the nearest.
 
     Args:
-        value: as it was typed.
+        value: As it was typed.
     """
     if name in keys:
         problem = f"+{name} adds a setting that already exists"
@@ -123,7 +123,7 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
 
 
 def _nearest(name: str, keys: list[str]) -> str:
-    """Returns the existing name closest to `name`, one with another parent first, or an empty string."""
+    """Return the existing name closest to `name`, one with another parent first, or an empty string."""
     parent, _, key_name = re.sub("[/:]", ".", name).rpartition(".")
     same_name = [key for key in keys if key.rpartition(".")[2] == key_name]
     inside = [key for key in same_name if key.startswith(f"{parent}.")]

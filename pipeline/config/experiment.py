@@ -81,7 +81,7 @@ class Experiment:
     overrides: tuple[str, ...] = ()
 
     def of(self, stage: str, kind: type[Schema]) -> Schema | None:
-        """Returns the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
+        """Return the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
         settings = self.settings.get(stage)
         return settings if isinstance(settings, kind) else None
 
@@ -98,16 +98,16 @@ def read(
     config_dirs: tuple[Path, ...] = (),
     overrides: tuple[str, ...] = (),
 ) -> Experiment:
-    """Returns the experiment of a composed configuration.
+    """Return the experiment of a composed configuration.
 
     Args:
-        document: without Hydra's own node.
-        choices: from each group to its chosen option.
-        config_dirs: the configuration folders that the user has added.
-        overrides: those that the configuration was composed from.
+        document: Without Hydra's own node.
+        choices: From each group to its chosen option.
+        config_dirs: The configuration folders that the user has added.
+        overrides: Those that the configuration was composed from.
 
     Raises:
-        UserError: for an unknown key, a wrong type or a value outside its range.
+        UserError: For an unknown key, a wrong type or a value outside its range.
     """
     with explained(dotted(document)):
         values = OmegaConf.to_container(document, resolve=False)
@@ -167,10 +167,10 @@ def _default_name(settings: Mapping[str, Any], choices: Mapping[str, str]) -> st
 
 
 def read_sweep(document: DictConfig) -> SweepSettings:
-    """Returns the settings of a sweep that a composed configuration has.
+    """Return the settings of a sweep that a composed configuration has.
 
     Raises:
-        UserError: for a value outside its range, or an option that does not start from the schema.
+        UserError: For a value outside its range, or an option that does not start from the schema.
     """
     _refuse_added(document)
     return _read_group(document, "sweep", SweepSettings)
@@ -188,7 +188,7 @@ def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schem
 
 
 def _settings(document: DictConfig, stage: str) -> Any:
-    """Returns the settings object of a stage: an instance of its schema, or a dict where it has none."""
+    """Return the settings object of a stage: an instance of its schema, or a dict where it has none."""
     if OmegaConf.select(document, stage) is None:
         raise UserError(
             f"the stage {stage} of `pipeline` has no settings",
@@ -200,7 +200,7 @@ def _settings(document: DictConfig, stage: str) -> Any:
 
 
 def _group(values: Mapping[Any, Any], stage: str) -> str:
-    """Returns the name under which users set a stage: `load` is `${data}`, so `data`."""
+    """Return the name under which users set a stage: `load` is `${data}`, so `data`."""
     value = values.get(stage)
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
 
@@ -216,7 +216,7 @@ def _refuse_added(document: DictConfig) -> None:
 
 
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
-    """Refuses a custom option that does not start from a schema, by which the framework reads it."""
+    """Refuse a custom option that does not start from a schema, by which the framework reads it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
         first = next(iter(SCHEMAS[group]))  # of several, each has an option of its name; a single one may have none
         raise UserError(

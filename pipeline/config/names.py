@@ -19,7 +19,7 @@ from stages.settings.ranges import assignment
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields dotted names and values; an empty mapping is a value."""
+    """Yield dotted names and values; an empty mapping is a value."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -29,7 +29,7 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def split_override(override: str) -> tuple[str, str]:
-    """Returns the name in an override, without plus signs or tilde, and its value; empty where it has none."""
+    """Return the name in an override, without plus signs or tilde, and its value; empty where it has none."""
     name, _, value = override.lstrip("+~").partition("=")
     return name, value
 
@@ -49,10 +49,10 @@ class Options:
 
 
 def read_options(folders: Sequence[Path]) -> Options:
-    """Returns the options below `folders`, of which the first one has the primary configuration.
+    """Return the options below `folders`, of which the first one has the primary configuration.
 
     Raises:
-        UserError: for a file that would be ignored, as a folder before has another one of its name.
+        UserError: For a file that would be ignored, as a folder before has another one of its name.
     """
     defaults = _defaults(folders[0] / "config.yaml")
     options: dict[str, set[str]] = {group: set() for group in defaults}
@@ -76,10 +76,10 @@ def read_options(folders: Sequence[Path]) -> Options:
 
 
 def options_folder(path: str) -> Path:
-    """Returns the absolute path of a folder of options.
+    """Return the absolute path of a folder of options.
 
     Raises:
-        UserError: where there is no such folder.
+        UserError: If there is no such folder.
     """
     if not (place := resolved(path)).is_dir():
         raise UserError(f"--config-dir {path} is not a directory", "a folder of options", "--config-dir <folder>")

@@ -172,7 +172,7 @@ class TopSettings:
 
 
 def top_level_key(field_name: str) -> str:
-    """Returns the key of a field of `TopSettings`: `from` of `from_`, as Python has a keyword of that name."""
+    """Return the key of a field of `TopSettings`: `from` of `from_`, as Python has a keyword of that name."""
     return field_name.removesuffix("_")
 
 
@@ -211,7 +211,7 @@ class SweepSettings:
     """Jobs that run the stages after `train`: `all`, or only the `best`, once, after the others have ended."""
 
     def zipped(self) -> list[list[str]]:
-        """Returns the lists of names that advance together."""
+        """Return the lists of names that advance together."""
         lists = self.zip if all(isinstance(entry, list) for entry in self.zip) else [self.zip]
         return [list(map(str, names)) for names in lists]
 
@@ -249,7 +249,7 @@ class SearchSettings(SweepSettings):
     """Seed of the sampler. The runs use the top-level `seed`."""
 
     def check(self, path: str) -> None:
-        """Refuses what only a grid can do."""
+        """Refuse what only a grid can do."""
         for name in ("zip", "exclude"):
             if getattr(self, name):
                 raise UserError(

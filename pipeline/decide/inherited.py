@@ -40,7 +40,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
     The run's name is quoted, as 4e123456 would be a number.
 
     Raises:
-        UserError: where there is no such run, or a setting must be typed again.
+        UserError: If there is no such run, or a setting must be typed again.
     """
     typed = {_key(text): text.partition("=")[2].strip("'\"") for text in arguments.overrides}
     is_sweep = arguments.sweep or "sweep" in typed
@@ -70,7 +70,7 @@ def _setting(arguments: Arguments, name: str) -> Any:
     """Return a setting, or those of a group, that a command line names, itself or by a single experiment.
 
     Raises:
-        UserError: where it cannot be composed.
+        UserError: If it cannot be composed.
     """
     named = ((_key(text).partition(".")[0], text) for text in arguments.overrides)
     words = tuple(text for key, text in named if key == name or (key == "experiment" and "," not in text))
@@ -83,7 +83,7 @@ def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, s
     """Refuse overrides that must be typed again, as the folder may be another's: more than data, or with a secret.
 
     Args:
-        is_own: whether the user's own command wrote them, here, so that the address of its store is the user's, too.
+        is_own: Whether the user's own command wrote them, here, so that the address of its store is the user's, too.
     """
     words = [text for text in overrides if MASK not in text and _is_more_than_data(text, is_own)]
     secret = [_key(text) for text in overrides if MASK in text]

@@ -47,7 +47,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
     """Return the stages in order, each with the results that it takes.
 
     Raises:
-        UserError: where a stage's function does not exist, takes what no earlier stage makes, or takes no settings and
+        UserError: If a stage's function does not exist, takes what no earlier stage makes, or takes no settings and
             has some.
     """
     plan: list[PlannedStage] = []

@@ -34,8 +34,8 @@ def parse(text: str) -> Override:
     """Return the override that `text` is in Hydra's grammar.
 
     Raises:
-        HydraException: if it is not one.
-        RecursionError, ValueError: for deep nesting, and for a number with thousands of digits.
+        HydraException: If it is not one.
+        RecursionError, ValueError: For deep nesting, and for a number with thousands of digits.
     """
     [override] = OverridesParser.create().parse_overrides([text])
     return override
@@ -45,7 +45,7 @@ def apply(document: DictConfig, override: Override) -> None:
     """Set, add or delete a value of `document`, by the rules of Hydra's grammar.
 
     Raises:
-        HydraException, OmegaConfBaseException: if there is no such setting, or the value is of the wrong type.
+        HydraException, OmegaConfBaseException: If there is no such setting, or the value is of the wrong type.
     """
     ConfigLoaderImpl._apply_overrides_to_config([override], document)
 
@@ -140,10 +140,10 @@ class Files:
         """Return the configuration with these options, its interpolations unresolved, and the option of each group.
 
         Args:
-            options: overrides that choose options of groups.
+            options: Overrides that choose options of groups.
 
         Raises:
-            HydraException, OmegaConfBaseException: if it cannot be composed.
+            HydraException, OmegaConfBaseException: If it cannot be composed.
         """
         # Hydra copies the sources that a repository begins with: everything in its ConfigStore.
         repository = CachingConfigRepository(ConfigRepository(ConfigSearchPathImpl()))

@@ -132,9 +132,9 @@ def scoring_app(predict: Callable[[Any], Any], read_csv: Callable[[Any], Any], o
     """Return MLflow's scoring server as an ASGI application.
 
     Args:
-        predict: returns the predictions for an array, a data frame, or a dictionary of columns.
-        read_csv: returns a data frame for an open CSV file. MLflow's own function guesses the types of columns.
-        one_line: returns the message for an error.
+        predict: Returns the predictions for an array, a data frame, or a dictionary of columns.
+        read_csv: Returns a data frame for an open CSV file. MLflow's own function guesses the types of columns.
+        one_line: Returns the message for an error.
     """
     from mlflow.exceptions import MlflowException
     from mlflow.pyfunc import scoring_server

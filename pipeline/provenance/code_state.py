@@ -71,7 +71,7 @@ def command(overrides: Sequence[str] = ()) -> str:
     """Return the command line of this process as typed, quoted for a shell, without secrets.
 
     Args:
-        overrides: those of the run, which replace `resume=<run>`, as that would not repeat it.
+        overrides: Those of the run, which replace `resume=<run>`, as that would not repeat it.
     """
     words = [word for word in command_line()[1:] if _resumed(word) in (None, "auto", "never")]
     if overrides and len(words) < len(command_line()) - 1:
@@ -84,7 +84,7 @@ def resuming_command(run: str | None = None) -> str:
     """Return the command line that resumes what this process has begun: as typed, but without `resume=never`.
 
     Args:
-        run: what to name instead of an id, which another store may have replaced.
+        run: What to name instead of an id, which another store may have replaced.
     """
     words = [word for word in command_line()[1:] if _resumed(word) != "never"]
     return _shown([f"resume={run}" if run and _resumed(word) not in (None, "auto") else word for word in words])
@@ -121,7 +121,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def unknown_to_git(outputs: Path) -> None:
-    """Hides the files of runs from the git status of the surrounding code, which runs record."""
+    """Hide the files of runs from the git status of the surrounding code, which runs record."""
     if not (outputs / ".gitignore").exists():
         names = [".gitignore", "mlflow.*", *(f"{name}/" for name in OUTPUT_FOLDERS)]
         (outputs / ".gitignore").write_text("".join(f"/{name}\n" for name in names))
@@ -129,14 +129,14 @@ def unknown_to_git(outputs: Path) -> None:
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Returns the versions of Python, this project and the packages that decide a run's numbers."""
+    """Return the versions of Python, this project and the packages that decide a run's numbers."""
     numbers = {name: metadata.version(name) for name in VERSIONED}
     return {"python": sys.version.split()[0], "pipeline": __version__, **numbers}
 
 
 @cache
 def packages() -> str:
-    """Returns all installed distributions as lines `name==version`, without addresses.
+    """Return all installed distributions as lines `name==version`, without addresses.
 
     As they were at the first call: those that this process, or the one that it was forked from, has imported.
     """

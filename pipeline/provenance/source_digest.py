@@ -40,7 +40,7 @@ class Sources:
     """The sources of one run.
 
     Attributes:
-        files: from a file (or an installed package) to 16 digits of its content (or its version).
+        files: From a file (or an installed package) to 16 digits of its content (or its version).
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ _loaded: dict[str, tuple[object, str]] = {}
 
 
 def refuse_edited(code: Sources) -> None:
-    """Raises UserError where this process, such as a notebook's, still runs an older version of a file in `code`."""
+    """Raise UserError where this process, such as a notebook's, still runs an older version of a file in `code`."""
     for path, digest in code.files.items():
         name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
         spec = getattr(sys.modules.get(name), "__spec__", None)

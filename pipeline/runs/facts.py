@@ -98,7 +98,7 @@ class Facts(OpenRecord):
         """Add what a stage has reported.
 
         Raises:
-            ValueError: if a fact that this class declares has a value of another type.
+            ValueError: If a fact that this class declares has a value of another type.
         """
         kinds = known_types(Facts)
         for name, value in values.items():

@@ -51,10 +51,10 @@ class Runs:
         """Return the run that a user means by its folder, its folder's name or the beginning of its id.
 
         Args:
-            option: the setting whose value `text` is, such as `resume`; None: an argument of a command.
+            option: The setting whose value `text` is, such as `resume`; None: an argument of a command.
 
         Raises:
-            UserError: where there is none, or several, or its summary cannot be read.
+            UserError: If there is none, or several, or its summary cannot be read.
         """
         named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, "python -m pipeline runs")
         path = resolved(text)
@@ -91,7 +91,7 @@ def progress(folder: Path, period: int) -> tuple[int, float]:
     As the run's journal has it, which a shared file system may show late.
 
     Args:
-        period: asks again where it differs from the last call's.
+        period: Asks again where it differs from the last call's.
     """
     run = RunFolder(folder).read()
     rows = RunFolder(folder).epochs()

@@ -26,19 +26,19 @@ class LockedError(UserError):
 
 @contextmanager
 def locked(folder: Path, patience: float | None = None, shared: bool = False) -> Iterator[IO[str]]:
-    """Locks `folder` for other processes until the block or this process ends, however it does.
+    """Lock `folder` for other processes until the block or this process ends, however it does.
 
     A process writes nothing of a run whose lock it does not hold, and trusts nothing that it read before.
 
     Args:
-        patience: seconds to wait for a process that holds the lock; None: PATIENCE_SECONDS.
-        shared: with this process's supervisor; see `share`.
+        patience: Seconds to wait for a process that holds the lock; None: PATIENCE_SECONDS.
+        shared: With this process's supervisor; see `share`.
 
     Yields:
         The lock, as an open file.
 
     Raises:
-        LockedError: where that process keeps it.
+        LockedError: If that process keeps it.
     """
     with appendable(folder / LOCK).open("a+") as file:
         if not until(lambda: _is_taken(file, shared), PATIENCE_SECONDS if patience is None else patience):
@@ -51,7 +51,7 @@ def output_locked(path: Path) -> Iterator[None]:
     """Lock the file `path`, which this process will write, for other processes that would write it, too.
 
     Raises:
-        UserError: if another process writes it, or its folder cannot be written.
+        UserError: If another process writes it, or its folder cannot be written.
     """
     lock = path.with_name(f".{path.name}{LOCK}")
     try:
@@ -73,7 +73,7 @@ def share(lock: IO[str]) -> None:
     """Share a lock with the processes that this one supervises, which survive it for seconds.
 
     Raises:
-        LockedError: where another process has taken it, on a file system that gives it up in between.
+        LockedError: If another process has taken it, on a file system that gives it up in between.
     """
     if not _is_taken(lock, shared=True):
         raise LockedError(Path(lock.name).parent)
@@ -88,7 +88,7 @@ def _is_taken(lock: IO[str], shared: bool) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Returns whether a process works in `folder`, without creating a file."""
+    """Return whether a process works in `folder`, without creating a file."""
     try:
         with regular_file(folder / LOCK).open(
             "r+" if os.access(folder / LOCK, os.W_OK) else "r"

@@ -117,7 +117,7 @@ class Summary:
         """Add the `summary` of a stage's record; see `stages.results.Record`.
 
         Raises:
-            UserError: if a stage reports a fact that the package reads, with a value of another type.
+            UserError: If a stage reports a fact that the package reads, with a value of another type.
         """
         self.replicas = facts.get("replicas", self.replicas)
         self.precision = facts.get("precision", self.precision)
@@ -149,9 +149,9 @@ class Summary:
         """Return the summary in `folder`, with nan for metrics that are null.
 
         Raises:
-            FileNotFoundError: if there is no such file.
-            OSError: if it is not a regular file.
-            ValueError: if it is damaged, or of a different version.
+            FileNotFoundError: If there is no such file.
+            OSError: If it is not a regular file.
+            ValueError: If it is damaged, or of a different version.
         """
         values = read_json(folder / NAME)
         if isinstance(values, dict) and isinstance(metrics := values.get("metrics"), dict):

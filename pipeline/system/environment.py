@@ -30,7 +30,7 @@ THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
 
 
 def thread_variables(count: int, deterministic: bool) -> dict[str, str]:
-    """Returns the variables of a process that computes with `count` threads, without those that the user has set.
+    """Return the variables of a process that computes with `count` threads, without those that the user has set.
 
     A deterministic experiment has as many threads as anywhere: how TensorFlow divides a sum among them decides its last
     bits.
@@ -65,7 +65,7 @@ def check_keras_file() -> None:
     Keras passes over one that is not JSON (Keras 3.15, keras/src/backend/config.py).
 
     Raises:
-        UserError: with the file and what is wrong in it.
+        UserError: With the file and what is wrong in it.
     """
     home = "~" if os.access(resolved("~"), os.W_OK) else "/tmp"
     path = resolved(os.environ.get("KERAS_HOME", f"{home}/.keras")) / "keras.json"
@@ -85,7 +85,7 @@ def check_keras_file() -> None:
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drops the output of native code while TensorFlow is imported.
+    """Drop the output of native code while TensorFlow is imported.
 
     TensorFlow prints a few lines before TF_CPP_MIN_LOG_LEVEL is read. `TF_CPP_MIN_LOG_LEVEL=0` shows all of it.
     """
@@ -122,7 +122,7 @@ class _Later:
 
 @contextmanager
 def light_imports(kept: bool = False) -> Iterator[None]:
-    """Imports Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile.
+    """Import Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile.
 
     kept: never looks again for garbage among the objects that are there at the end.
     """
@@ -140,7 +140,7 @@ def light_imports(kept: bool = False) -> Iterator[None]:
 
 
 def imports_kept() -> AbstractContextManager[None]:
-    """Imports as `light_imports` does, for good.
+    """Import as `light_imports` does, for good.
 
     Python's collector would look through all modules several times while they are imported, and in every process that
     is forked afterwards, which copies their memory by that: half a second each time with TensorFlow.

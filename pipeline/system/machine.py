@@ -29,7 +29,7 @@ class Gpu:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Returns the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
+    """Return the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
     query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
     visible = os.environ.get(GPUS)
     if not shutil.which(query[0]) or visible in ("", "-1"):
@@ -52,17 +52,17 @@ def visible_gpus() -> list[str]:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Returns the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
+    """Return the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
     return frozenset(_of_cpu("flags", "Features").split())
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def facts() -> dict[str, Any]:
-    """Returns the hardware that a run's speed depends on, without names of the machine or its owner."""
+    """Return the hardware that a run's speed depends on, without names of the machine or its owner."""
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -75,14 +75,14 @@ def facts() -> dict[str, Any]:
 
 
 def _of_cpu(*names: str) -> str:
-    """Returns the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
+    """Return the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
     with suppress(OSError), Path("/proc/cpuinfo").open() as file:
         return next((line.partition(":")[2].strip() for line in file if line.startswith(names)), "")
     return ""
 
 
 def peak_memory_mib() -> float | None:
-    """Returns the most memory that this process has had in RAM since it began, in MiB; None where that is not known.
+    """Return the most memory that this process has had in RAM since it began, in MiB; None where that is not known.
 
     By Linux' own account of the address space: `ru_maxrss` is inherited from the process that this one was forked from.
     """
@@ -95,10 +95,10 @@ HOST = "127.0.0.1"
 
 
 def free_port(port: int | None, first: int) -> int:
-    """Returns `port`, or without one the first free one from `first`.
+    """Return `port`, or without one the first free one from `first`.
 
     Raises:
-        UserError: where it is none, taken, or not for this user.
+        UserError: If it is none, taken, or not for this user.
     """
     for candidate in [port] if port else range(first, first + 100):
         with suppress(OSError, OverflowError), socket.create_server((HOST, candidate)):

@@ -36,7 +36,7 @@ class _Sink(io.FileIO):
 
 
 def guard() -> None:
-    """Makes `sys.stdout` and `sys.stderr` streams that never raise.
+    """Make `sys.stdout` and `sys.stderr` streams that never raise.
 
     A descriptor that is closed at the start (`>&-`) is opened to /dev/null: otherwise the next opened file would get
     its number, and receive what is printed.
@@ -56,7 +56,7 @@ def append_to(file: Path) -> None:
 
 
 def all_written(code: int) -> int:
-    """Returns the exit code of a command that has printed its result: 1 in place of 0 where part of it is lost."""
+    """Return the exit code of a command that has printed its result: 1 in place of 0 where part of it is lost."""
     sys.stdout.flush()
     error = _errors.get(1)
     if error is None or error.errno in CLOSED:  # a reader that has enough closes its end
@@ -66,7 +66,7 @@ def all_written(code: int) -> int:
 
 
 def is_read() -> bool:
-    """Returns whether standard output still has a reader, as far as it has been written to."""
+    """Return whether standard output still has a reader, as far as it has been written to."""
     return 1 not in _errors or _errors[1].errno not in CLOSED
 
 

@@ -52,25 +52,25 @@ LONG = (*SMALL, *TRAINED, "train.epochs=5000")
 
 @functools.cache
 def _composer() -> Composer:
-    """Composes the options of all experiments that share them once."""
+    """Compose the options of all experiments that share them once."""
     return Composer(read_arguments([]))
 
 
 def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
-    """Returns what `python -m pipeline <overrides>` would run."""
+    """Return what `python -m pipeline <overrides>` would run."""
     composed = compose(*overrides, *([f"outputs={outputs}"] if outputs else []))
     return read(composed.document, composed.choices, overrides=overrides)
 
 
 def compose(*overrides: str) -> Composed:
-    """Returns the configuration that `overrides` give, not yet read."""
+    """Return the configuration that `overrides` give, not yet read."""
     if "--config-dir" in overrides:  # folders of its own
         return Composer(read_arguments(overrides)).one()
     return _composer().compose([parse(one) for one in overrides])
 
 
 def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
-    """Returns every part of a configuration that has a schema: from its dotted name to the dataclass."""
+    """Return every part of a configuration that has a schema: from its dotted name to the dataclass."""
     found = {}
     if OmegaConf.is_dict(node):
         schema = OmegaConf.get_type(node)
@@ -83,7 +83,7 @@ def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
 
 
 def command_error(words: Sequence[str]) -> UserError | None:
-    """Returns the error of a whole command line, its flags included."""
+    """Return the error of a whole command line, its flags included."""
     try:
         check(read_composed(Composer(read_arguments(words)).one()))
     except UserError as error:
@@ -94,10 +94,10 @@ def command_error(words: Sequence[str]) -> UserError | None:
 
 
 def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = False) -> UserError:
-    """Asserts that a command line is refused in one line, and that what the line says to type passes its check.
+    """Assert that a command line is refused in one line, and that what the line says to type passes its check.
 
     Args:
-        is_replaced: whether what is to be typed stands for the last word, and not beside it.
+        is_replaced: Whether what is to be typed stands for the last word, and not beside it.
     """
     error = command_error(words)
     assert error is not None, words
@@ -123,24 +123,24 @@ def _readable(words: Sequence[str], error: UserError) -> list[str]:
 
 
 def complaint(error: UserError) -> str:
-    """Returns what an error complains of, without the values."""
+    """Return what an error complains of, without the values."""
     return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
 
 
 def ran(outputs: Path, *words: str) -> Summary:
-    """Returns the run that an experiment has ended in, in this process."""
+    """Return the run that an experiment has ended in, in this process."""
     assert run_job(Job(experiment(*words, outputs=outputs)), Console()) == 0
     return last(outputs)
 
 
 def last(outputs: Path) -> Summary:
-    """Returns the run in `outputs` that has written last."""
+    """Return the run in `outputs` that has written last."""
     path = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
     return Summary.read(path.parent)
 
 
 def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
-    """Kills a run after its first checkpoint and repeats its command; returns its `outputs` in `folder`.
+    """Kill a run after its first checkpoint and repeat its command; return its `outputs` in `folder`.
 
     Asserts that its weights are those of a run that nobody killed, to the bit.
     """
@@ -163,28 +163,28 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes texts into `folder`, by the names of their files."""
+    """Write texts into `folder`, by the names of their files."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
 def write_run(folder: Path, status: str = "FINISHED", run_id: str | None = "abcdef12", **values: Any) -> Path:
-    """Writes the summary of a run, and nothing else of it; returns its folder."""
+    """Write the summary of a run, and nothing else of it; return its folder."""
     folder.mkdir(parents=True)
     Summary(run_id, status, "tried", str(folder), {}, **values).write(folder)
     return folder
 
 
 def tracked(outputs: Path) -> tuple[MlflowClient, list[Run]]:
-    """Returns the store of `outputs`, and the runs of the one experiment in it."""
+    """Return the store of `outputs`, and the runs of the one experiment in it."""
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     [own] = client.search_experiments(filter_string="name != 'Default'")
     return client, client.search_runs([own.experiment_id])
 
 
 def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
-    """Returns the parent run of the one sweep in the store, and those under it in their order."""
+    """Return the parent run of the one sweep in the store, and those under it in their order."""
     _, found = tracked(outputs)
     [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
@@ -193,12 +193,12 @@ def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
 
 
 def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
-    """Returns the store of `outputs`, and the one run in it."""
+    """Return the store of `outputs`, and the one run in it."""
     client, [run] = tracked(outputs)
     return client, run
 
 
 def only_folder(outputs: Path) -> Path:
-    """Returns the folder of the one run in `outputs`."""
+    """Return the folder of the one run in `outputs`."""
     [folder] = (outputs / "runs").glob("*/*")
     return folder

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(outputs: Path, *words: str) -> str:
-    """Trains on a table of numbers; returns what it printed."""
+    """Train on a table of numbers; return what it printed."""
     load_diabetes(as_frame=True).frame.to_csv(outputs / "diabetes.csv", index=False)
     given = ("data=table", f"data.files={outputs}/diabetes.csv", "data.target=target", "evaluate.baseline=false")
     words = (*words, *given, *BARE, "train.monitor=val_rmse", "tracking=off", f"outputs={outputs}")

@@ -31,7 +31,7 @@ def test_prose_is_wrapped_between_words_and_an_address_is_left_whole(capsys: pyt
 
 
 def on_terminal(folder: Path, *words: str) -> list[str]:
-    """Returns the lines that a command prints on a terminal of 80 columns without colors, in `folder`."""
+    """Return the lines that a command prints on a terminal of 80 columns without colors, in `folder`."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}

@@ -99,7 +99,7 @@ def test_data_that_does_not_fit_is_refused(command: str, said: str, place: Path)
 
 
 def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | None:
-    """Returns the error of an experiment in the folder `place`."""
+    """Return the error of an experiment in the folder `place`."""
     words = shlex.split(re.sub(r"(files=|dir=|: )(?=[a-z]*(\.csv|\.npz|images|texts|alone))", rf"\1{place}/", command))
     try:
         check_rules(experiment(*words, *more), surroundings=False)

@@ -96,7 +96,7 @@ CALLS: dict[str, str | None] = {
 
 @pytest.fixture(scope="module")
 def composer(tmp_path_factory: pytest.TempPathFactory) -> Composer:
-    """Composes with an option of one's own, a model whose network is to be said."""
+    """Compose with an option of one's own, a model whose network is to be said."""
     folder = tmp_path_factory.mktemp("conf")
     option = "defaults:\n  - /schema/model@_here_: model\n  - _self_\nnetwork: {}\n"
     write_files(folder, {"model/own.yaml": option})

@@ -74,7 +74,7 @@ SEEN: set[tuple[str, str]] = set()
 
 
 def first_definition(schema: type, name: str) -> str:
-    """Returns the class that declares a field: what is inherited need not be tried in each heir."""
+    """Return the class that declares a field: what is inherited need not be tried in each heir."""
     return next(base.__name__ for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
 
 
@@ -108,7 +108,7 @@ def test_every_setting_takes_every_value_or_refuses_it(option: str) -> None:
 
 
 def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
-    """Returns whether a setting may have taken `value`: numbers must be ones that a run can compute with."""
+    """Return whether a setting may have taken `value`: numbers must be ones that a run can compute with."""
     hint = typing.get_type_hints(schema)[field.name]
     if not isinstance(value, (int, float, str)) or isinstance(value, bool) or hint is Any:
         return True

@@ -25,7 +25,7 @@ def composer(*words: str) -> Composer:
 
 
 def jobs(*words: str) -> list[str]:
-    """Returns the jobs that a command asks for, each as its overrides."""
+    """Return the jobs that a command asks for, each as its overrides."""
     made = composer(*words)
     assert made.is_sweep
     return [" ".join(lines) for lines in made.grid]

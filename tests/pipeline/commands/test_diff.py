@@ -29,7 +29,7 @@ def commit(repository: Path, text: str) -> None:
 
 
 def record(repository: Path, run: Path) -> Path:
-    """Writes the journal of a run with the code in `repository` as it is now."""
+    """Write the journal of a run with the code in `repository` as it is now."""
     state = code_state.code_state(repository)
     assert state is not None
     run.mkdir()

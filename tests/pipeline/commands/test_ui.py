@@ -47,7 +47,7 @@ def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def refused(*arguments: str) -> str:
-    """Returns the one line with which `python -m pipeline ui` refuses its arguments."""
+    """Return the one line with which `python -m pipeline ui` refuses its arguments."""
     done = commands.run("ui", *arguments, trains=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
@@ -176,7 +176,7 @@ def _open(opened: Any, address: str, *texts: str) -> None:
 
 
 def _see(opened: Any, *texts: str) -> None:
-    """Waits until the page shows every one of `texts`."""
+    """Wait until the page shows every one of `texts`."""
     deadline = time.monotonic() + READY_SECONDS
     shown, missing = "", list(texts)
     while missing and time.monotonic() < deadline:

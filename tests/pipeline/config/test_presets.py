@@ -18,7 +18,7 @@ def plain(configuration: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the values of an option's file, and those that it inherits from schemas and other options."""
+    """Return the values of an option's file, and those that it inherits from schemas and other options."""
     values = plain(OmegaConf.load(path))
     inherited: dict[str, Any] = {}
     for entry in values.pop("defaults"):

@@ -44,7 +44,7 @@ NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hyd
 
 
 def taken_over(words: Sequence[str]) -> list[str]:
-    """Returns the overrides of a command line, with those that it inherits."""
+    """Return the overrides of a command line, with those that it inherits."""
     arguments = inherit_overrides(read_arguments(words))
     return [*arguments.overrides, *arguments.inherited]
 

@@ -38,7 +38,7 @@ def trained(outputs: Path) -> Path:
 
 
 def begin(run: Path | str, outputs: Path, *words: str, first: str = "evaluate") -> tuple[Path, str]:
-    """Runs `from=<first> run=<run>`; returns the new run's folder and what was printed."""
+    """Run `from=<first> run=<run>`; return the new run's folder and what was printed."""
     before = set(outputs.glob("runs/*/*"))
     done = commands.succeed(f"from={first}", f"run={run}", *words, f"outputs={outputs}", cwd=outputs)
     [folder] = set(outputs.glob("runs/*/*")) - before
@@ -54,7 +54,7 @@ def probabilities(folder: Path) -> np.ndarray:
 
 
 def planned(printed: str, action: str) -> list[str]:
-    """Returns the stages that a printed plan reuses, or runs."""
+    """Return the stages that a printed plan reuses, or runs."""
     return re.findall(rf"(?m)^ +\d+ +{action} +(\w+)", printed)
 
 

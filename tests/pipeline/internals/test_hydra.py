@@ -28,7 +28,7 @@ MINE = {
 
 
 def composed_in_public(options: list[str], folder: Path) -> tuple[Any, dict[str, str]]:
-    """Returns what Hydra's documented functions make of these options: settings, and the option of each group."""
+    """Return what Hydra's documented functions make of these options: settings, and the option of each group."""
     with public.initialize_config_dir(str(CONF), version_base=None):
         words = [*options, f"hydra.searchpath=['file://{folder}','dataclass://']"]
         document = public.compose("config", words, return_hydra_config=True)
@@ -39,7 +39,7 @@ def composed_in_public(options: list[str], folder: Path) -> tuple[Any, dict[str,
 
 
 def schemas_of(document: DictConfig) -> dict[str, Any]:
-    """Returns the schema of each node, by its dotted name, and what it accepts."""
+    """Return the schema of each node, by its dotted name, and what it accepts."""
     found: dict[str, Any] = {}
     for name, node, key in parts(document):
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):

@@ -33,7 +33,7 @@ SOURCES = {path: path.read_text() for path in (ROOT / "pipeline").rglob("*.py")}
 
 
 def texts() -> Iterator[str]:
-    """Yields every text in the code of `pipeline/`."""
+    """Yield every text in the code of `pipeline/`."""
     for source in SOURCES.values():
         nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
         yield from (node.value for node in nodes if isinstance(node.value, str))
@@ -167,7 +167,7 @@ def test_requirements_are_checked_again_afterwards() -> None:
 
 
 def asked(app: Any, body: bytes, content_type: str) -> tuple[int, Any]:
-    """Returns the status and the answer of an ASGI application to a POST to `/invocations`."""
+    """Return the status and the answer of an ASGI application to a POST to `/invocations`."""
     sent: list[Any] = []
 
     async def receive() -> Any:

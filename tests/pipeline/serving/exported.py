@@ -10,7 +10,7 @@ IMAGE = b"\xff\xd8" + bytes(30)
 
 
 def write_export(folder: Path) -> None:
-    """Writes a SavedModel that answers each image with the same probabilities of `NAMES`."""
+    """Write a SavedModel that answers each image with the same probabilities of `NAMES`."""
 
     def classify(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         good = tf.reduce_all(tf.strings.substr(encoded, 0, 2) == b"\xff\xd8")

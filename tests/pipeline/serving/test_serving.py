@@ -54,7 +54,7 @@ def served(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
-    """Serves a run; returns the address of the server, and its process."""
+    """Serve a run; return the address of the server, and its process."""
     with (outputs / "served.txt").open("w+") as out:
         command = commands.start("serve", str(run), f"--outputs={outputs}", stdout=out, stderr=out)
         told = outputs / "served.txt"
@@ -166,7 +166,7 @@ def test_wrong_requests_are_refused_and_the_server_lives_on(name: str, served: t
 
 
 def raw(address: str, request: bytes, closes: bool = False) -> bytes:
-    """Sends bytes, and returns the beginning of the answer; with `closes` it goes away at once."""
+    """Send bytes, and return the beginning of the answer; with `closes` it goes away at once."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(request)
