@@ -1,1 +1,1 @@
-"""Decisions before a run starts: what a command will do, and refusals of what cannot work."""
+"""Decisions before a run starts: what a command will do, and errors for what cannot work."""

@@ -23,19 +23,19 @@ from stages.settings.train import TrainSettings
 
 @dataclass(frozen=True)
 class New:
-    """A run in a new folder, or in that of a job that has not begun."""
+    """A new run, in a new folder or in the folder of a job that has not begun."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """The run goes on in its folder."""
+    """The run continues in its folder."""
 
     run: Summary
 
 
 @dataclass(frozen=True)
 class Deliver:
-    """The run has finished, but did not print its results or send everything; this is all that is left to do."""
+    """The run has finished; only printing its results or uploading its records remains to be done."""
 
     run: Summary
 
@@ -56,45 +56,46 @@ class Reuse:
 
 @dataclass(frozen=True)
 class Decision:
-    """The complete plan of a command. It never changes, and nobody looks anything up again."""
+    """The complete plan of a command. It never changes, and no later code repeats the look-ups."""
 
     experiment: Experiment
     plan: tuple[PlannedStage, ...]
     """The stages in order, with those that are reused or skipped."""
     folder: RunFolder
-    """The run's folder, which exists unless it is new."""
+    """The run's folder, which exists unless the run is new."""
     start: New | Resume | Deliver
-    """New, resumed or only delivered."""
+    """Whether the run is new, resumed or only delivered."""
     origin: Fork | Reuse | None
-    """The other run that a run begins with, if any."""
+    """The other run that this run starts from, if any."""
     identity: str
     """Digest of the settings that the results depend on."""
     part: Part | None
-    """The place of the run in a sweep; None for a run by itself."""
+    """The place of the run in a sweep; None for a single run."""
     on_epoch: OnEpoch | None
-    """Sees the metrics of each epoch of a search's trial, and may end it early."""
+    """For a trial of a search: receives the metrics of each epoch, and may end the trial early."""
     notes: Notes
-    """Lines that the user reads before anything happens."""
+    """Lines that are printed before anything happens."""
 
     @functools.cached_property
     def sources(self) -> Sources:
-        """The source code that the results depend on, read when it is first needed: a dry run does not need it."""
+        """The source code that the results depend on. It is read on first use, because a dry run does not need it."""
         return sources(self.experiment)
 
 
 def decide(job: Job) -> Decision:
-    """Return what to do for `job`. Reads the runs in `outputs` and the data, and records nothing.
+    """Return what to do for `job`. This reads the runs in `outputs` and the data, and does not record anything.
 
-    1. A job of a sweep goes on in its own folder, unless it has finished.
+    1. A job of a sweep continues in its own folder, unless it has finished.
     2. `resume=<run>` resumes that run, which must have the same settings.
     3. `resume=auto` resumes the last run with the same settings and code, unless it has finished.
     4. Otherwise a new run starts: from scratch, from the weights of another run (`fork=<run>`), or with the results of
        its first stages (`from=<stage> run=<run>`).
 
-    A finished run that was killed before it printed its results, or whose records MLflow lacks, is only delivered.
+    A finished run that was killed before it printed its results, or whose records are not all in MLflow, is only
+    delivered.
 
     Raises:
-        UserError: If something cannot work. Nothing has been recorded then.
+        UserError: If something cannot work.
     """
     experiment, notes = job.experiment, Notes()
     check_rules(experiment)
@@ -110,7 +111,7 @@ def decide(job: Job) -> Decision:
     origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
     if not isinstance(start, Deliver):
         has_begun = isinstance(start, Resume) and RunFolder(Path(start.run.folder)).can_start
-        forked = None if has_begun else forked_run(experiment)  # one that has a checkpoint needs no other run's
+        forked = None if has_begun else forked_run(experiment)  # a run that has a checkpoint starts from that
         if isinstance(start, Resume) and job.folder is None:
             notes.run("resuming", start.run, "" if has_begun else _where_it_begins(start.run, experiment))
         elif forked is not None:
@@ -130,7 +131,7 @@ def decide(job: Job) -> Decision:
 
 
 def check(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Return the plan of `experiment`, without a decision on earlier runs that it may resume.
+    """Return the plan of `experiment`, without deciding which earlier run to resume.
 
     Raises:
         UserError: If something cannot work.
@@ -164,7 +165,7 @@ def _folder(job: Job, start: New | Resume | Deliver) -> RunFolder:
 
 
 def _where_it_begins(run: Summary, experiment: Experiment) -> str:
-    """Return what to say if a run that is resumed trains from its first epoch: it has no checkpoint."""
+    """Return the end of a note on a resumed run: that it trains from its first epoch, if it has no checkpoint."""
     trained = run.stages.get(TRAIN)
     is_over = trained is not None and trained.status in ("ran", "reused")
     trains = experiment.of("train", TrainSettings) is not None and experiment.from_stage is None

@@ -1,4 +1,4 @@
-"""Settings of an earlier run that differ from those of a new command."""
+"""Differences between the settings of an earlier run and those of a new command."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ def settings_of_both(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a run and of `experiment` by their dotted names, without those in `ignored`.
 
-    Settings of a command that only an older version has, such as `max_jobs`, are left out. A setting that was added
-    after the run has its default in that run.
+    Top-level settings that this version no longer has, such as `max_jobs`, are left out. A setting that was added
+    after the run has its default value in that run.
     """
     config = RunFolder(Path(run.folder)).config
     before = relevant_settings(OmegaConf.to_container(config, resolve=True), ignored)
@@ -38,8 +38,11 @@ def refuse_differing(
     """Refuse the first setting that differs.
 
     Args:
-        option: The setting that names the earlier run, such as `resume=4e12`.
-        fix: What to type. None: the setting with its earlier value.
+        option: The override that names the earlier run, such as `resume=4e12`.
+        before: The settings of the earlier run.
+        now: The settings of the command.
+        expected: What the user should provide instead.
+        fix: The command to suggest; None means the setting with its earlier value.
 
     Raises:
         UserError: If a setting differs.

@@ -13,23 +13,25 @@ from stages.settings.train import TrainSettings
 
 NETWORK = "model.network._target_"
 
-FORKED_WITH = (
+SAME_IN_FORK = (
     "data._target_", "data.name", "data.split_seed", "data.val_fraction", "data.test_fraction", "train._target_",
     NETWORK,
 )  # fmt: skip
-"""Settings that must not differ from those of the run that is forked, because they determine its data and variables.
+"""Settings that must be the same as in the forked run, because they determine its data and variables.
 
-The data and the variables themselves are compared with the checkpoint when they have been loaded."""
+The data and the variables themselves are compared with the checkpoint once they are loaded."""
 
 
 def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     """Return the run of `fork=<run>`; None without one.
 
     Args:
-        starts: Whether `experiment` starts from it, which needs a checkpoint there. One that has begun has its own.
+        experiment: The fork.
+        starts: Whether `experiment` starts from that run, which then must have a checkpoint. A fork that has begun
+            continues from its own.
 
     Raises:
-        UserError: If it cannot be forked with these settings.
+        UserError: If the run cannot be forked with these settings.
     """
     text = experiment.fork
     if text is None:
@@ -45,7 +47,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
 
 
 def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
-    """Refuse a fork of `run`, which has finished, that has no epoch left to train."""
+    """Refuse a fork that has no epoch left to train after those of `run`."""
     train, begin = experiment.of("train", TrainSettings), epochs_before(experiment, run)
     if train and begin >= train.all_epochs:
         raise UserError(
@@ -56,16 +58,16 @@ def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
 
 
 def epochs_before(experiment: Experiment, run: Summary | None) -> int:
-    """Return the number of epochs of `run` that a fork of it starts after; 0 without a run."""
+    """Return the epoch of `run` after which a fork of it starts; 0 without a run."""
     name = "train/weights_epoch" if experiment.fork_weights == "best" else "train/last_epoch"
     return int(run.metrics.get(name, 0)) if run is not None else 0
 
 
 def check_fork(experiment: Experiment, run: Summary) -> None:
-    """Refuse a setting with which `experiment` has other data or variables than the run that it forks."""
+    """Refuse settings that give `experiment` different data or variables than the run that it forks."""
     both = settings_of_both(run, experiment, ())
     is_ours = all(str(settings.get(NETWORK)).startswith("stages.networks.") for settings in both)
-    compared = [name for name in FORKED_WITH if is_ours or name != NETWORK]  # a custom one may have been renamed
+    compared = [name for name in SAME_IN_FORK if is_ours or name != NETWORK]  # a custom network may have been renamed
     before, now = ({name: value for name, value in settings.items() if is_among(name, compared)} for settings in both)
     expected = "the same data, network and training stage as in that run, or a new run"
     refuse_differing(f"fork={experiment.fork}", before, now, expected, "fork=null")

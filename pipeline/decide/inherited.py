@@ -1,4 +1,4 @@
-"""Overrides that a command inherits from the run it resumes, forks or reuses: settings, but no code of its own."""
+"""Overrides that a command inherits from the run it resumes, forks or reuses. Settings that name code are refused."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,22 @@ from pipeline.tracking.store import Store, is_named_by_user
 from stages.errors import UserError
 from stages.settings.ranges import quoted
 
-_OF_ONE_RUN = ("from", "run", "fork", "fork_weights", "outputs")
+_ORIGIN = ("from", "run", "fork", "fork_weights", "outputs")
 _NOT_INHERITED = {
     "resume": (),
-    "fork": _OF_ONE_RUN,
-    "run": (*_OF_ONE_RUN, "export.register", "export.alias", "export.promote_if"),
+    "fork": _ORIGIN,
+    "run": (*_ORIGIN, "export.register", "export.alias", "export.promote_if"),
 }
-"""Settings that a command does not take over: what the other run began with, where it is, and its registration."""
+"""Settings that a command does not inherit: where the other run started from, its location, and its registration."""
 
-_REACH_OUT = ("cluster.address", "cluster.hosts", "cluster.options", "tracking.options")
-"""Settings by which other machines send code to this one or get its credentials, or a shell gets commands."""
+_OUTSIDE_ACCESS = ("cluster.address", "cluster.hosts", "cluster.options", "tracking.options")
+"""Settings that let other machines send code to this one or get its credentials, or that pass commands to a shell."""
 
 
 def inherit_overrides(arguments: Arguments) -> Arguments:
-    """Return `arguments` with the overrides of the run that they resume, fork or reuse, if they name one.
+    """Return `arguments` with the overrides of the run that they resume, fork or reuse, if they name a run.
 
-    The run's name is quoted, as 4e123456 would be a number.
+    The name of the run is quoted, because Hydra would read 4e123456 as a number.
 
     Raises:
         UserError: If there is no such run, or a setting must be typed again.
@@ -53,7 +53,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
             name = run_of_model(name, Store(_setting(arguments, "tracking"), outputs))
         words = [f"{option}={quoted(name)}" if _key(text) == option else text for text in arguments.overrides]
         arguments = replace(arguments, overrides=tuple(words))
-        if is_sweep and option == "resume":  # a sweep's folder, which has no overrides of its own
+        if is_sweep and option == "resume":  # it names the folder of a sweep, which has no overrides
             continue
         run = Runs(outputs).find(name, option)
         left_out = {*typed, *_NOT_INHERITED[option]}
@@ -67,10 +67,10 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
 
 
 def _setting(arguments: Arguments, name: str) -> Any:
-    """Return a setting, or those of a group, that a command line names, itself or by a single experiment.
+    """Return a setting, or the settings of a group, from the command line and the experiment file that it names.
 
     Raises:
-        UserError: If it cannot be composed.
+        UserError: If the configuration cannot be composed.
     """
     named = ((_key(text).partition(".")[0], text) for text in arguments.overrides)
     words = tuple(text for key, text in named if key == name or (key == "experiment" and "," not in text))
@@ -80,12 +80,17 @@ def _setting(arguments: Arguments, name: str) -> Any:
 
 
 def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, str], is_own: bool) -> None:
-    """Refuse overrides that must be typed again, as the folder may be another's: more than data, or with a secret.
+    """Refuse overrides that the user must type again: those that could run code, and those with a secret.
+
+    The folder of the run may come from somebody else.
 
     Args:
-        is_own: Whether the user's own command wrote them, here, so that the address of its store is the user's, too.
+        overrides: The overrides of the run.
+        option: The override that names the run.
+        typed: The overrides on the command line.
+        is_own: Whether a command of this user wrote the run on this machine, so the address of its store is trusted.
     """
-    words = [text for text in overrides if MASK not in text and _is_more_than_data(text, is_own)]
+    words = [text for text in overrides if MASK not in text and _could_run_code(text, is_own)]
     secret = [_key(text) for text in overrides if MASK in text]
     words += [f"{key}=<as before>" for key in secret if key.partition(".")[0] not in typed]
     if words:
@@ -94,8 +99,8 @@ def _refuse_untyped(overrides: Sequence[str], option: str, typed: Mapping[str, s
         raise UserError(problem, "these settings on the command line", f"{option} {' '.join(map(shlex.quote, words))}")
 
 
-def _is_more_than_data(override: str, is_own: bool) -> bool:
-    """Return whether an override could run code: it names some, has an interpolation, or reaches another machine.
+def _could_run_code(override: str, is_own: bool) -> bool:
+    """Return whether an override names code, has an interpolation, or connects to another machine.
 
     Hydra's grammar unquotes keys and values, so both the text and its parsed form are searched.
     """
@@ -109,7 +114,7 @@ def _is_more_than_data(override: str, is_own: bool) -> bool:
             is_of_cluster = f"{name}.".startswith("cluster.") and not str(text).isprintable()
             if name == "tracking.uri" and not is_own and not is_named_by_user(str(text)):
                 return True
-            if is_of_cluster or any(f"{name}.".startswith(f"{setting}.") for setting in _REACH_OUT):
+            if is_of_cluster or any(f"{name}.".startswith(f"{setting}.") for setting in _OUTSIDE_ACCESS):
                 return True
     return False
 

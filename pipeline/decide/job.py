@@ -1,4 +1,4 @@
-"""A run to make: what `decide` gets, from a command, a sweep or a cluster."""
+"""A requested run: the input of `decide`, from a command, a sweep or a cluster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pipeline.runs.folder import RunFolder
 
 
 class PrunedError(Exception):
-    """A search ends its trial after `epoch`, counted from 1, because other trials do better."""
+    """A search ends a trial after `epoch`, counted from 1, because other trials are better."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
@@ -17,7 +17,7 @@ class PrunedError(Exception):
 
 
 OnEpoch = Callable[[Mapping[str, float], int], None]
-"""Receives the metrics of each epoch by their full names, and its number from 1; may raise PrunedError."""
+"""Receives the metrics of an epoch by their full names, and its number from 1; may raise PrunedError."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Part:
     code: CodeState | None
     """The state of the repository when the sweep began, if there is one."""
     name: str
-    """The name of the run in MLflow: the settings in which it differs from the other jobs."""
+    """The name of the run in MLflow: the settings that distinguish it from the other jobs."""
     combination: str = ""
-    """The same without the seed."""
+    """The name without the seed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make."""
+    """A requested run."""
 
     experiment: Experiment
     folder: RunFolder | None = None
-    """The run's folder. None: a new folder, or the folder of the run that the command resumes."""
+    """The run's folder; None means a new folder, or the folder of the run that the command resumes."""
     part: Part | None = None
-    """Its place in a sweep; None for a run by itself."""
+    """Its place in a sweep; None for a single run."""
     only_trains: bool = False
     """Whether the stages after training are skipped, because another job runs them for the best model."""
     on_epoch: OnEpoch | None = None
-    """Sees the metrics of each epoch of a search's trial, and may end it early."""
+    """For a trial of a search: receives the metrics of each epoch, and may end the trial early."""

@@ -1,4 +1,4 @@
-"""Lines about a decision, which the command prints before it acts."""
+"""Notes about a decision, which a command prints before it acts."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +10,10 @@ from pipeline.runs.summary import Summary
 
 @dataclass
 class Notes:
-    """Lines for the user: plain ones, and warnings."""
+    """Lines for the user, some of them warnings."""
 
     lines: list[tuple[bool, str]] = field(default_factory=list)
-    """Whether a line is a warning, and the line."""
+    """For each line, whether it is a warning, and its text."""
 
     def log(self, line: str) -> None:
         self.lines.append((False, line))
@@ -22,7 +22,13 @@ class Notes:
         self.lines.append((True, line))
 
     def run(self, doing: str, run: Summary, more: str = "") -> None:
-        """Note what is done with an earlier run, such as `resuming`."""
+        """Note what happens with an earlier run.
+
+        Args:
+            doing: What happens, such as `resuming`.
+            run: The earlier run.
+            more: The end of the line.
+        """
         self.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status}){more}")
         if run.overrides:
             self.log(f"with the overrides {' '.join(run.overrides)}")

@@ -1,4 +1,4 @@
-"""The plan of a run: its stages in order, and the results that each takes."""
+"""The plan of a run: its stages in order, and the inputs of each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from stages.errors import UserError
 from stages.targets import target_of
 
 TRAIN = "train"
-"""The stage that is never run again."""
+"""The stage that a run which reuses results never repeats."""
 
 FROM_RUNNER = ("settings", "reporter", "folder", "cache")
 """Parameters of a stage that the runner provides."""
@@ -19,23 +19,25 @@ FROM_RUNNER = ("settings", "reporter", "folder", "cache")
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """target: the function's import path; inputs: the results that it takes; makes: the name of its own.
-
-    saved: the folder with its result of an earlier run, which is taken over; None: the stage runs.
-    is_needed: whether it runs at all; False for one before `from` whose result nothing takes.
-    """
+    """A stage of a run."""
 
     name: str
     target: str
+    """The import path of its function."""
     option: str
+    """The chosen option of its group."""
     inputs: tuple[str, ...]
+    """The results of earlier stages that it needs."""
     makes: str
+    """The name of its result."""
     saved: Path | None = None
+    """The folder with its result from an earlier run, which is reused; None if the stage runs."""
     is_needed: bool = True
+    """Whether it is run or reused; False for a stage before `from` whose result no stage needs."""
 
     @property
     def action(self) -> str:
-        """Its part in a run that begins with a later stage: `runs`, `reused` or `skipped`."""
+        """Its part in the run: `runs`, `reused` or `skipped`."""
         return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
     def load(self) -> Callable[..., Any]:
@@ -44,11 +46,11 @@ class PlannedStage:
 
 
 def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
-    """Return the stages in order, each with the results that it takes.
+    """Return the stages in order, each with its inputs.
 
     Raises:
-        UserError: If a stage's function does not exist, takes what no earlier stage makes, or takes no settings and
-            has some.
+        UserError: If the function of a stage does not exist, needs a result that no earlier stage returns, or does not
+            accept the settings that the stage has.
     """
     plan: list[PlannedStage] = []
     results: list[str] = []
@@ -74,7 +76,7 @@ def make_plan(experiment: Experiment) -> tuple[PlannedStage, ...]:
 
 
 def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: str) -> None:
-    """Refuse settings of a custom stage whose function would never see them: it gets all as `settings`, or none."""
+    """Refuse settings of a custom stage whose function has no parameter `settings`, and so would not receive them."""
     settings = experiment.settings[stage]
     names = [name for name in settings if name != "_target_"] if isinstance(settings, Mapping) else []
     if names:
@@ -87,13 +89,13 @@ def _refuse_settings_without_reader(experiment: Experiment, stage: str, target: 
 
 
 def after_training(experiment: Experiment) -> list[str]:
-    """Return the stages after training; none where nothing trains."""
+    """Return the names of the stages after training; empty if there is no training stage."""
     names = list(experiment.pipeline)
     return names[names.index(TRAIN) + 1 :] if TRAIN in names else []
 
 
 def mark_needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
-    """Return `plan` with the stages before `first` left out whose results no stage takes that is not."""
+    """Return `plan` with stages before the index `first` marked as skipped, unless a stage that runs needs them."""
     wanted: set[str] = set()
     stages: list[PlannedStage] = []
     for index in reversed(range(len(plan))):

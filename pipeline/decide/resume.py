@@ -14,15 +14,15 @@ from pipeline.runs.summary import Summary
 from pipeline.tracking.pending import is_unsent
 from stages.errors import UserError
 
-RESUMED_WITH = (*WITHOUT_EFFECT, "strategy")
-"""Settings that may differ in a run that is resumed by its id."""
+MAY_DIFFER_IF_RESUMED = (*WITHOUT_EFFECT, "strategy")
+"""Settings that may differ when a run is resumed by its id."""
 
 
 def run_to_resume(experiment: Experiment, identity: str, notes: Notes) -> Summary | None:
-    """Return the run that `resume` means, or None for a new run.
+    """Return the run that `resume` names, or None for a new run.
 
-    `resume=<run>` is that run, which must have the same settings. `resume=auto` is the last run with the same settings
-    and code, unless it has finished, printed its results and sent everything.
+    `resume=<run>` names a run, which must have the same settings. `resume=auto` means the last run with the same
+    settings and code, unless it has finished, printed its results and uploaded all records.
 
     Raises:
         UserError: If the named run cannot be resumed.
@@ -56,12 +56,12 @@ def _named_run(experiment: Experiment, identity: str) -> Summary:
         problem = f"resume={text}: this run has already finished"
         raise UserError(problem, "a run that was interrupted", f"fork={text} train.epochs=<more>")
     if run.status != "FINISHED" and run.identity != identity:
-        before, now = settings_of_both(run, experiment, RESUMED_WITH)
+        before, now = settings_of_both(run, experiment, MAY_DIFFER_IF_RESUMED)
         expected = f"the same settings as that run (except the strategy), or a new run with fork={text}"
         refuse_differing(f"resume={text}", before, now, expected)
     return run
 
 
 def _is_over(run: Summary, tracking: TrackingSettings) -> bool:
-    """Return whether a run has finished, printed its results and sent everything."""
+    """Return whether a run has finished, printed its results and uploaded all records."""
     return run.status == "FINISHED" and not run.ending and not is_unsent(run, tracking)

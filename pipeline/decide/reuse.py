@@ -1,4 +1,4 @@
-"""Runs that begin with the results of another run: `from=<stage> run=<run>`."""
+"""Runs that start with the results of another run: `from=<stage> run=<run>`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.config.experiment import Experiment
 from pipeline.decide.differences import refuse_differing, settings_of_both
 from pipeline.decide.plan import TRAIN, PlannedStage, after_training, make_plan, mark_needed
-from pipeline.decide.resume import RESUMED_WITH
+from pipeline.decide.resume import MAY_DIFFER_IF_RESUMED
 from pipeline.runs.finding import Runs
 from pipeline.runs.summary import Summary
 from pipeline.tracking.models import RESULTS
@@ -15,15 +15,16 @@ from stages.errors import UserError
 from stages.settings.places import regular_folder
 from stages.settings.results import EvaluateSettings
 
-REUSED_WITH = (
-    *RESUMED_WITH, "from", "run", "fork", "fork_weights", "deterministic", "pipeline", "data", "load", "model.weights",
+MAY_DIFFER_IF_REUSED = (
+    *MAY_DIFFER_IF_RESUMED,
+    "from", "run", "fork", "fork_weights", "deterministic", "pipeline", "data", "load", "model.weights",
 )  # fmt: skip
-"""Settings that may differ from those of the run whose results are reused, in addition to those of the stages that
-run."""
+"""Settings that may differ from those of the run whose results are reused, in addition to the settings of the stages
+that run."""
 
 
 def reused_run(experiment: Experiment) -> Summary | None:
-    """Return the run whose results `experiment` begins with, or None."""
+    """Return the run whose results `experiment` starts with, or None."""
     return Runs(experiment.outputs).find(experiment.run, "run") if experiment.run is not None else None
 
 
@@ -34,7 +35,7 @@ def plan_with(experiment: Experiment, run: Summary | None) -> tuple[PlannedStage
     result. Training never runs again.
 
     Raises:
-        UserError: If there is no such stage, training would run, or the run was made with other settings.
+        UserError: If there is no such stage, training would run again, or the run has different settings.
     """
     plan = make_plan(experiment)
     if run is None:
@@ -66,13 +67,13 @@ def plan_with(experiment: Experiment, run: Summary | None) -> tuple[PlannedStage
 def _refuse_other_settings(experiment: Experiment, run: Summary, plan: Sequence[PlannedStage], first: int) -> None:
     running = [stage.name for stage in plan if not stage.is_needed or stage not in plan[:first]]
     free = {name for stage in running for name in (stage, experiment.groups[stage])}
-    before, now = settings_of_both(run, experiment, (*REUSED_WITH, *free))
+    before, now = settings_of_both(run, experiment, (*MAY_DIFFER_IF_REUSED, *free))
     expected = "the same settings as that run, except for the data, the strategy and the stages that run again"
     refuse_differing(f"run={experiment.run}", before, now, expected, f"fork={experiment.run}")
 
 
 def with_compared_run(experiment: Experiment) -> Experiment:
-    """Return `experiment` with the folder of the run that `evaluate.against` means.
+    """Return `experiment` with the folder of the run that `evaluate.against` names.
 
     Raises:
         UserError: If there is no such run, or it has no predictions.

@@ -1,1 +1,1 @@
-"""The folder of a run: found, locked, read, rebuilt where it is damaged, and sent to the store."""
+"""The folder of a run: its files, its lock and its status, and how to find it."""

@@ -1,4 +1,4 @@
-"""Facts about a run, found out by its stages: `facts` in `summary.json`, typed."""
+"""Facts about a run that its stages report: the field `facts` of `summary.json`, typed."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ from pipeline.records import OpenRecord, known_types, typed
 
 @dataclass(kw_only=True)
 class TaskFacts(OpenRecord):
-    """The task of a model, as `stages.tasks.task` describes it. The defaults are those of a run that has not begun."""
+    """The task of a model, as `stages.tasks.task` describes it. The defaults apply before a run has begun."""
 
     primary: str = "accuracy"
-    """The metric by which models of the task are compared."""
+    """The metric that compares models of the task."""
     metrics: list[str] = field(default_factory=lambda: ["accuracy"])
     higher_is_better: list[str] = field(default_factory=lambda: ["accuracy"])
 
@@ -42,7 +42,7 @@ class DataFacts(OpenRecord):
 
     @property
     def columns(self) -> dict[str, int]:
-        """The number of features of each kind, unless images are all that there is."""
+        """The number of features of each kind; empty if the data set has only images."""
         counts = {
             "number": self.number_features,
             "category": self.category_features,
@@ -55,9 +55,9 @@ class DataFacts(OpenRecord):
 
 @dataclass(kw_only=True)
 class Facts(OpenRecord):
-    """Facts about a run. One that is not known is None or empty, and is left out of the file.
+    """Facts about a run. An unknown fact is None or empty, and is left out of the file.
 
-    Stages report facts under these names; see `stages.results.Record.summary`. Facts of other names are in `others`.
+    Stages report facts under these names; see `stages.results.Record.summary`. `others` has facts with other names.
     """
 
     seed: int | None = None
@@ -68,11 +68,11 @@ class Facts(OpenRecord):
     unit: str | None = None
     """The name of the examples: `images`, `texts`, `rows` or `examples`."""
     val_examples: str | None = None
-    """A digest of the examples by which the best epoch was chosen."""
+    """A digest of the examples that chose the best epoch."""
     val_pixels: str | None = None
     """The kind of their images, and a digest of all their pixels."""
     val_loss: dict[str, Any] | None = None
-    """Settings of a loss that is not the task's own."""
+    """The settings of the loss, unless it is the default of the task."""
     test_examples: str | None = None
     """A digest of the test examples."""
     test_pixels: str | None = None
@@ -84,21 +84,21 @@ class Facts(OpenRecord):
     verdicts: list[str] = field(default_factory=list)
     """Sentences that compare the model with baselines."""
     custom_metrics: dict[str, list[str]] = field(default_factory=dict)
-    """The names of the metrics that each stage of the user's own code has recorded."""
+    """The names of the metrics that each custom stage has recorded."""
     pruned_after_epoch: int | None = None
     """The last epoch of a trial that a search has ended early."""
     tested_in: str | None = None
-    """For a job of a sweep, the folder of the run that tested it, if this is not its own."""
+    """For a job of a sweep, the folder of the run that tested it, if that is a different run."""
 
     def as_mapping(self) -> dict[str, Any]:
         empty = [name for name in known_types(Facts) if getattr(self, name) in ([], {})]
         return {name: value for name, value in super().as_mapping().items() if name not in empty}
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Add what a stage has reported.
+        """Add the facts that a stage has reported.
 
         Raises:
-            ValueError: If a fact that this class declares has a value of another type.
+            ValueError: If a fact that this class declares has a value of the wrong type.
         """
         kinds = known_types(Facts)
         for name, value in values.items():
@@ -109,14 +109,14 @@ class Facts(OpenRecord):
                 self.others[name] = value
 
     def completed(self, other: "Facts") -> "Facts":
-        """Return these facts, and those of `other` that are not known here."""
+        """Return these facts, completed with those of `other` that are unknown here."""
         names = [entry.name for entry in dataclasses.fields(self) if entry.name != "others"]
         known = {name: value for name in names if (value := getattr(self, name)) not in (None, [], {})}
         return dataclasses.replace(other, **known, others=other.others | self.others)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: dataclasses become mappings, and what is not finite becomes null."""
+    """Return a value that JSON can represent: dataclasses become mappings; NaN and infinity become null."""
     if isinstance(value, OpenRecord):
         return plain(value.as_mapping())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

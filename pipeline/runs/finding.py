@@ -1,4 +1,4 @@
-"""The runs in `outputs`: all of them, the one that a user means, and the last of an experiment."""
+"""Find runs in `outputs`: all of them, the one that a user names, or the last of an experiment."""
 
 import math
 from collections.abc import Mapping
@@ -14,30 +14,31 @@ from stages.settings.places import is_file_or_folder, resolved
 
 SHORTEST_ID = 4
 
-NOT_OF_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
-"""Settings that name a run to build upon."""
+NO_DEBUG_RUNS = ("resume", "fork", "run", "evaluate.against")
+"""Settings that must not name a debug run, because its results do not count."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs under `outputs`, and the jobs of sweeps; `warn` gets a line for each that cannot be read."""
+    """The runs in `outputs`, including the jobs of sweeps."""
 
     outputs: Path
     warn: Warn = ignore
+    """Is called with a line for each run that cannot be read."""
 
     def folders(self) -> list[Path]:
         """Return the folders of all runs, the oldest first."""
-        found = (path.parent for top in ("runs", "sweeps") for path in (self.outputs / top).glob(f"*/*/{NAME}"))
-        return sorted(found, key=age_order)
+        folders = (path.parent for top in ("runs", "sweeps") for path in (self.outputs / top).glob(f"*/*/{NAME}"))
+        return sorted(folders, key=age_order)
 
     def all(self) -> list[Summary]:
         """Return all runs, the oldest first."""
         return [run for folder in self.folders() if (run := RunFolder(folder).read(self.warn)) is not None]
 
     def latest(self, experiment: str, identity: str) -> Summary | None:
-        """Return the last run of an experiment with these settings."""
-        found = [path.parent for path in (self.outputs / "runs" / experiment).glob(f"*/{NAME}")]
-        for folder in sorted(found, key=age_order, reverse=True):
+        """Return the last run of an experiment with the given identity, if there is one."""
+        folders = [path.parent for path in (self.outputs / "runs" / experiment).glob(f"*/{NAME}")]
+        for folder in sorted(folders, key=age_order, reverse=True):
             run = RunFolder(folder).read(self.warn)
             if run is not None and run.identity == identity:
                 return run
@@ -47,16 +48,17 @@ class Runs:
         """Return the folder of the run with this id."""
         return next((Path(run.folder) for run in Runs(self.outputs).all() if run.run_id == run_id), None)
 
-    def find(self, text: str, option: str | None = None) -> Summary:
-        """Return the run that a user means by its folder, its folder's name or the beginning of its id.
+    def find(self, text: str, setting: str | None = None) -> Summary:
+        """Return the run that a user names by its folder, its folder's name or the beginning of its id.
 
         Args:
-            option: The setting whose value `text` is, such as `resume`; None: an argument of a command.
+            text: What the user typed.
+            setting: The setting that has this value, such as `resume`; None for an argument of a command.
 
         Raises:
-            UserError: If there is none, or several, or its summary cannot be read.
+            UserError: If no run or more than one run matches, or if the summary cannot be read.
         """
-        named, fix = (f"{option}={text}", f"{option}=<run id>") if option else (text, "python -m pipeline runs")
+        named, fix = (f"{setting}={text}", f"{setting}=<run id>") if setting else (text, "python -m pipeline runs")
         path = resolved(text)
         names = [folder for folder in self.folders() if f"-{folder.name}".endswith(f"-{text}")]
         folders = [path] if is_file_or_folder(str(path / NAME)) else names
@@ -72,26 +74,27 @@ class Runs:
                 f"the folder of a run, its folder's name, or the beginning of its id (at least {SHORTEST_ID} digits)"
             )
             raise UserError(problem, expected, fix)
-        if option in NOT_OF_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
+        if setting in NO_DEBUG_RUNS and (kind := debug_kind(runs[0].choices)) is not None:
             problem = f"{named} is a debug run (debug={kind}), which does not count as a result"
             raise UserError(problem, "a run without debug", fix)
         return runs[0]
 
 
 def debug_kind(choices: Mapping[str, str | None]) -> str | None:
-    """Return how the run with these options checked its experiment; None for a real run."""
+    """Return the kind of a debug run, such as `fast`, from the options of a run; None for a real run."""
     kind = choices.get("debug", "none")
     return None if kind == "none" else kind
 
 
 @lru_cache(maxsize=64)
 def progress(folder: Path, period: int) -> tuple[int, float]:
-    """Return the last epoch of a run that has ended, 0 for none, and its best score on validation so far, or NaN.
+    """Return the last epoch that a run has completed (0 for none) and its best validation score so far (or NaN).
 
-    As the run's journal has it, which a shared file system may show late.
+    They are read from the run's journal, which a shared file system may update late.
 
     Args:
-        period: Asks again where it differs from the last call's.
+        folder: The folder of the run.
+        period: Any number; a number that differs from the last call's reads the journal again.
     """
     run = RunFolder(folder).read()
     rows = RunFolder(folder).epochs()

@@ -67,7 +67,7 @@ class RunFolder:
 
     @property
     def summary(self) -> Summary:
-        """The summary: while this process has claimed the run, the one that it fills; else as the file has it.
+        """The summary: the one that this process fills while it has claimed the run, else the one in the file.
 
         Raises:
             UserError: If the folder does not contain a run.
@@ -92,7 +92,7 @@ class RunFolder:
         """Write `summary`, by default the one that this process fills.
 
         Raises:
-            OSError: If it cannot be written; the file is unchanged then.
+            OSError: If it cannot be written. The file is unchanged then.
         """
         (summary or self.summary).write(self.path, durable)
 
@@ -107,7 +107,7 @@ class RunFolder:
 
     @property
     def has_finished(self) -> bool:
-        """Whether it holds a run that is FINISHED."""
+        """Whether the folder contains a run that is FINISHED."""
         summary = self.read()
         return summary is not None and summary.status == "FINISHED"
 
@@ -127,15 +127,15 @@ class RunFolder:
 
     @property
     def journal(self) -> Journal:
-        """The journal, as the file has it."""
+        """The journal, read from its file."""
         return Journal(self.path)
 
     @property
     def config(self) -> DictConfig:
         """The complete configuration, without secrets.
 
-        It was recorded with its interpolations resolved, so what looks like one is text: the folder may be from
-        somebody else.
+        Texts that look like interpolations are not resolved. The recorded configuration has none, and the folder may
+        come from somebody else.
 
         Raises:
             UserError: If it cannot be read.
@@ -156,7 +156,7 @@ class RunFolder:
         return self.path / CONFIG
 
     def epochs(self) -> dict[int, dict[str, float]]:
-        """Return the metrics of each epoch, counted from 1, as the journal has them; empty without a journal."""
+        """Return the metrics of each epoch, counted from 1, from the journal; empty without a journal."""
         rows: dict[int, dict[str, float]] = {}
         for entry in self.journal.entries:
             if entry.call == "metrics" and "train/loss" in entry.arguments["values"] and entry.arguments["step"] > 0:
@@ -176,11 +176,11 @@ class RunFolder:
 
     @contextmanager
     def claimed(self, new: Summary, is_supervised: bool = False, supervises: bool = False) -> Iterator[Summary | None]:
-        """Lock the folder, made if it is missing, and begin its run; yield the summary of the run if it resumes one.
+        """Create the folder if it is missing, lock it and begin its run; yield the summary of a run that is resumed.
 
-        The file has the first summary from here on, before TensorFlow is imported, so that the same command finds the
-        run. Everything about a run is written within this block. A run that has not recorded anything when the block
-        ends leaves nothing.
+        The summary is written at once, before TensorFlow is imported, so that the same command finds the run.
+        Everything about a run is written within this block. If a new run has not recorded anything when the block ends,
+        its summary and its folder are deleted.
 
         Args:
             new: The summary of a run that begins from nothing. A run that is resumed keeps its id and identity.
@@ -206,7 +206,7 @@ class RunFolder:
                 self.lock = None if supervises else lock
                 self._live = None if supervises else self._resumed(before, new)
                 if before is None:
-                    new.write(self.path, durable=False)  # made durable once the run has an id
+                    new.write(self.path, durable=False)  # it is written durably once the run has an id
                 yield before
             finally:
                 self.lock = self._live = None
@@ -257,18 +257,18 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def remove_if_unused(self) -> None:
-        """Remove the folder if nothing has begun in it."""
+        """Remove the folder if it has neither a summary nor a log."""
         if not any([*self.path.glob(NAME), *self.path.glob("*.log")]):
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def current_status(recorded: str, folder: Path) -> str:
-    """Return the status of a run or sweep now: a recorded RUNNING counts while a process has its folder locked."""
+    """Return the current status of a run or sweep: RUNNING counts only while a process has locked its folder."""
     return INTERRUPTED if recorded == "RUNNING" and not is_locked(folder) else recorded
 
 
 def _literal(value: Any) -> Any:
-    """Return `value` with its texts escaped, so that OmegaConf resolves nothing in them."""
+    """Return `value` with its texts escaped, so OmegaConf does not resolve anything in them."""
     if isinstance(value, dict):
         return {key: _literal(part) for key, part in value.items()}
     if isinstance(value, list):

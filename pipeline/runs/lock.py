@@ -1,4 +1,4 @@
-"""Locks of run folders and of files to write, by which only one process works on each."""
+"""Locks on run folders and output files, so only one process works on each."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from stages.errors import UserError
 from stages.settings.places import appendable, regular_file
 
 PATIENCE_SECONDS = 12.0
-"""Seconds to wait for a process that is being ended to save its state; its lock ends with it."""
+"""Seconds to wait for a process that is being stopped to save its state and release its lock."""
 
 
 class LockedError(UserError):
@@ -26,32 +26,33 @@ class LockedError(UserError):
 
 @contextmanager
 def locked(folder: Path, patience: float | None = None, shared: bool = False) -> Iterator[IO[str]]:
-    """Lock `folder` for other processes until the block or this process ends, however it does.
+    """Lock `folder` for other processes until the block ends, or this process ends in any way.
 
-    A process writes nothing of a run whose lock it does not hold, and trusts nothing that it read before.
+    A process must not write files of a run without holding its lock, nor rely on what it read before locking.
 
     Args:
-        patience: Seconds to wait for a process that holds the lock; None: PATIENCE_SECONDS.
-        shared: With this process's supervisor; see `share`.
+        folder: The folder of a run or a sweep.
+        patience: Seconds to wait for a process that holds the lock; None means PATIENCE_SECONDS.
+        shared: Whether to share the lock with this process's supervisor; see `share`.
 
     Yields:
         The lock, as an open file.
 
     Raises:
-        LockedError: If that process keeps it.
+        LockedError: If another process keeps the lock.
     """
     with appendable(folder / LOCK).open("a+") as file:
-        if not until(lambda: _is_taken(file, shared), PATIENCE_SECONDS if patience is None else patience):
+        if not until(lambda: _try_lock(file, shared), PATIENCE_SECONDS if patience is None else patience):
             raise LockedError(folder)
         yield file
 
 
 @contextmanager
 def output_locked(path: Path) -> Iterator[None]:
-    """Lock the file `path`, which this process will write, for other processes that would write it, too.
+    """Lock the output file `path`, so no other process writes it at the same time.
 
     Raises:
-        UserError: If another process writes it, or its folder cannot be written.
+        UserError: If another process is writing it, or its folder is not writable.
     """
     lock = path.with_name(f".{path.name}{LOCK}")
     try:
@@ -61,7 +62,7 @@ def output_locked(path: Path) -> Iterator[None]:
             f"--output={path} cannot be written ({error.strerror})", "a file in a folder that you can write to"
         ) from error
     with file:
-        if not _is_taken(file, shared=False) or not lock.exists():  # the second: removed by the process before
+        if not _try_lock(file, shared=False) or not lock.exists():  # the previous process may have just removed it
             raise UserError(f"another process is writing {path}", "a different file, or that process to end")
         try:
             yield
@@ -70,16 +71,17 @@ def output_locked(path: Path) -> Iterator[None]:
 
 
 def share(lock: IO[str]) -> None:
-    """Share a lock with the processes that this one supervises, which survive it for seconds.
+    """Share a lock with the processes that this one supervises, which may outlive it by some seconds.
 
     Raises:
-        LockedError: If another process has taken it, on a file system that gives it up in between.
+        LockedError: If another process got the lock, on a file system that releases it before it is shared.
     """
-    if not _is_taken(lock, shared=True):
+    if not _try_lock(lock, shared=True):
         raise LockedError(Path(lock.name).parent)
 
 
-def _is_taken(lock: IO[str], shared: bool) -> bool:
+def _try_lock(lock: IO[str], shared: bool) -> bool:
+    """Lock the file without waiting; return whether this succeeded."""
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -88,11 +90,11 @@ def _is_taken(lock: IO[str], shared: bool) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process works in `folder`, without creating a file."""
+    """Return whether a process has locked `folder`, without creating a file."""
     try:
         with regular_file(folder / LOCK).open(
             "r+" if os.access(folder / LOCK, os.W_OK) else "r"
         ) as file:  # NFS wants r+
-            return not _is_taken(file, shared=False)
-    except OSError:  # never locked
+            return not _try_lock(file, shared=False)
+    except OSError:  # there is no lock file, so it was never locked
         return False

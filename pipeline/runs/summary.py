@@ -1,4 +1,4 @@
-"""`summary.json`: the results of a run, for programs."""
+"""`summary.json`: the results of a run in machine-readable form."""
 
 import json
 import math
@@ -17,26 +17,26 @@ from stages.storage.atomic import atomic_write
 NAME = "summary.json"
 
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "perplexity", "seconds", "diff", "mib", "bytes")
-"""Endings of metrics whose lower values are better: losses, errors, times, sizes."""
+"""Endings of the names of metrics for which lower is better: losses, errors, times, sizes."""
 
 STATUSES = ("RUNNING", "FINISHED", "FAILED", "KILLED")
 
 WEIGHTS = {"epoch": int | None, "monitor": str | None}
 
 UNITS = ("images", "features", "examples")
-"""Units in which training may count: `features` of a frozen backbone, or `examples`, which are rows or texts."""
+"""Units that training speed may count: `features` are those of a frozen backbone, `examples` are rows or texts."""
 
 
 def best_metric(monitor: str) -> str | None:
-    """Return the validation metric of the best epoch for a `train.monitor`, such as `val/best_loss` for `val_loss`.
+    """Return the metric of the best epoch for a value of `train.monitor`, such as `val/best_loss` for `val_loss`.
 
-    Return None for a metric of training.
+    It is None for a metric of the training split.
     """
     return monitor.replace("val_", "val/best_", 1) if monitor.startswith("val_") else None
 
 
 def is_lower_better(metric: str, task: TaskFacts | None = None) -> bool:
-    """Return whether lower values of a metric are better, by the task if it has the metric, else by the name."""
+    """Return whether lower values of a metric are better, according to the task, or else to the metric's name."""
     name = metric.rpartition("/")[2].removeprefix("best_")
     if task and name in task.metrics:
         return name not in task.higher_is_better
@@ -44,7 +44,7 @@ def is_lower_better(metric: str, task: TaskFacts | None = None) -> bool:
 
 
 def scored(metric: str, value: float) -> str:
-    """Return a score as a text: errors with four significant digits, other metrics with four decimal places."""
+    """Return a score as text: errors have four significant digits, other metrics four decimal places."""
     is_error = is_lower_better(metric) and not metric.endswith("loss")
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}" if is_error else f"{value:.4f}"
 
@@ -86,14 +86,15 @@ class Summary:
     of the stages, and `recording_seconds`."""
     error: str | None = None
     weights: dict[str, Any] | None = None
-    """The choice of the weights that were evaluated and exported: see `stages.results.Record`."""
+    """The epoch of the weights that were evaluated and exported, and the metric that chose it; see
+    `stages.results.Record`."""
     start_seconds: float = 0.0
     """Time for imports, the configuration and the start of the run."""
     recording_seconds: float = 0.0
-    """Time for records between the stages, and for the end of the run."""
+    """Time for recording between the stages, and for the end of the run."""
     ending: bool = False
-    """Whether a run that is FINISHED has not yet printed and uploaded all results. If it is killed now, the same
-    command does so."""
+    """Whether a FINISHED run still has to print or upload results. If it is killed before that, the same command does
+    it."""
     facts: Facts = field(default_factory=Facts)
     """Results of stages that are not metrics."""
 
@@ -104,12 +105,12 @@ class Summary:
 
     @property
     def primary(self) -> str:
-        """The metric by which models of its task are compared, such as `accuracy`."""
+        """The metric that compares models of its task, such as `accuracy`."""
         return self.task.primary
 
     @property
     def failed_stage(self) -> str:
-        """The stage that failed; else `start`, before the first one, or `recording`."""
+        """The stage that failed; `start` if none had begun, `recording` if the run failed outside of a stage."""
         failed = (name for name, stage in self.stages.items() if stage.status == "failed")
         return next(failed, "recording" if self.stages else "start")
 
@@ -117,7 +118,7 @@ class Summary:
         """Add the `summary` of a stage's record; see `stages.results.Record`.
 
         Raises:
-            UserError: If a stage reports a fact that the package reads, with a value of another type.
+            UserError: If a fact that this package declares has a value of the wrong type.
         """
         self.replicas = facts.get("replicas", self.replicas)
         self.precision = facts.get("precision", self.precision)
@@ -139,14 +140,14 @@ class Summary:
         self.recording_seconds = max(self.seconds - self.start_seconds - in_stages, 0.0)
 
     def write(self, folder: Path, durable: bool = True) -> Path:
-        """Write the file atomically, with null for nan and inf, which JSON does not have."""
+        """Write the file atomically, with null for NaN and infinity, which JSON does not have."""
         text = json.dumps(redact(plain(self)), indent=2, default=str) + "\n"
         atomic_write(folder / NAME, text, durable)
         return folder / NAME
 
     @classmethod
     def read(cls, folder: Path) -> "Summary":
-        """Return the summary in `folder`, with nan for metrics that are null.
+        """Return the summary in `folder`, with NaN for metrics that are null.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -164,9 +165,9 @@ class Summary:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: a user's error unchanged, any other with its type."""
+    """Return an error as one line: a UserError as it is, any other error after its type."""
     text = str(error)
-    if "Detected at node" in text:  # TensorFlow puts the lines of Python's stack before the reason
+    if "Detected at node" in text:  # TensorFlow prints Python's stack before the reason
         noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
         lines = [line.strip() for line in text.splitlines()]
         text = " ".join(line for line in lines if line and not line.startswith(noise)) or text

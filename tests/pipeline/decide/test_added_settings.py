@@ -1,4 +1,4 @@
-"""A run from before a setting existed is resumed, forked and reused, as long as the setting has its default."""
+"""A run that is older than a setting can be resumed, forked and reused if the setting has its default."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ WORDS = (*SMALL, "tracking=off", "optimizer=adamw", "precision=mixed_bfloat16")
 
 
 def earlier(folder: Path, status: str, change: Callable[[Any], None]) -> Path:
-    """Write a run with the settings `WORDS`, whose recorded configuration was edited by `change`; return its folder."""
+    """Write a run with the settings `WORDS` and a recorded configuration edited by `change`; return its folder."""
     config = OmegaConf.create(OmegaConf.to_container(experiment(*WORDS).document, resolve=True))
     change(config)
     run = write_run(folder / "runs" / "tried" / "20260101-000000-aaaaaaaa", status, identity="0" * 32)
@@ -30,7 +30,7 @@ def earlier(folder: Path, status: str, change: Callable[[Any], None]) -> Path:
 
 
 def removing(*names: str) -> Callable[[Any], None]:
-    """Return what takes settings out of a configuration."""
+    """Return a function that removes settings from a configuration."""
 
     def remove(config: Any) -> None:
         for name in names:
@@ -67,12 +67,12 @@ def test_a_setting_that_was_added_later_has_its_default(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("use", "names"), [("fork", ["data.split_seed"]), ("run", BETA)])
-def test_a_fork_and_a_run_that_is_reused_have_it_as_well(use: str, names: Sequence[str], tmp_path: Path) -> None:
+def test_a_forked_and_a_reused_run_have_the_default_as_well(use: str, names: Sequence[str], tmp_path: Path) -> None:
     start(use, earlier(tmp_path, STATUS[use], removing(*names)))
 
 
 @pytest.mark.parametrize(
-    ("use", "names", "word", "said"),
+    ("use", "names", "word", "message"),
     [
         ("resume", BETA, "optimizer.beta_1=0.8", "optimizer.beta_1 was 0.9 and is now 0.8"),
         ("run", BETA, "optimizer.beta_1=0.8", "optimizer.beta_1 was 0.9 and is now 0.8"),
@@ -82,19 +82,21 @@ def test_a_fork_and_a_run_that_is_reused_have_it_as_well(use: str, names: Sequen
         ("fork", ["data.split_seed"], "data.split_seed=7", "data.split_seed was 42 and is now 7"),
     ],
 )  # fmt: skip
-def test_with_another_value_it_is_refused(use: str, names: Sequence[str], word: str, said: str, tmp_path: Path) -> None:
+def test_another_value_than_the_default_is_refused(
+    use: str, names: Sequence[str], word: str, message: str, tmp_path: Path
+) -> None:
     run = earlier(tmp_path, STATUS[use], removing(*names))
-    with pytest.raises(UserError, match=said) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         start(use, run, word)
     start(use, run, *([refused.value.fix] if use == "resume" else []))
 
 
 @pytest.mark.parametrize(
-    ("use", "name", "said"),
+    ("use", "name", "values"),
     [("resume", "train.label_smoothing", "0.1 and is now 0.0"), ("run", "train.label_smoothing", "0.1 and is now 0.0"),
      ("fork", "data.split_seed", "7 and is now 42")],
 )  # fmt: skip
-def test_a_recorded_value_other_than_the_default_is_refused(use: str, name: str, said: str, tmp_path: Path) -> None:
+def test_a_recorded_value_other_than_the_default_is_refused(use: str, name: str, values: str, tmp_path: Path) -> None:
     run = earlier(tmp_path, STATUS[use], lambda config: OmegaConf.update(config, name, 7 if use == "fork" else 0.1))
-    with pytest.raises(UserError, match=f"{name} was {said}"):
+    with pytest.raises(UserError, match=f"{name} was {values}"):
         start(use, run)

@@ -1,4 +1,4 @@
-"""`evaluate.against`: refused before work where it cannot be, compared and recorded where it can."""
+"""`evaluate.against`: the comparison is recorded, and one that is not possible is refused before any work."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WORDS = (*SMALL, *BARE, "evaluate.mistakes=0", "train.epochs=1", "tracking=off")
 
 
 def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its folder or its name; a run on other examples ends before it is trained."""
+    """The other run is named by its folder or its name; a run on other examples fails before training."""
     first = ran(tmp_path, *WORDS, "name=first")
     name = Path(first.folder).name
     second = ran(tmp_path, *WORDS, "name=second", "seed=2", f"evaluate.against={name}")
@@ -36,7 +36,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("text", ["nope", "no/such/folder"])
-def test_a_run_that_is_not_there_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_run_that_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluate.against=.* matches no run in"):
         ran(tmp_path, *WORDS, f"evaluate.against={text}")
     assert not list(tmp_path.glob("runs/*"))

@@ -1,4 +1,4 @@
-"""A run can be found from the moment that its folder exists, and one that never began leaves nothing."""
+"""A run can be found as soon as its folder exists, and a run that never began leaves nothing."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def killed_before_it_began(decision: Decision) -> Path:
-    """Kill a process that has claimed the folder of `decision` and done nothing else; return the folder."""
+    """Kill a process that has only claimed the folder of `decision`; return the folder."""
     child = os.fork()
     if child == 0:
         with claimed(decision):
@@ -60,7 +60,7 @@ def test_the_same_command_finds_a_run_as_soon_as_its_folder_exists(
 ) -> None:
     monkeypatch.setattr(lock, "PATIENCE_SECONDS", 0.1)
     outputs = job.experiment.outputs
-    first, late = decide(job), decide(job)  # the second looked a moment before the first began
+    first, late = decide(job), decide(job)  # the second decides just before the first begins
     with claimed(first, supervises=supervises):
         second = decide(job)
         assert (second.folder, type(second.start)) == (first.folder, Resume)
@@ -76,13 +76,13 @@ def test_the_same_command_finds_a_run_as_soon_as_its_folder_exists(
     assert not [*outputs.glob("runs/*/*")]
 
 
-def test_of_commands_that_start_together_one_begins_the_run(job: Job, monkeypatch: Patch) -> None:
+def test_only_one_of_several_simultaneous_commands_begins_the_run(job: Job, monkeypatch: Patch) -> None:
     monkeypatch.setattr(lock, "PATIENCE_SECONDS", 2.0)
     barrier = threading.Barrier(6)
 
     def begin(_: int) -> object:
         claim = claimed(decide(job))
-        barrier.wait()  # all have looked by now
+        barrier.wait()  # all have decided by now
         try:
             claim.__enter__()
         except LockedError:
@@ -98,7 +98,7 @@ def test_of_commands_that_start_together_one_begins_the_run(job: Job, monkeypatc
 def test_tensorflow_is_imported_when_the_run_can_be_found(
     strategy: str, job: Job, monkeypatch: Patch, capsys: Printed
 ) -> None:
-    """And a run that is refused while it is imported leaves nothing, whoever has claimed the folder first."""
+    """A run that is refused during the import leaves nothing, whoever claimed the folder first."""
     found: list[Decision] = []
     job = replace(job, experiment=experiment(*WORDS, f"strategy={strategy}", outputs=job.experiment.outputs))
 
@@ -135,8 +135,8 @@ def test_a_run_that_was_killed_at_once_is_listed_and_resumed(job: Job, capsys: P
     assert clean.main(["--outputs", str(outputs), "--older-than", "0", "--dry-run"]) == 0
     again = decide(job)
     assert again.folder.path == folder
-    said = printed(again, capsys)
-    assert f"{folder.name} (status: RUNNING), from epoch 1, because there is no checkpoint" in said
+    output = printed(again, capsys)
+    assert f"{folder.name} (status: RUNNING), from epoch 1, because there is no checkpoint" in output
     with claimed(again) as before:
         begin(again, before, print)
     assert Summary.read(folder).status == "RUNNING"

@@ -1,4 +1,4 @@
-"""A fork whose settings do not fit the other run's weights is refused before anything starts."""
+"""A fork whose settings do not match the other run's weights is refused before anything starts."""
 
 import dataclasses
 from pathlib import Path
@@ -35,12 +35,12 @@ def test_other_data_or_variables_are_refused(given: str, run: Summary) -> None:
 
 
 @pytest.mark.parametrize("given", SAME)
-def test_what_fits_is_not_refused(given: str, run: Summary) -> None:
+def test_settings_that_match_the_weights_are_accepted(given: str, run: Summary) -> None:
     check_fork(experiment("fork=1a", *given.split()), run)
 
 
 def test_a_fork_without_an_epoch_left_is_refused(run: Summary) -> None:
-    """It starts from the epoch of the best weights, or from the last one, and may go on to fine-tune."""
+    """It starts from the epoch of the best weights or from the last epoch, and may continue with fine-tuning."""
     done = dataclasses.replace(run, metrics={"train/weights_epoch": 3.0, "train/last_epoch": 5.0})
     for given, begin in (("best", 3), ("last", 5)):
         words = ("fork=1a", f"fork_weights={given}")

@@ -1,4 +1,4 @@
-"""A folder from somebody else brings settings, and no code."""
+"""A command inherits settings, but not code, from a folder that may come from somebody else."""
 
 import os
 import shlex
@@ -38,13 +38,13 @@ ASKED = (
 )  # fmt: skip
 
 OUTSIDE = ("model={}", "optimizer={}", "+experiment={}", "model=./{}")
-"""Options that are paths."""
+"""Overrides with a path as the option."""
 
 NEVER = ("--config-dir=/tmp/evil", "-m", "hydra.searchpath=[file:///tmp]", "+hydra.job.chdir=true", "a b=1", "")
 
 
-def taken_over(words: Sequence[str]) -> list[str]:
-    """Return the overrides of a command line, with those that it inherits."""
+def all_overrides(words: Sequence[str]) -> list[str]:
+    """Return the overrides of a command line, including those that it inherits."""
     arguments = inherit_overrides(read_arguments(words))
     return [*arguments.overrides, *arguments.inherited]
 
@@ -54,13 +54,13 @@ def foreign(folder: Path, *overrides: str) -> Path:
 
 
 @pytest.mark.parametrize("option", ["resume", "fork"])
-def test_settings_are_taken_over(option: str, tmp_path: Path) -> None:
-    assert taken_over([f"{option}={foreign(tmp_path, *HARMLESS)}"])[1:] == HARMLESS
+def test_settings_are_inherited(option: str, tmp_path: Path) -> None:
+    assert all_overrides([f"{option}={foreign(tmp_path, *HARMLESS)}"])[1:] == HARMLESS
 
 
 @pytest.mark.parametrize("run", ["from_a_friend", "{}/runs/e/from_a_friend"])
 def test_typed_settings_come_last_and_outputs_may_refer(run: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """And a run that inherits is one run, whatever its experiment's file says that varies."""
+    """A command that inherits is a single run, even if the experiment file defines a sweep."""
     monkeypatch.setenv("PLACE", str(place := tmp_path / "it's"))
     foreign(place / "runs" / "e", "train.batch_size=128", "seed=3", "experiment=mine")
     write_files(tmp_path, {"experiment/mine.yaml": "# @package _global_\nsweep: {over: {seed: [1, 2]}}\n"})
@@ -72,8 +72,8 @@ def test_typed_settings_come_last_and_outputs_may_refer(run: str, tmp_path: Path
     assert len({job.document.seed for job in composer.jobs()}) > 1
 
 
-def test_an_option_that_is_replaced_takes_its_settings_with_it(tmp_path: Path) -> None:
-    """And what the other run began with, and where it is, is its own."""
+def test_settings_of_a_replaced_option_are_not_inherited(tmp_path: Path) -> None:
+    """Neither is where the other run started from, nor its location."""
     own = ["optimizer=sgd", "optimizer.momentum=0.8", "strategy.cpu_replicas=2", "train={epochs: 5}"]
     of_one, registered = ["fork=1a", "fork_weights=last", "outputs=there"], ["export.register=mine"]
     choices = {"optimizer": "sgd", "strategy": "mirrored", "train": "loop"}
@@ -81,33 +81,33 @@ def test_an_option_that_is_replaced_takes_its_settings_with_it(tmp_path: Path) -
     place.mkdir()
     Summary("1b", "KILLED", "made", str(place), choices, overrides=[*own, *of_one, *registered]).write(place)
     for option, more in (("resume", [*of_one, *registered]), ("fork", registered), ("run", [])):
-        assert taken_over([f"{option}={place}", "optimizer=sgd"])[2:] == [*own[1:], *more]
-        assert taken_over([f"{option}={place}", "strategy='one_device'"])[2:] == [*own[:2], own[3], *more]
-        assert taken_over([f"{option}={place}", "optimizer={momentum: 0.5}"])[2:] == [*own[1:], *more]
-        assert taken_over([f"{option}={place}", "optimizer=adam"])[2:] == [*own[2:], *more]
+        assert all_overrides([f"{option}={place}", "optimizer=sgd"])[2:] == [*own[1:], *more]
+        assert all_overrides([f"{option}={place}", "strategy='one_device'"])[2:] == [*own[:2], own[3], *more]
+        assert all_overrides([f"{option}={place}", "optimizer={momentum: 0.5}"])[2:] == [*own[1:], *more]
+        assert all_overrides([f"{option}={place}", "optimizer=adam"])[2:] == [*own[2:], *more]
 
 
 @pytest.mark.parametrize("override", ASKED)
-def test_code_is_typed_again(override: str, tmp_path: Path) -> None:
+def test_code_must_be_typed_again(override: str, tmp_path: Path) -> None:
     place = foreign(tmp_path, "train.epochs=7", override)
     with pytest.raises(UserError, match=r"is not inherited, because it holds .* or code") as raised:
-        taken_over([f"resume={place}"])
+        all_overrides([f"resume={place}"])
     typed = shlex.split(raised.value.fix)
     assert typed == [f"resume={place}", override]
-    assert taken_over(typed)[1:] == [override, "train.epochs=7"]
+    assert all_overrides(typed)[1:] == [override, "train.epochs=7"]
     key = override.lstrip("+").partition("=")[0]
-    assert override not in taken_over([f"resume={place}", f"{key}=x"])
+    assert override not in all_overrides([f"resume={place}", f"{key}=x"])
 
 
-def test_a_second_line_for_the_script_of_a_cluster_is_typed_again(tmp_path: Path) -> None:
+def test_a_second_line_for_the_script_of_a_cluster_must_be_typed_again(tmp_path: Path) -> None:
     place = foreign(tmp_path, "cluster=slurm", "cluster.account=team", "cluster.partition='a\nevil'")
     with pytest.raises(UserError, match=r"cluster\.partition is not inherited"):
-        taken_over([f"resume={place}"])
+        all_overrides([f"resume={place}"])
 
 
 @pytest.mark.parametrize("option", ["resume", "fork", "run"])
-def test_a_file_outside_of_the_folders_of_options_is_no_option(option: str, tmp_path: Path) -> None:
-    """As Hydra would read `model=../../somewhere/file`, a file of the received folder among them."""
+def test_a_file_outside_of_the_folders_of_options_is_not_an_option(option: str, tmp_path: Path) -> None:
+    """Hydra alone would read `model=../../somewhere/file`, which may be a file of the received folder."""
     write_files(tmp_path, {"evil.yaml": "network: {_target_: os.system}\n"})
     outside = os.path.relpath(tmp_path / "evil", CONF / "model")
     for number, override in enumerate(text.format(outside) for text in OUTSIDE):
@@ -117,7 +117,7 @@ def test_a_file_outside_of_the_folders_of_options_is_no_option(option: str, tmp_
 
 
 def test_targets_are_compared_after_resolution(tmp_path: Path) -> None:
-    """A file of the user's own may put a `_target_` together; another run's values cannot change what it names."""
+    """A user's file may build a `_target_` from settings; values of another run cannot change the result."""
     write_files(
         tmp_path,
         {
@@ -137,7 +137,7 @@ tracking: {tags: {which: cnn}}
 
 
 def test_nothing_in_a_folder_is_resolved(tmp_path: Path, capsys: Printed) -> None:
-    """Each text of a run's files is an interpolation that would leave a mark."""
+    """Each text in the run's files is an interpolation that would leave a mark if it were resolved."""
     marks: list[str] = []
     OmegaConf.register_new_resolver("mark", lambda: marks.append("x"), replace=True)
     mark = "${mark:}"
@@ -150,30 +150,30 @@ def test_nothing_in_a_folder_is_resolved(tmp_path: Path, capsys: Printed) -> Non
         command([f"outputs={tmp_path}", *words])
     for option in ("fork", "resume", "run"):
         with pytest.raises(UserError, match="is not inherited"):
-            taken_over([f"{option}={runs[0]}", f"outputs={tmp_path}"])
+            all_overrides([f"{option}={runs[0]}", f"outputs={tmp_path}"])
     config = RunFolder(Path(runs[0])).config
     assert (config.x, config.nested[0].y) == (mark, f"{mark} and more")
     assert not marks
 
 
 @pytest.mark.parametrize("override", NEVER)
-def test_flags_are_no_settings_of_a_run(override: str, tmp_path: Path) -> None:
+def test_flags_among_the_overrides_of_a_run_are_refused(override: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not an override|Hydra's own settings"):
         Composer(inherit_overrides(read_arguments([f"resume={foreign(tmp_path, override)}"])))
 
 
-def test_a_model_is_sought_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: Patch) -> None:
-    """By an address, or by an option of the project's or of one's own, as the run itself will be recorded."""
+def test_a_model_is_looked_up_in_the_store_that_the_command_names(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The command names it by an address, or by an option of the project or of the user."""
     write_files(tmp_path, {"tracking/ours.yaml": "defaults: [server, _self_]\nuri: http://127.0.0.1:4711\n"})
     asked: list[tuple[str, str | None]] = []
 
-    def found(uri: str, store: Store) -> str:
+    def look_up(uri: str, store: Store) -> str:
         asked.append((store.settings.kind, store.settings.uri))
         raise UserError("asked")
 
-    monkeypatch.setattr("pipeline.decide.inherited.run_of_model", found)
+    monkeypatch.setattr("pipeline.decide.inherited.run_of_model", look_up)
     for words in ([], ["tracking=server"], ["tracking=ours"], ["tracking=ours", "tracking.uri=http://127.0.0.1:8"]):
         with pytest.raises(UserError, match="asked"):
-            taken_over(["run=models:/digits@champion", *words, f"outputs={tmp_path}", f"--config-dir={tmp_path}"])
+            all_overrides(["run=models:/digits@champion", *words, f"outputs={tmp_path}", f"--config-dir={tmp_path}"])
     addresses = ["http://127.0.0.1:5000", "http://127.0.0.1:4711", "http://127.0.0.1:8"]
     assert asked == [("local", None), *(("server", address) for address in addresses)]

@@ -1,4 +1,4 @@
-"""Which run a command resumes: the interrupted one of the same experiment, or the one that is asked for."""
+"""The run that a command resumes: the interrupted run of the same experiment, or the one that the user names."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 from tests import commands
 from tests.conftest import outputs_in
-from tests.pipeline.decide.test_inherited import taken_over
+from tests.pipeline.decide.test_inherited import all_overrides
 from tests.pipeline.experiments import (
     SMALL,
     TRAINED,
@@ -58,7 +58,7 @@ SHORT = (*SMALL, *TRAINED)
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Path:
-    """The outputs of a run that Ctrl-C has stopped after an epoch or more; the last test of it resumes it."""
+    """The outputs of a run that Ctrl-C has stopped after at least one epoch; the last of its tests resumes it."""
     outputs = outputs_in(tmp_path_factory.mktemp("killed"), migrated_store)
     with commands.start(*LONG, f"outputs={outputs}", stdout=subprocess.PIPE) as process:
         assert any(re.match(r"epoch +\d+/\d000", line) for line in iter(process.stdout.readline, ""))
@@ -73,12 +73,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> Pa
 
 @pytest.fixture(scope="module")
 def finished(module_outputs: Path) -> Path:
-    """The outputs of a run that has finished, and of its forks."""
+    """The outputs of a finished run and its forks."""
     ran(module_outputs, *SHORT)
     return module_outputs
 
 
-def said(decision: Decision, capsys: Printed) -> str:
+def notes_of(decision: Decision, capsys: Printed) -> str:
     """Return what a command prints about its decision."""
     capsys.readouterr()
     decision.notes.show(Console())
@@ -94,7 +94,7 @@ def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path, 
     assert (before.status, before.error) == ("KILLED", "stopped by Ctrl-C (SIGINT)")
     found = decide(job(killed))
     assert isinstance(found.start, Resume)
-    assert said(found, capsys).splitlines()[0].endswith("(status: KILLED)")
+    assert notes_of(found, capsys).splitlines()[0].endswith("(status: KILLED)")
     assert (found.folder.path, found.start.run.run_id) == (Path(before.folder), before.run_id)
 
 
@@ -108,16 +108,18 @@ def test_settings_without_an_effect_may_differ(killed: Path) -> None:
     assert decide(job(killed, *given)).folder == RunFolder(Path(last(killed).folder))
 
 
-def test_other_code_begins_a_new_run_and_says_how_to_resume(killed: Path, monkeypatch: Patch, capsys: Printed) -> None:
+def test_other_code_begins_a_new_run_and_prints_how_to_resume(
+    killed: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
     monkeypatch.setattr("pipeline.decide.resume.sources", lambda experiment: Sources({"net.py": "other"}))
     new = decide(job(killed))
     assert new.start == New()
-    assert "the code has changed since" in " ".join(said(new, capsys).split())
+    assert "the code has changed since" in " ".join(notes_of(new, capsys).split())
     folder = last(killed).folder
     assert decide(job(killed, f"resume={folder}")).folder == RunFolder(Path(folder))
 
 
-def test_a_living_run_is_not_ended_by_others(killed: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_live_run_is_not_ended_by_other_commands(killed: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     replace(last(killed), status="RUNNING", run_id=None).write(folder)
@@ -137,7 +139,7 @@ def test_a_name_that_two_jobs_have_is_refused(tmp_path: Path) -> None:
         Runs(tmp_path).find("1_seed=1")
 
 
-def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed: Path) -> None:
+def test_a_named_run_may_be_resumed_with_another_strategy_but_not_with_other_settings(killed: Path) -> None:
     run = last(killed)
     assert run.run_id is not None
     asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
@@ -148,19 +150,19 @@ def test_another_strategy_is_taken_when_asked_and_other_settings_are_not(killed:
         decide(job(killed, asked, "fork=0badc0de"))
 
 
-def test_a_command_that_names_a_run_takes_its_settings(killed: Path) -> None:
+def test_a_command_that_names_a_run_inherits_its_settings(killed: Path) -> None:
     run = last(killed)
     for option in ("resume", "fork"):
         given = [f"{option}={Path(run.folder).name}", f"outputs={killed}", "strategy=one_device"]
-        assert taken_over(given) == [f"{option}='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
+        assert all_overrides(given) == [f"{option}='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
     swept = ["-m", f"fork={run.folder}", "strategy=one_device", "seed=1,2", f"outputs={killed}"]
-    assert taken_over(swept) == [f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
-    assert taken_over(["-m", "resume=4e123456", "seed=1,2"]) == ["resume='4e123456'", "seed=1,2"]
-    assert taken_over(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
+    assert all_overrides(swept) == [f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
+    assert all_overrides(["-m", "resume=4e123456", "seed=1,2"]) == ["resume='4e123456'", "seed=1,2"]
+    assert all_overrides(["resume=never", "seed=1"]) == ["resume=never", "seed=1"]
 
 
 def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(killed: Path) -> None:
-    """Under two replicas; then by its id under one device, with fewer epochs left by early stopping."""
+    """It is resumed on two replicas, and then by its id on one device, where early stopping leaves fewer epochs."""
     before = last(killed)
     checkpoints = Path(before.folder).glob("checkpoints/step-*.npz")
     saved = max(int(path.stem.removeprefix("step-")) for path in checkpoints)
@@ -200,14 +202,14 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
     assert client.get_run(str(fork.run_id)).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(str(fork.run_id), "val/loss")] == [3, 4]
     for run in (source, fork):
-        [_] = Path(run.folder).glob("checkpoints/*.npz")  # neither earlier ones nor the fork's start
+        [_] = Path(run.folder).glob("checkpoints/*.npz")  # without earlier checkpoints and the fork's start
     printed = capsys.readouterr().out
     assert f"forked from {source.run_id[:8]}" in printed
     assert "resum" not in printed
     replace(fork, status="KILLED").write(Path(fork.folder))
     found = decide(Job(experiment(*asked, outputs=finished)))
     assert (str(found.folder.path), found.origin) == (fork.folder, None)
-    named = taken_over([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
+    named = all_overrides([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
     found = decide(Job(experiment(*named)))
     assert (str(found.folder.path), found.origin) == (fork.folder, None)
     with claimed(found) as before:
@@ -215,7 +217,7 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
         assert found.folder.summary.run_id == fork.run_id
 
 
-def test_data_that_have_changed_are_refused_before_any_work(tmp_path: Path, outputs: Path, capsys: Printed) -> None:
+def test_changed_data_is_refused_before_any_work(tmp_path: Path, outputs: Path, capsys: Printed) -> None:
     words = ("data=arrays", f"data.files={tmp_path}/a.npz", *TRAINED, "train.epochs=1", "tracking=off")
     numbers = np.random.default_rng(1).normal(size=(100, 3))
     np.savez(tmp_path / "a.npz", x=numbers, y=np.arange(100) % 2)
@@ -225,7 +227,7 @@ def test_data_that_have_changed_are_refused_before_any_work(tmp_path: Path, outp
     np.savez(tmp_path / "a.npz", x=numbers + 1, y=np.arange(100) % 2)
     again = Job(experiment(*words, outputs=outputs))
     capsys.readouterr()
-    for _ in range(2):  # what has failed does not count as what the run began with
+    for _ in range(2):  # a failed attempt does not change the fingerprint that the run started with
         assert run_job(again, Console()) == 1
         after = last(outputs)
         assert (after.folder, after.stages["normalize"].status) == (before.folder, "skipped")
@@ -240,14 +242,14 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
     made = experiment(*SHORT, outputs=outputs)
     write_run(folder, "RUNNING", None, identity=identity(made), code=sources(made).digest)
     found = decide(Job(made))
-    assert "(status: RUNNING), from epoch 1, because there is no checkpoint\n" in said(found, capsys)
+    assert "(status: RUNNING), from epoch 1, because there is no checkpoint\n" in notes_of(found, capsys)
     ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert Summary.read(folder).resumed_from_step is None
 
 
 @pytest.mark.smoke
-def test_the_identity_is_that_of_settings_with_an_effect(outputs: Path) -> None:
+def test_the_identity_depends_only_on_settings_with_an_effect(outputs: Path) -> None:
     plain = identity(experiment(outputs=outputs))
     assert identity(experiment("tracking=off", "resume=never", "tracking.note=b", outputs=outputs / "x")) == plain
     for other in ("seed=1", "train.epochs=31", "precision=mixed", "optimizer.beta_1=0.8", "deterministic=true"):
@@ -259,14 +261,14 @@ def test_secrets_do_not_reach_the_identity_or_the_overrides(tmp_path: Path) -> N
     run = write_run(tmp_path / "run", "KILLED", overrides=list(given))
     assert "hunter22" not in (run / "summary.json").read_text()
     with pytest.raises(UserError, match=r"tracking.uri is not inherited.*tracking.uri=<as before>"):
-        taken_over([f"resume={run}"])
+        all_overrides([f"resume={run}"])
     uri = "tracking.uri=http://me:again@127.0.0.1:1"
-    assert taken_over([f"resume={run}", uri]) == [f"resume='{run}'", uri, "tracking=server"]
-    assert taken_over([f"resume={run}", "tracking=off"]) == [f"resume='{run}'", "tracking=off"]
+    assert all_overrides([f"resume={run}", uri]) == [f"resume='{run}'", uri, "tracking=server"]
+    assert all_overrides([f"resume={run}", "tracking=off"]) == [f"resume='{run}'", "tracking=off"]
 
 
-def test_a_clock_that_is_set_back_hides_no_run(outputs: Path) -> None:
-    """The last run is the last that was begun, by whatever clock; its name says so, for all who order runs."""
+def test_a_clock_that_is_set_back_does_not_hide_a_run(outputs: Path) -> None:
+    """The last run is the one that began last, whatever the clock says; its name sorts after those of earlier runs."""
     settings = experiment("tracking=off", outputs=outputs)
     folders = []
     for begun in range(3):

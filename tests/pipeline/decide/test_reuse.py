@@ -1,4 +1,4 @@
-"""A run that begins with a later stage gives what the earlier run gave, and reuses nothing that was made otherwise."""
+"""A run that starts with a later stage has the results of the earlier run, and never reuses results that do not fit."""
 
 import json
 import re
@@ -27,7 +27,7 @@ SMALL = ("data=synthetic", "data.examples=200", "data.test_examples=64", "data.h
 
 @pytest.fixture(scope="module")
 def outputs(module_outputs: Path) -> Path:
-    """A folder with one finished run, whose scaling is that of its own training images."""
+    """A folder with one finished run, which scales images by the statistics of its training images."""
     commands.succeed(*TRAINED, f"outputs={module_outputs}")
     return module_outputs
 
@@ -79,9 +79,9 @@ def test_evaluating_again_gives_the_same_numbers_and_trains_nothing(trained: Pat
 
 
 def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path) -> None:
-    """Its predictions are those of the first run's export, which scales as the data needed that it was trained on.
+    """Its predictions equal those of the first run's export, which scales images as in training.
 
-    Of another split of the same images the model has seen most, which a warning says.
+    The other data is a different split of the same images, so a warning reports that the model was trained on most.
     """
     other, printed = begin(trained, outputs, "data.split_seed=5", "pipeline.export=null")
     reloaded = tf.saved_model.load(str(trained / "export" / "saved_model"))
@@ -94,11 +94,9 @@ def test_on_other_data_the_model_keeps_its_scaling(trained: Path, outputs: Path)
     assert summary(other)["facts"]["known_test_images"] > 200
 
 
-def test_a_run_holds_what_it_reused_for_the_next_to_begin_with(
-    trained: Path, outputs: Path, monkeypatch: Patch
-) -> None:
-    """Found by the name of a model in the registry, and then by its own id; replicas evaluate as one device does."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs}/mlflow.db")  # the registry asks for models there
+def test_reused_results_can_be_reused_again(trained: Path, outputs: Path, monkeypatch: Patch) -> None:
+    """The run is named by a registered model, and then by its id; replicas evaluate like one device."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{outputs}/mlflow.db")  # the registry looks up models there
     client = MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     source = summary(trained)["run_id"]
     experiments = [client.get_run(source).info.experiment_id]
@@ -142,7 +140,7 @@ def report(count, other):
 """
 
 
-def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path) -> None:
+def test_a_custom_stage_is_reused_if_its_result_is_saved(tmp_path: Path) -> None:
     (tmp_path / "own_stage.py").write_text(OWN)
     outputs = tmp_path / "outputs"
     left_out = ("normalize", "augment", "inspect", "model", "train", "evaluate", "export")
@@ -161,7 +159,7 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["from=evaluate"], "from=evaluate requires run"), (["run={run}"], "run={run} requires from"),
         (["from=evaluate", "run=12345678"], "run=12345678 matches no run in"),
@@ -173,14 +171,14 @@ def test_a_stage_of_ones_own_is_reused_where_its_result_is_saved(tmp_path: Path)
         (["from=evaluate", "run={run}", "precision=mixed"], "precision.policy was float32 and is"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_reused_is_refused_at_once(words: list[str], said: str, trained: Path, outputs: Path) -> None:
+def test_unusable_results_are_refused_at_once(words: list[str], message: str, trained: Path, outputs: Path) -> None:
     given = [word.replace("{run}", str(trained)) for word in words]
     own = [word for word in TRAINED if word.partition("=")[0] not in {word.partition("=")[0] for word in given}]
-    with pytest.raises(UserError, match=re.escape(said.replace("{run}", str(trained)))):
+    with pytest.raises(UserError, match=re.escape(message.replace("{run}", str(trained)))):
         check(experiment(*own, *given, outputs=outputs))
 
 
-def test_data_of_other_classes_is_refused(trained: Path, outputs: Path) -> None:
+def test_data_with_other_classes_is_refused(trained: Path, outputs: Path) -> None:
     words = ["data.channels=1", "data.num_classes=5", f"outputs={outputs}"]
     done = commands.run("from=evaluate", f"run={trained}", "resume=never", *SMALL, *words, cwd=outputs)
     assert done.returncode == 1
@@ -193,7 +191,7 @@ def test_several_runs_are_refused_in_a_sweep(trained: Path, outputs: Path) -> No
     assert "matches no run" in done.stderr
 
 
-def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outputs: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_completed_training_is_refused(trained: Path, outputs: Path, tmp_path: Path) -> None:
     stopped = tmp_path / "runs" / "stopped" / trained.name
     shutil.copytree(trained, stopped)
     shutil.rmtree(stopped / "results" / "train")
@@ -204,7 +202,7 @@ def test_a_run_that_ended_before_its_training_did_is_refused(trained: Path, outp
         check(experiment(*TRAINED, "from=evaluate", f"run={stopped}", outputs=outputs))
 
 
-def test_settings_of_a_command_that_are_gone_do_not_count(trained: Path, outputs: Path, tmp_path: Path) -> None:
+def test_settings_that_no_longer_exist_do_not_count(trained: Path, outputs: Path, tmp_path: Path) -> None:
     older = tmp_path / "runs" / "older" / trained.name
     shutil.copytree(trained, older)
     with (older / "config.yaml").open("a") as config:

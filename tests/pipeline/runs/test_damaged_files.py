@@ -1,4 +1,4 @@
-"""A damaged file of one run is named in a line and passed over; nothing waits for what is not a regular file."""
+"""A damaged file of a run is reported in one line and skipped; no command waits for a file that is not regular."""
 
 import json
 import math
@@ -65,7 +65,7 @@ CONTENTS: dict[str, bytes | Callable[[Path], object]] = {
     "no metrics": json.dumps({**whole(), "metrics": None}).encode(), "a folder": Path.mkdir, "a FIFO": os.mkfifo,
     "a device": lambda path: path.symlink_to("/dev/zero"),
 }  # fmt: skip
-"""What may be in the place of a file: bytes, or what makes something else."""
+"""Replacements for a file: bytes, or a function that creates something else at its path."""
 
 READERS = ("runs", "compare", "diff", "clean", "resume", "plain")
 FILES = {
@@ -73,7 +73,7 @@ FILES = {
     "predictions.parquet": ("compare it", "against"), "checkpoints/step-00000001.npz": ("fork", "resume"),
     "results/train/trained.npz": ("evaluate",), "export/saved_model/saved_model.pb": ("predict",),
 }  # fmt: skip
-"""Files of a run, beside its summary, with the commands that read them, or write to them, before TensorFlow starts."""
+"""Files of a run other than its summary, with the commands that use them before TensorFlow starts."""
 
 
 def put(path: Path, content: bytes | Callable[[Path], object]) -> None:
@@ -86,7 +86,7 @@ def put(path: Path, content: bytes | Callable[[Path], object]) -> None:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs with a whole run, a whole sweep, and a run to be damaged, whose settings are those of WORDS."""
+    """Outputs with an intact run, an intact sweep, and a run to damage, whose settings are WORDS."""
     outputs = tmp_path_factory.mktemp("damaged") / "outputs"
     made = experiment(*WORDS, outputs=outputs)
     facts = {"identity": identity(made), "code": sources(made).digest, "overrides": list(WORDS)}
@@ -134,7 +134,7 @@ def begin(outputs: Path, *words: str) -> None:
 
 
 def commands_on(outputs: Path, run: str) -> dict[str, Callable[[], object]]:
-    """Return what a user may type while one of the runs is damaged, or of that run."""
+    """Return commands that a user may type while a run is damaged, some of them on that run."""
     given = ["--outputs", str(outputs)]
     whole = str(outputs / "runs" / "synthetic_mlp" / "20250101-000000-bbbbbbbb")
     return {
@@ -153,17 +153,17 @@ def commands_on(outputs: Path, run: str) -> dict[str, Callable[[], object]]:
 
 
 def ends_well(command: Callable[[], object], printed: Printed) -> str:
-    """Run a command, which ends soon with an exit code or a user's error; return what it printed."""
-    signal.alarm(20)  # whose handler raises: what waits for a FIFO would wait for ever
+    """Run a command, which must end soon with an exit code or a UserError; return its output."""
+    signal.alarm(20)  # its handler raises; a command that reads a FIFO would wait forever
     error = None
     try:
         code = command()
-    except (UserError, OSError) as refused:  # which a command prints in a line
+    except (UserError, OSError) as refused:  # a command prints it in one line
         error, code = refused, 2
     finally:
         signal.alarm(0)
-    said = printed.readouterr()
-    text = f"{said.out}{said.err}{error or ''}"
+    output = printed.readouterr()
+    text = f"{output.out}{output.err}{error or ''}"
     assert "Traceback" not in text, text
     assert code in (None, 0, 1, 2), text
     return text
@@ -180,7 +180,7 @@ def alarm() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) -> None:
+def test_a_summary_with_a_wrong_type_cannot_be_read(field: str, tmp_path: Path) -> None:
     for value in FIELDS[field]:
         (tmp_path / "summary.json").write_text(json.dumps({**whole(), field: value}))
         lines: list[str] = []
@@ -208,19 +208,19 @@ def test_a_summary_is_read_as_the_record_that_it_is(field: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_a_damaged_summary_is_named_and_passed_over(content: str, outputs: Path, capsys: Printed) -> None:
+def test_a_damaged_summary_is_reported_and_skipped(content: str, outputs: Path, capsys: Printed) -> None:
     folder = outputs / "runs" / "synthetic_mlp" / NAME
     put(folder / "summary.json", CONTENTS[content])
-    said = {name: ends_well(command, capsys) for name, command in commands_on(outputs, str(folder)).items()}
+    output = {name: ends_well(command, capsys) for name, command in commands_on(outputs, str(folder)).items()}
     named = "summary.json cannot be read"
     for name in ("runs", "runs --json", "runs by metric", "compare", "plain"):
-        assert said[name].count(named) == 1, (name, said[name])
+        assert output[name].count(named) == 1, (name, output[name])
     for name in ("compare it", "diff", "predict", "fork", "resume", "evaluate", "against"):
-        assert named in said[name] or "matches no run" in said[name], (name, said[name])
+        assert named in output[name] or "matches no run" in output[name], (name, output[name])
 
 
 @pytest.mark.parametrize("content", ["a list", "deep nesting", "invalid UTF-8", "a FIFO"])
-def test_no_other_file_of_a_run_ends_or_stops_a_command(content: str, outputs: Path, capsys: Printed) -> None:
+def test_no_other_damaged_file_of_a_run_breaks_a_command(content: str, outputs: Path, capsys: Printed) -> None:
     for place in [*FILES][:3] if isinstance(CONTENTS[content], bytes) else FILES:
         folder = outputs / "runs" / "synthetic_mlp" / NAME
         kept = (folder / place).read_bytes()
@@ -233,7 +233,7 @@ def test_no_other_file_of_a_run_ends_or_stops_a_command(content: str, outputs: P
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_no_file_of_a_sweep_ends_or_stops_a_command(content: str, outputs: Path, capsys: Printed) -> None:
+def test_no_damaged_file_of_a_sweep_breaks_a_command(content: str, outputs: Path, capsys: Printed) -> None:
     [sweep] = outputs.glob("sweeps/*")
     for place in (
         INDEX,
@@ -247,8 +247,8 @@ def test_no_file_of_a_sweep_ends_or_stops_a_command(content: str, outputs: Path,
         put(sweep / place, CONTENTS[content])
         for name, command in commands_on(outputs, str(sweep)).items():
             if name.startswith(("runs", "compare")):
-                said = ends_well(command, capsys)
-                assert place != INDEX or "compare" in name or "sweep.json cannot be read" in said, said
+                output = ends_well(command, capsys)
+                assert place != INDEX or "compare" in name or "sweep.json cannot be read" in output, output
         remove(sweep / place)
         (sweep / place).write_bytes(kept)
 
@@ -256,7 +256,7 @@ def test_no_file_of_a_sweep_ends_or_stops_a_command(content: str, outputs: Path,
 @pytest.mark.parametrize(
     "job", [{"folder": 5}, {"folder": None}, {"overrides": "a"}, {"exit_code": "1"}, {"number": []}]
 )
-def test_a_job_of_another_type_is_an_error_of_its_index(job: dict[str, Any], tmp_path: Path) -> None:
+def test_a_job_with_a_wrong_type_is_an_error_in_the_index(job: dict[str, Any], tmp_path: Path) -> None:
     index = {"status": "FINISHED", "jobs": [{"folder": "1", "overrides": [], **job}]}
     (tmp_path / INDEX).write_text(json.dumps(index))
     with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
@@ -272,7 +272,7 @@ LINES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def test_a_line_of_another_type_is_a_damaged_line_of_the_journal(tmp_path: Path) -> None:
+def test_a_line_with_a_wrong_type_is_a_damaged_line_of_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.begin({"run_id": "a"})
     with (tmp_path / "tracking.jsonl").open("a") as file:
@@ -284,7 +284,7 @@ def test_a_line_of_another_type_is_a_damaged_line_of_the_journal(tmp_path: Path)
     assert RunFolder(tmp_path).epochs() == {1: {"train/loss": math.inf}}
 
 
-def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, migrated_store: Path, capsys: Printed) -> None:
+def test_special_files_are_rejected_without_waiting(outputs: Path, migrated_store: Path, capsys: Printed) -> None:
     shutil.copy(migrated_store, outputs / "mlflow.db")
     folder = outputs / "runs" / "synthetic_mlp" / NAME
     journal = Journal(folder)
@@ -294,6 +294,6 @@ def test_what_is_no_file_is_not_sent_and_not_waited_for(outputs: Path, migrated_
     (folder / "plots").mkdir()
     put(folder / "plots" / "pipe", CONTENTS["a FIFO"])
     journal.add("artifact", {"path": "plots", "folder": ""})
-    said = ends_well(lambda: sync.main(["--outputs", str(outputs), str(folder)]), capsys)
-    assert said.count("tracking: rejected artifact") == 3, said
+    output = ends_well(lambda: sync.main(["--outputs", str(outputs), str(folder)]), capsys)
+    assert output.count("tracking: rejected artifact") == 3, output
     assert Journal(folder).unsent == 0

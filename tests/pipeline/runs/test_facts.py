@@ -1,4 +1,4 @@
-"""Facts of a run: typed by their names, complete in their file, and those of other names kept."""
+"""Facts of a run are typed, complete in their file, and kept even if their names are unknown."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def summary() -> Summary:
     return made
 
 
-def test_what_stages_report_is_read_back_with_its_types(tmp_path: Path) -> None:
+def test_reported_facts_are_read_back_with_their_types(tmp_path: Path) -> None:
     made = summary()
     assert (made.replicas, made.facts.others) == (2, {"devices": ["/cpu:0"]})
     assert made.facts.task == TaskFacts(primary="mae", metrics=["mae"], higher_is_better=[], others={"name": "Mine"})
@@ -49,11 +49,11 @@ def test_a_fact_of_a_wrong_type_is_an_error_of_the_stage() -> None:
         Summary(None, "RUNNING", "x", "x", {}).add_facts({"unit": 5})
 
 
-def test_names_under_which_stages_report_are_declared() -> None:
+def test_names_of_reported_facts_are_declared() -> None:
     assert known_types(Facts).keys() >= {EXAMPLES, PIXELS, KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS}
 
 
-def test_facts_are_completed_by_those_of_the_run_that_tested_it() -> None:
+def test_facts_are_completed_by_those_of_the_run_that_tested_the_job() -> None:
     trained = Facts(seed=1, val_examples="v", others={"a": 1})
     tested = Facts(seed=2, test_examples="t", verdicts=["better"], others={"a": 2, "b": 3})
     expected = Facts(seed=1, val_examples="v", test_examples="t", verdicts=["better"], others={"a": 1, "b": 3})

@@ -22,7 +22,7 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
-from tests.pipeline.decide.test_inherited import taken_over
+from tests.pipeline.decide.test_inherited import all_overrides
 from tests.pipeline.experiments import Patch, Printed, write_run
 
 LOCAL = TrackingSettings()
@@ -84,8 +84,8 @@ def test_an_address_that_only_a_folder_names_is_asked_for(
         settings_for(folder, LOCAL)
     for option in ("fork", "resume", "run"):
         with pytest.raises(UserError, match=r"tracking\.uri is not inherited"):
-            taken_over([f"{option}={folder}"])
-        assert taken_over([f"{option}={folder}", "tracking.uri=http://127.0.0.1:9"])[2:] == [
+            all_overrides([f"{option}={folder}"])
+        assert all_overrides([f"{option}={folder}", "tracking.uri=http://127.0.0.1:9"])[2:] == [
             "tracking=server",
             "seed=3",
         ]
@@ -101,7 +101,7 @@ def test_an_address_that_the_environment_or_the_configuration_names_is_the_user_
     folder = received(tmp_path / "a", listener.address)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{listener.address}/".replace("//", "//me:secret9@"))
     assert settings_for(folder, LOCAL).uri == listener.address
-    assert "seed=3" in taken_over([f"fork={folder}"])
+    assert "seed=3" in all_overrides([f"fork={folder}"])
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert settings_for(received(tmp_path / "b", "http://127.0.0.1:5000"), LOCAL).kind == "server"
 
@@ -112,7 +112,7 @@ def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, 
     Journal(folder).begin({**Journal(folder).store, "place": place_of(folder)})
     assert Journal(folder).is_own
     assert settings_for(folder, LOCAL).uri == listener.address
-    assert "seed=3" in taken_over([f"fork={folder}"])
+    assert "seed=3" in all_overrides([f"fork={folder}"])
     moved = folder.rename(tmp_path / "moved")
     assert settings_for(moved, LOCAL).uri == listener.address
     copy = shutil.copytree(moved, tmp_path / "copy")  # with the times of its files
@@ -175,5 +175,5 @@ def test_an_interpolation_in_an_address_sends_no_variable(listener: Listener, tm
     folder = received(tmp_path / "a", f"{listener.address}/${{oc.env:MLFLOW_TRACKING_PASSWORD}}")
     assert sync.main([f"--outputs={tmp_path}", str(folder)]) == 1
     with pytest.raises(UserError, match="is not inherited"):
-        taken_over([f"fork={folder}"])
+        all_overrides([f"fork={folder}"])
     assert not listener.heard
