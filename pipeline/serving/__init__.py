@@ -1,1 +1,1 @@
-"""Exported models: find them, predict for files, and serve them over HTTP."""
+"""Exported models: find a model, predict with it for files, and serve it over HTTP."""

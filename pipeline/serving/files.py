@@ -32,11 +32,11 @@ def predict(options: argparse.Namespace) -> int:
     loaded = models.load(models.saved_model(options.model, options.tracking_uri, options.outputs))
     files = list(_files(options.files, models.suffixes_of(loaded)))
     drift = models.drift_of(loaded)
-    if models.takes_columns(loaded):
+    if models.accepts_columns(loaded):
         try:
-            code = _predict_tables(loaded, models.as_trained(loaded, files), options, drift)
+            code = _predict_tables(loaded, models.reading_settings(loaded, files), options, drift)
         except UserError as error:
-            if "data." in error.fix:  # a setting, which has the value of the training here
+            if "data." in error.fix:  # this command has no settings: files are read as in training
                 raise UserError(error.problem, f"{error.expected}, as in training") from error
             raise
     elif options.output is not None:
@@ -44,7 +44,7 @@ def predict(options: argparse.Namespace) -> int:
         raise UserError(problem, "a model of tables", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
-    for line in drift.sentences("these rows" if models.takes_columns(loaded) else "these images"):
+    for line in drift.sentences("these rows" if models.accepts_columns(loaded) else "these images"):
         print_warning(line)
     return code
 
@@ -53,16 +53,16 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
     classify = models.encoded_function(loaded)
     names = models.class_names(loaded)
     failed = 0
-    for file, answer in _predictions(classify, files, drift):
+    for file, result in _predictions(classify, files, drift):
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
-        if isinstance(answer, str):
-            print_error(f"{file}: {answer}")
+        if isinstance(result, str):
+            print_error(f"{file}: {result}")
             failed += 1
             continue
-        key, numbers = answer.popitem()
+        key, numbers = result.popitem()
         if options.json:
-            print(json.dumps({"file": str(file), **answer, key: dict(zip(names, numbers, strict=True))}), flush=True)
+            print(json.dumps({"file": str(file), **result, key: dict(zip(names, numbers, strict=True))}), flush=True)
         else:
             best = _best(numbers, names, options.top if key == "probabilities" else len(names))
             print(printable(str(file)), *best, sep="\t", flush=True)
@@ -70,18 +70,18 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
 
 
 def _predict_tables(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
-    """Write the predictions for the rows of tables to a file, or print one line per row; return 0 if it is read."""
+    """Write the predictions for the rows of tables to a file, or print one line per row; return the exit code."""
     if options.output is not None:
-        count = models.write_answers(loaded, settings, options.output, drift)
+        count = models.write_predictions(loaded, settings, options.output, drift)
         say(f"wrote {count:,} rows to {options.output}")
         return 0
     names = models.class_names(loaded)
-    for table in models.answers(loaded, settings, drift):
+    for table in models.predictions(loaded, settings, drift):
         for row in table.to_pylist():
             lists = {key: value for key, value in row.items() if isinstance(value, list) and len(value) == len(names)}
             row |= {key: dict(zip(names, value, strict=True)) for key, value in lists.items()}
             print(
-                json.dumps(row) if options.json else "\t".join(printable(_shown(value)) for value in row.values()),
+                json.dumps(row) if options.json else "\t".join(printable(_formatted(value)) for value in row.values()),
                 flush=True,
             )
             if not streams.is_read():
@@ -89,12 +89,12 @@ def _predict_tables(loaded: Any, settings: TableSettings, options: argparse.Name
     return 0
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     """Return a number with the seven digits of a float32, and probabilities as `large 0.98, small 0.02`."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_formatted, value))
     return f"{value:.7g}" if isinstance(value, float) and abs(value) < 1e7 else str(value)
 
 
@@ -121,8 +121,8 @@ def _predictions(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator
             except OSError as error:
                 yield file, str(error.strerror)
         drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])
-        answers = models.scores(classify, [content for _, content in contents]) if contents else []
-        yield from ((file, answer) for (file, _), answer in zip(contents, answers, strict=True))
+        results = models.scores(classify, [content for _, content in contents]) if contents else []
+        yield from ((file, result) for (file, _), result in zip(contents, results, strict=True))
 
 
 def _best(row: Sequence[float], names: Sequence[str], count: int) -> list[str]:

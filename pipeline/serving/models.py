@@ -1,4 +1,4 @@
-"""Exported models: found by their run or their address in MLflow, and their predictions for images and table rows."""
+"""Find exported models by their run or their address in MLflow, and predict for images and the rows of tables."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def load(folder: Path) -> Any:
 def drift_of(loaded: Any) -> Drift:
     """Return the comparison of new rows with the training data of a SavedModel; no-op for older exports."""
     known = getattr(loaded, "trained_on", None)
-    decoder = import_module("stages.data.decode").Decoder  # with TensorFlow, as the model
+    decoder = import_module("stages.data.decode").Decoder  # imports TensorFlow, which the model has imported already
     return Drift("{}" if known is None else known.numpy().decode(), decoder)
 
 
@@ -125,43 +125,46 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
     tensorflow = import_module("tensorflow")
 
     def classified(contents: list[bytes]) -> list[dict[str, Any]]:
-        found = classify(tensorflow.constant(contents, tensorflow.string))
-        columns = {name: found[name].numpy() for name in sorted(found, key=lambda name: (np.ndim(found[name]), name))}
+        outputs = classify(tensorflow.constant(contents, tensorflow.string))
+        names = sorted(outputs, key=lambda name: (np.ndim(outputs[name]), name))
+        columns = {name: outputs[name].numpy() for name in names}
         texts = {name: [text.decode() for text in column] for name, column in columns.items() if column.dtype == object}
         values = [texts.get(name, column.tolist()) for name, column in columns.items()]
         return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
-    answers = decode_each(encoded, classified, tensorflow.errors.OpError)
-    return [answer if isinstance(answer, dict) else f"the image cannot be decoded: {answer}" for answer in answers]
+    results = decode_each(encoded, classified, tensorflow.errors.OpError)
+    return [result if isinstance(result, dict) else f"the image cannot be decoded: {result}" for result in results]
 
 
-def takes_columns(loaded: Any) -> bool:
+def accepts_columns(loaded: Any) -> bool:
     """Return whether a SavedModel accepts columns, with a value or a vector per row, and not images."""
     is_default = "serving_default" in loaded.signatures
     return is_default and all(spec.shape.rank <= 2 for spec in _arguments(loaded).values())
 
 
-def takes_texts(loaded: Any) -> bool:
+def accepts_texts(loaded: Any) -> bool:
     """Return whether a SavedModel accepts texts that are stored in one file each, as with `data=text_folder`."""
     known = {"delimiter": None} if not hasattr(loaded, "reading") else json.loads(loaded.reading.numpy())
-    return "delimiter" not in known and takes_columns(loaded) and [*_arguments(loaded)] == [TEXT]
+    return "delimiter" not in known and accepts_columns(loaded) and [*_arguments(loaded)] == [TEXT]
 
 
 def suffixes_of(loaded: Any) -> tuple[str, ...]:
     """Return the suffixes of the files in a folder that a SavedModel accepts."""
-    return TEXT_SUFFIXES if takes_texts(loaded) else NAMES if takes_columns(loaded) else IMAGE_SUFFIXES
+    return TEXT_SUFFIXES if accepts_texts(loaded) else NAMES if accepts_columns(loaded) else IMAGE_SUFFIXES
 
 
-def as_trained(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
-    """Return the settings to read tables with, which are those of the training."""
+def reading_settings(loaded: Any, paths: Sequence[Path] = ()) -> TableSettings:
+    """Return the settings for reading tables, which are the same as in training."""
     known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
-    if "decimal" not in known:  # an older export, for which these were always missing values
+    if "decimal" not in known:  # older exports always read these as missing values
         known["missing"] = [*MISSING, *known.get("missing", ())]
     return TableSettings(files=[str(path) for path in paths], **known)
 
 
-def answers(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool = False) -> Iterator[Any]:
-    """Yield Arrow tables of predictions for the rows of files, with `file` and `row`, from 1 without the header.
+def predictions(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool = False) -> Iterator[Any]:
+    """Yield Arrow tables of predictions for the rows of files, with the columns `file` and `row`.
+
+    Rows are counted from 1, without the header.
 
     The schema's metadata contains the names of the classes, as in `predictions.parquet`.
 
@@ -177,20 +180,20 @@ def answers(loaded: Any, settings: TableSettings, drift: Drift, by_class: bool =
     import pyarrow as pa
 
     metadata = {"class_names": json.dumps(class_names(loaded))}
-    for name, first, given in _rows_of_files(loaded, settings, drift):
-        drift.add(given)
-        columns = answered(loaded, given, by_class)
+    for name, first, arguments in _rows_of_files(loaded, settings, drift):
+        drift.add(arguments)
+        columns = prediction_columns(loaded, arguments, by_class)
         count = len(next(iter(columns.values())))
         place = {"file": pa.array([name] * count), "row": np.arange(first, first + count)}
         yield pa.table({**place, **columns}, metadata=metadata)
 
 
-def answered(loaded: Any, given: Mapping[str, np.ndarray], by_class: bool = False) -> dict[str, Any]:
+def prediction_columns(loaded: Any, arguments: Mapping[str, np.ndarray], by_class: bool = False) -> dict[str, Any]:
     """Return predictions for rows as Arrow columns by name: texts, numbers, or lists of numbers."""
     import pyarrow as pa
 
     classes, columns = class_names(loaded), dict[str, Any]()
-    for name, values in answer(loaded, given).items():
+    for name, values in outputs_of(loaded, arguments).items():
         if values.dtype == object:
             columns[name] = pa.array([value.decode() for value in values])
         elif values.ndim == 1 or values.shape[1] == 1:
@@ -206,12 +209,12 @@ def answered(loaded: Any, given: Mapping[str, np.ndarray], by_class: bool = Fals
 def _rows_of_files(
     loaded: Any, settings: TableSettings, drift: Drift
 ) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """Yield the file, the number of the first row, and the rows as the model accepts them; a text file is one row."""
-    from stages.data.tables import names_of, read_files  # half a second, for pandas
+    """Yield the file, the number of the first row, and the rows as arguments of the model; a text file is one row."""
+    from stages.data.tables import names_of, read_files  # imports pandas, which takes half a second
     from stages.load.folders import read_text
 
     files = files_of(settings.files)
-    texts = [file for file in files if file.suffix.lower() == ".txt"] if takes_texts(loaded) else []
+    texts = [file for file in files if file.suffix.lower() == ".txt"] if accepts_texts(loaded) else []
     for text in texts:
         yield str(text), 1, {TEXT: np.array([read_text(text, settings.encoding)], object)}
     paths = [file for file in files if file not in texts]
@@ -220,19 +223,19 @@ def _rows_of_files(
     for file, header, columns in zip(names_of(paths), headers, named, strict=True):
         with TemporaryDirectory() as scratch:  # a table may be larger than memory
             rows = read_files(header, settings, Path(scratch))
-            take = _reader(loaded, rows, columns, Path(scratch))
+            read_slice = _reader(loaded, rows, columns, Path(scratch))
             for start in range(0, len(rows), BATCH):
-                yield file, start + 1, take(slice(start, start + BATCH))
+                yield file, start + 1, read_slice(slice(start, start + BATCH))
 
 
-def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> dict[str, np.ndarray]:
+def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) -> dict[str, np.ndarray]:
     """Return the columns of a request as arguments of the model, read like the columns of a CSV file.
 
     Args:
         loaded: The SavedModel.
         settings: How to read values.
         drift: The columns of the training data.
-        given: A data frame, columns by name, or the values of the only column.
+        data: A data frame, columns by name, or the values of the only column.
 
     Raises:
         UserError: If a column is missing, or contains a value that the model does not accept.
@@ -244,7 +247,7 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     from stages.data.tables import Rows, reading_of
 
     arguments = _arguments(loaded)
-    by_name = given if hasattr(given, "items") else {next(iter(arguments)): given}
+    by_name = data if hasattr(data, "items") else {next(iter(arguments)): data}
     frame = pd.DataFrame({str(name): list(map(_unwrapped, values)) for name, values in by_name.items()})
     columns = _columns(loaded, drift, list(frame), REQUEST)
     wide = {name: column for name, column in columns.items() if arguments[name].shape.rank > 1}
@@ -252,16 +255,16 @@ def as_taken(loaded: Any, settings: TableSettings, drift: Drift, given: Any) -> 
     texts: dict[str, Any] = {}
     for column in plain.values():
         values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
-        texts[column] = pa.array([None if gone else _as_text(value, settings) for value, gone in values], pa.string())
+        cells = [None if is_missing else _as_text(value, settings) for value, is_missing in values]
+        texts[column] = pa.array(cells, pa.string())
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
-    taken = _reader(loaded, rows, plain)(slice(None))
+    arrays = _reader(loaded, rows, plain)(slice(None))
     for name, column in wide.items():
-        taken[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
-        if not arguments[name].shape.is_compatible_with(taken[name].shape):  # TensorFlow would abort the process
-            raise UserError(
-                f"{column} has the shape {taken[name].shape[1:]}", f"the shape {arguments[name].shape[1:]} for each row"
-            )
-    return taken
+        arrays[name] = np.stack(frame[column]).astype(arguments[name].dtype.as_numpy_dtype)
+        if not arguments[name].shape.is_compatible_with(arrays[name].shape):  # TensorFlow would abort the process
+            problem = f"{column} has the shape {arrays[name].shape[1:]}"
+            raise UserError(problem, f"the shape {arguments[name].shape[1:]} for each row")
+    return arrays
 
 
 def _reader(
@@ -273,7 +276,7 @@ def _reader(
         loaded: The SavedModel.
         rows: The rows of a file or of a request.
         columns: The columns by arguments of the model.
-        folder: Stores the values as files. None means in memory.
+        folder: The folder for the values as files; None keeps them in memory.
 
     Raises:
         UserError: If the model does not accept a value.
@@ -287,15 +290,23 @@ def _reader(
         raise UserError(": ".join(wrong[0]), "values of the same type as in training")
     words = {name: np.array(texts[column], object) for name, column in columns.items() if column in texts}
 
-    def take(some: slice) -> dict[str, np.ndarray]:
-        given = {name: values[column][some] for name, column in columns.items()}
-        return {name: words[name][part] if name in words else part for name, part in given.items()}
+    def read_slice(part: slice) -> dict[str, np.ndarray]:
+        arrays = {name: values[column][part] for name, column in columns.items()}
+        return {name: words[name][array] if name in words else array for name, array in arrays.items()}
 
-    return take
+    return read_slice
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:
-    """Return the column for each argument of the model, under its name in training, or under the name of the argument.
+    """Return the column for each argument of the model.
+
+    A column may have its name in training, or the name of the argument.
+
+    Args:
+        loaded: The SavedModel.
+        drift: The columns of the training data.
+        given: The columns of a file or a request.
+        where: The name of the file or the request, for errors.
 
     Raises:
         UserError: If a column is missing.
@@ -313,7 +324,7 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
 
 
 def _as_text(value: Any, settings: TableSettings) -> str:
-    """Return a value of a request as in a file, possibly with a decimal comma."""
+    """Return a value of a request as a file would have it, possibly with a decimal comma."""
     is_float = isinstance(value, (float, np.floating))
     return str(value).removesuffix(".0").replace(".", settings.decimal) if is_float else str(value)
 
@@ -327,16 +338,16 @@ def _arguments(loaded: Any) -> dict[str, Any]:
     return dict(loaded.signatures["serving_default"].structured_input_signature[1])
 
 
-def answer(loaded: Any, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def outputs_of(loaded: Any, arguments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the outputs of the model by name, one row per input row."""
     tensorflow = import_module("tensorflow")
-    answered = loaded.signatures["serving_default"](
-        **{name: tensorflow.constant(part) for name, part in columns.items()}
+    outputs = loaded.signatures["serving_default"](
+        **{name: tensorflow.constant(values) for name, values in arguments.items()}
     )
-    return {name: answered[name].numpy() for name in sorted(answered)}  # TensorFlow does not keep an order
+    return {name: outputs[name].numpy() for name in sorted(outputs)}  # TensorFlow does not keep an order
 
 
-def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
+def write_predictions(loaded: Any, settings: TableSettings, output: Path, drift: Drift) -> int:
     """Write the predictions for all rows to a Parquet or CSV file; return their number."""
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -346,7 +357,7 @@ def write_answers(loaded: Any, settings: TableSettings, output: Path, drift: Dri
     def write(partial: Path) -> None:
         nonlocal total
         writer: Any = None
-        for table in answers(loaded, settings, drift, by_class=is_csv):
+        for table in predictions(loaded, settings, drift, by_class=is_csv):
             writer = writer or (pyarrow.csv.CSVWriter if is_csv else pq.ParquetWriter)(partial, table.schema)
             writer.write_table(table)
             total += len(table)

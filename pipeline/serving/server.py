@@ -34,25 +34,25 @@ IMAGES = "/images"
 """The path for encoded images."""
 
 END_SECONDS = 5
-"""Time that requests have to end when the server stops."""
+"""Grace period, in seconds, for open requests when the server stops."""
 
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """Maximum size of a request's body, in bytes."""
 
 CHUNK_SECONDS = 0.25
-"""Time that a part of the images of a request may take before the server checks whether the client is still there."""
+"""Target time, in seconds, for one part of a request's images; between parts, the server checks for the client."""
 
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 """Host names of requests from this machine."""
 
 TYPES = ("application/", "text/csv", "image/")
-"""Prefixes of the content types that are accepted. A page of another site cannot send any of them without permission,
-as it can `text/plain`, forms or no type (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
+"""Prefixes of the accepted content types. A page of another site cannot send them without permission, unlike
+`text/plain`, forms or no type (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
 
 FORM = "application/x-www-form-urlencoded"
 
 _is_over: ContextVar[Event] = ContextVar("is_over")
-"""Set when the request that a thread works on is over: it took too long, or the client disconnected."""
+"""Is set when the request of the current thread is over: it took too long, or the client disconnected."""
 
 
 def serve(name: str, folder: Path, port: int, hosts: Sequence[str] = ()) -> None:
@@ -75,7 +75,7 @@ def serve(name: str, folder: Path, port: int, hosts: Sequence[str] = ()) -> None
 
 
 def requests(address: str, folder: Path, takes_images: bool) -> list[str]:
-    """Return commands that send requests, one per line: an image, the stored example, rows of a CSV file.
+    """Return commands that send example requests: an image, the stored example, and the rows of a CSV file.
 
     Args:
         address: The address of the server.
@@ -97,9 +97,9 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     """Return the ASGI application that serves the SavedModel in `folder`.
 
     POST /invocations accepts pixels, columns or texts, as MLflow's scoring server does, and returns the predictions.
-    POST /images, if the model accepts encoded images, accepts one JPEG, PNG, BMP, GIF or WebP, or JSON {"images":
-    [<base64>, …]}, and returns class, score and probabilities of each.
-    GET /ping returns 200 when the model is loaded.
+    POST /images exists if the model accepts encoded images. It accepts one JPEG, PNG, BMP, GIF or WebP, or JSON
+    {"images": [<base64>, …]}, and returns class, score and probabilities of each.
+    GET /ping returns 200 once the model is loaded.
 
     Args:
         folder: The SavedModel.
@@ -108,7 +108,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     loaded = models.load(folder)
     watch = Watch(models.drift_of(loaded))
     with environment.quiet_stderr():
-        app = scoring_app(answering(loaded, watch), _texts, one_line)
+        app = scoring_app(predictor(loaded, watch), _texts, one_line)
     if BYTES in loaded.signatures:
         _take_images(app, models.encoded_function(loaded), watch)
     app.add_middleware(Guard, names=(*OWN_NAMES, *hosts))
@@ -116,7 +116,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
 
 
 class Guard:
-    """ASGI middleware that refuses large requests and requests from other sites, and stops work that is not needed."""
+    """ASGI middleware that refuses large requests and requests from other sites, and stops work on ended requests."""
 
     def __init__(self, app: Any, names: Sequence[str]) -> None:
         self._app = app
@@ -128,34 +128,34 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if (refusal := self._refusal(scope)) is not None:
-            await _answer(send, *refusal)
+            await _respond(send, *refusal)
             return
         event, size, has_begun = Event(), 0, False
         token = _is_over.set(event)
 
-        async def limited() -> Any:
+        async def receive_limited() -> Any:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if message["type"] == "http.disconnect" or size > MOST_BYTES:
+            if message["type"] == "http.disconnect" or size > MAX_BYTES:
                 event.set()
                 return {"type": "http.disconnect"}
             return message
 
-        async def begun(message: Any) -> None:
+        async def send_watched(message: Any) -> None:
             nonlocal has_begun
             has_begun = True
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                event.set()  # if it took too long; MLflow's middleware still waits for its work
+                event.set()  # after a timeout, MLflow's middleware responds while the work is still running
 
         try:
-            await self._app(scope, limited, begun)
+            await self._app(scope, receive_limited, send_watched)
         except Exception as error:
             if type(error).__name__ != "ClientDisconnect":
                 raise
-            if size > MOST_BYTES and not has_begun:
-                await _answer(send, 413, f"the request body has more than {MOST_BYTES:,} bytes")
+            if size > MAX_BYTES and not has_begun:
+                await _respond(send, 413, f"the request body has more than {MAX_BYTES:,} bytes")
             else:
                 print(
                     f"{scope['method']} {printable(scope['path'])}: the client disconnected",
@@ -177,12 +177,12 @@ class Guard:
             if len(types) != 1 or not types[0].startswith(TYPES) or types[0].startswith(FORM):
                 return 415, f"Content-Type: {types or None}: expected the type of JSON, CSV, Parquet or an image"
         lengths = [value for name, value in headers if name == b"content-length"]
-        if any(len(value) > 18 or (value.isdecimal() and int(value) > MOST_BYTES) for value in lengths):
-            return 413, f"the request body has more than {MOST_BYTES:,} bytes"
+        if any(len(value) > 18 or (value.isdecimal() and int(value) > MAX_BYTES) for value in lengths):
+            return 413, f"the request body has more than {MAX_BYTES:,} bytes"
         return None
 
 
-async def _answer(send: Any, status: int, reason: str) -> None:
+async def _respond(send: Any, status: int, reason: str) -> None:
     body = json.dumps({"detail": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))  # the rest of the body is not read
@@ -190,16 +190,16 @@ async def _answer(send: Any, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
-    """Return a function from pixels or columns to predictions; it reads columns as `python -m pipeline predict` does.
+def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
+    """Return a function from pixels or columns to predictions; it reads columns like `python -m pipeline predict`.
 
-    Predictions contain texts, as MLflow would send TensorFlow's bytes in base64.
+    Texts in predictions are Python strings, because MLflow would encode TensorFlow's bytes in base64.
 
     Args:
         loaded: The SavedModel.
         watch: Counts the rows.
     """
-    settings, takes_columns = models.as_trained(loaded), models.takes_columns(loaded)
+    settings, accepts_columns = models.reading_settings(loaded), models.accepts_columns(loaded)
     pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
     wrong = (
@@ -211,12 +211,12 @@ def answering(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         if _is_over.get(Event()).is_set():
             raise exception("the request has already ended")
         try:
-            taken = models.as_taken(loaded, settings, watch.drift, data)
-            answers = models.answered(loaded, taken) if takes_columns else models.answer(loaded, taken)
+            arguments = models.arguments_of(loaded, settings, watch.drift, data)
+            outputs = (models.prediction_columns if accepts_columns else models.outputs_of)(loaded, arguments)
         except wrong as error:  # columns of different lengths, or none; images of a different shape
             raise exception(str(error)) from error
-        watch.count(lambda: watch.drift.add(taken))
-        return pyarrow.table(answers).to_pylist() if takes_columns else max(answers.values(), key=np.ndim)
+        watch.count(lambda: watch.drift.add(arguments))
+        return pyarrow.table(outputs).to_pylist() if accepts_columns else max(outputs.values(), key=np.ndim)
 
     return predict
 
@@ -239,7 +239,7 @@ class Watch:
         self._next = LEAST
 
     def count(self, add: Callable[[], None]) -> None:
-        """Count rows by calling `add`; each time their number doubles, print which columns have drifted."""
+        """Count rows by calling `add`; print which columns have drifted each time the number of rows has doubled."""
         with self._lock:
             add()
             if self.drift.rows < self._next:
@@ -276,7 +276,7 @@ def _take_images(app: Any, classify: Any, watch: Watch) -> None:
 def _scores(classify: Any, encoded: Sequence[bytes]) -> list[dict[str, Any] | str]:
     """Return the predictions for images as `models.scores` does, or only the first ones if the request is over.
 
-    Images are processed in parts that take a fraction of a second, so large images one by one.
+    Images are processed in parts that take a fraction of a second; large images are processed one by one.
     """
     answers: list[dict[str, Any] | str] = []
     size, is_over = 1, _is_over.get(Event())

@@ -276,7 +276,7 @@ def _no_callbacks_folder(_: Path) -> Told:
 def _images(folder: Path) -> Told:
     options = predict.main.parse_args(["model", "image.png", "--output=answers.csv"])
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("saved_model", "load", "suffixes_of", "drift_of", "takes_columns"):
+        for name in ("saved_model", "load", "suffixes_of", "drift_of", "accepts_columns"):
             patch.setattr(models, name, lambda *_: ())
         return refusal(files.predict, options), "python -m pipeline predict model image.png --output=answers.csv"
 

@@ -1,1 +1,1 @@
-"""Tests of models in use."""
+"""Tests of predicting with exported models."""

@@ -1,4 +1,4 @@
-"""An export, made in a moment."""
+"""An exported model that is created without training."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import tensorflow as tf
 
 NAMES = ("black :cat:", "tab\tbed", "long " * 30)
 IMAGE = b"\xff\xd8" + bytes(30)
-"""What the export takes for an image, as it begins like a JPEG."""
+"""Bytes that the export accepts as an image, because they begin like a JPEG."""
 
 
 def write_export(folder: Path) -> None:
-    """Write a SavedModel that answers each image with the same probabilities of `NAMES`."""
+    """Write a SavedModel that predicts the same probabilities of `NAMES` for each image."""
 
     def classify(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         good = tf.reduce_all(tf.strings.substr(encoded, 0, 2) == b"\xff\xd8")

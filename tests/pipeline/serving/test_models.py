@@ -1,4 +1,4 @@
-"""A model is looked for in the run's folder or in the store that has it, and no store is made; errors take one line."""
+"""A model is looked up in the run's folder or in its store, without creating a store; errors are one line."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ from tests.pipeline.experiments import Patch, Printed, write_files, write_run
 
 @pytest.fixture
 def run(outputs: Path) -> Path:
-    """A run in `outputs`, whose model is in the store there."""
+    """A run in `outputs` whose model is in the store there."""
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     experiment = client.create_experiment("tiny", (outputs / "artifacts" / "tiny").as_uri())
     run_id = client.create_run(experiment).info.run_id
@@ -28,8 +28,8 @@ def run(outputs: Path) -> Path:
     return write_run(outputs / "runs" / "day" / "tiny", run_id=run_id)
 
 
-def test_of_a_run_it_is_the_export(run: Path, tmp_path: Path) -> None:
-    """Whether or not it was tracked, and wherever it is."""
+def test_the_model_of_a_run_is_its_export(run: Path, tmp_path: Path) -> None:
+    """The run may be untracked, and in any folder."""
     with pytest.raises(UserError, match=r"has no exported SavedModel"):
         saved_model(str(run), None, tmp_path)
     write_files(run, {"export/saved_model/saved_model.pb": ""})
@@ -39,9 +39,9 @@ def test_of_a_run_it_is_the_export(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of a folder that has lost it, the error says which one is missing."""
+    """If its files are missing, the error names their folder."""
     store = f"sqlite:///{outputs / 'mlflow.db'}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # in which MLflow looks the version's model up
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # MLflow looks up the version's model there
     client = MlflowClient(store)
     uri = client.get_run(str(Summary.read(run).run_id)).data.tags["model_uri"]
     client.create_registered_model("tiny")
@@ -56,13 +56,13 @@ def test_a_model_is_found_in_moved_outputs(run: Path, outputs: Path, tmp_path: P
             saved_model(model, None, moved)
 
 
-def test_no_store_is_made(tmp_path: Path) -> None:
+def test_no_store_is_created(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no mlflow\.db in"):
         saved_model("models:/m@a", None, tmp_path / "nothing")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
+def test_a_model_is_looked_up_in_the_named_store(run: Path, outputs: Path, tmp_path: Path) -> None:
     address = f"runs:/{Summary.read(run).run_id}"
     folder = saved_model(address, f"sqlite:///{outputs / 'mlflow.db'}", tmp_path)
     assert (folder.name, (folder.parent / "MLmodel").is_file()) == ("data", True)
@@ -70,13 +70,13 @@ def test_a_named_store_counts(run: Path, outputs: Path, tmp_path: Path) -> None:
         saved_model(address, "nope", tmp_path)
 
 
-def test_errors_end_with_what_to_type(outputs: Path) -> None:
+def test_errors_end_with_a_command_to_try(outputs: Path) -> None:
     for model, fix in (("nope", "python -m pipeline runs"), ("models:/nope@champion", "--tracking-uri=<address>")):
         with pytest.raises(UserError, match=rf"Try: {re.escape(fix)}$"):
             saved_model(model, None, outputs)
 
 
-def test_ports_that_can_be_had_are_returned_and_others_refused(capsys: Printed) -> None:
+def test_available_ports_are_returned_and_others_refused(capsys: Printed) -> None:
     assert serve.main(["nope", "--port=65536"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: port 65536 of 127.0.0.1 is not available")

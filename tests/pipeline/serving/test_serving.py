@@ -1,4 +1,4 @@
-"""A served model answers as the exported one does, answers what is wrong with a request, and lives on."""
+"""A served model returns the predictions of the exported one; wrong requests get an error, and the server continues."""
 
 import asyncio
 import base64
@@ -47,14 +47,14 @@ def run(outputs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
-    """The address of a server, and its process."""
+    """The address of a server and its process id."""
     with serving(run, outputs) as address_and_process:
         yield address_and_process
 
 
 @contextmanager
 def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
-    """Serve a run; return the address of the server, and its process."""
+    """Serve a run; yield the address of the server and its process id."""
     with (outputs / "served.txt").open("w+") as out:
         command = commands.start("serve", str(run), f"--outputs={outputs}", stdout=out, stderr=out)
         told = outputs / "served.txt"
@@ -83,7 +83,7 @@ def encoded(value: int = 100, form: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def test_pixels_and_encoded_images_are_answered_as_by_the_export(served: tuple[str, int], run: Path) -> None:
+def test_pixels_and_encoded_images_get_the_predictions_of_the_export(served: tuple[str, int], run: Path) -> None:
     address, _ = served
     exported = tf.saved_model.load(str(run / "export" / "saved_model"))
     images = np.random.default_rng(0).integers(0, 17, (3, 8, 8, 1)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_the_printed_commands_work_as_they_are_pasted(served: tuple[str, int], o
 
 
 def test_models_of_columns_show_how_to_send_a_csv_file(tmp_path: Path) -> None:
-    """A model of images, whose example is an array, does not."""
+    """A model of images has an array as its example, and does not show this."""
     example = tmp_path / "input_example.json"
     for inputs, count in ({"age": [59.0]}, 2), ([[0.0]], 1):
         example.write_text(json.dumps({"inputs": inputs}))
@@ -154,11 +154,11 @@ WRONG: dict[str, tuple[str, str, bytes, int]] = {
     "JSON as text": ("/invocations", "text/plain", b"{}", 415),
     "curl's own type": ("/images", "application/x-www-form-urlencoded", encoded(), 415),
 }  # fmt: skip
-"""From what is wrong with a request to path, content type, body and status."""
+"""Wrong requests: path, content type, body and expected status."""
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_requests_are_refused_and_the_server_lives_on(name: str, served: tuple[str, int]) -> None:
+def test_wrong_requests_are_refused_and_the_server_continues(name: str, served: tuple[str, int]) -> None:
     path, content_type, body, expected = WRONG[name]
     status, answer = post(served[0], body, content_type, path)
     assert status == expected, answer
@@ -166,7 +166,7 @@ def test_wrong_requests_are_refused_and_the_server_lives_on(name: str, served: t
 
 
 def raw(address: str, request: bytes, closes: bool = False) -> bytes:
-    """Send bytes, and return the beginning of the answer; with `closes` it goes away at once."""
+    """Send bytes, and return the beginning of the response; with `closes`, disconnect without waiting for it."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(request)
@@ -185,11 +185,11 @@ UNUSUAL = {
     b"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: 99999999999999999\r\n": b"413",
     b"Host: LOCALHOST\r\nContent-Type: image/png\r\nContent-Length: 0\r\n": b"400",
 }
-"""From the headers of a POST to its status."""
+"""Headers of a POST, with the expected status."""
 
 
 def test_unusual_requests_are_refused(served: tuple[str, int]) -> None:
-    """Of another site, by way of a name that it has pointed here; without a type or a length; of other methods."""
+    """Requests from another site by DNS rebinding, without a type or a length, or with other methods."""
     for headers, status in UNUSUAL.items():
         answer = raw(served[0], HEAD % headers)
         assert answer.split()[1] == status, (headers, answer)
@@ -201,22 +201,22 @@ def test_unusual_requests_are_refused(served: tuple[str, int]) -> None:
     assert raw(served[0], b"GET /ping?x=%00 HTTP/1.1\r\nHost: [::1]:80\r\n\r\n").split()[1] == b"200"
 
 
-def test_an_upload_that_is_broken_off_is_a_line(served: tuple[str, int], outputs: Path) -> None:
+def test_an_aborted_upload_prints_one_line(served: tuple[str, int], outputs: Path) -> None:
     before = len((outputs / "served.txt").read_text())
     lengths = b"Content-Length: 5000", b"Transfer-Encoding: chunked"
     for length in lengths:
         head = HEAD % (b"Host: localhost\r\nContent-Type: image/png\r\n" + length + b"\r\n")
         raw(served[0], head + b"5\r\nabcde\r\n", closes=True)
-    said = until(
+    output = until(
         lambda: (text := (outputs / "served.txt").read_text()[before:]).count("disconnected\n") == 2 and text, 20
     )
-    assert said == 2 * "POST /images: the client disconnected\n"
+    assert output == 2 * "POST /images: the client disconnected\n"
     assert post(served[0], encoded(), "image/png", "/images")[0] == 200
 
 
 @pytest.mark.parametrize(("last", "expected"), [(2, 3), (99, 40)])
 def test_work_ends_with_its_request(last: int, expected: int) -> None:
-    """Image by image at first, and ever more at once where none takes long."""
+    """Images are processed one by one at first, and in growing parts as long as they are fast."""
     asked: list[int] = []
     over = Event()
 
@@ -231,8 +231,8 @@ def test_work_ends_with_its_request(last: int, expected: int) -> None:
     _is_over.reset(token)
 
 
-def test_a_request_is_over_once_it_is_answered_or_its_sender_has_gone() -> None:
-    """Also where the application goes on, as under MLflow's limit of time."""
+def test_a_request_is_over_once_it_has_a_response_or_its_client_has_gone() -> None:
+    """This holds even if the application is still running, as after MLflow's timeout."""
 
     async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         over = _is_over.get()
@@ -259,19 +259,19 @@ def test_a_request_is_over_once_it_is_answered_or_its_sender_has_gone() -> None:
     assert ended == ["/answered", "/gone"]
 
 
-def test_names_are_added() -> None:
+def test_requests_may_use_an_allowed_host_name() -> None:
     guard = Guard(None, (*OWN_NAMES, "models.example"))
     for host, refused in ((b"models.example:443", False), (b"other.example", True), (b"localhost", False)):
         scope = {"method": "GET", "headers": [(b"Host", host)]}
         assert (guard._refusal(scope) is not None) == refused
 
 
-def test_it_listens_on_loopback_alone(served: tuple[str, int]) -> None:
+def test_it_listens_only_on_loopback(served: tuple[str, int]) -> None:
     listening = [c for c in psutil.Process(served[1]).net_connections() if c.status == psutil.CONN_LISTEN]
     assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
 
 
-def test_files_are_classified_as_the_export_does_it(run: Path, outputs: Path, tmp_path: Path) -> None:
+def test_files_get_the_predictions_of_the_export(run: Path, outputs: Path, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(10))
     (tmp_path / "b.jpg").write_bytes(encoded(90, "JPEG"))
     (tmp_path / "c.png").write_bytes(b"none")

@@ -1,4 +1,4 @@
-"""`python -m pipeline predict` answers every row of a table, in order, by the columns that the model takes."""
+"""`python -m pipeline predict` predicts for every row of a table, in order, from the columns that the model needs."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.commands import predict
-from pipeline.serving.models import _rows_of_files, as_taken, as_trained
+from pipeline.serving.models import _rows_of_files, arguments_of, reading_settings
 from stages.data.tables import Typed, read, read_files
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings
@@ -23,7 +23,7 @@ from tests.pipeline.experiments import Patch, Printed, write_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose model answers with twice the size, -1 where it is missing, in two shapes, and with the color."""
+    """A run whose model returns twice the size (-1 if it is missing) in two shapes, and the color."""
     folder = write_run(tmp_path_factory.mktemp("predict") / "runs" / "day" / "table")
 
     def serve(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -49,9 +49,9 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_answers_become_a_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_predictions_are_written_to_a_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """The input may be a file of any format, or a folder of files."""
     monkeypatch.setattr("pipeline.serving.models.BATCH", 2)
-    """Of files of any kind, and of those in a folder."""
     output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
     other.parent.mkdir()
     (tmp_path / "folder" / "a.png").write_bytes(b"")
@@ -72,18 +72,18 @@ def test_answers_become_a_file(run: Path, table: Path, tmp_path: Path, monkeypat
     assert written["target"].tolist() == columns["target"]
 
 
-def test_columns_go_by_either_name_and_booleans_have_one_spelling() -> None:
+def test_columns_may_have_either_name_and_booleans_have_one_spelling() -> None:
     known = {"ok": {"kind": "category", "column": "is ok", "values": ["True", "False", ""], "shares": [0.0] * 12}}
     default = SimpleNamespace(structured_input_signature=((), {"ok": tf.TensorSpec([None], tf.string)}))
     loaded = SimpleNamespace(signatures={"serving_default": default})
     for name in ("is ok", "ok"):
         frame = pd.DataFrame({name: [True, "TRUE", "true", False, None]})
-        taken = as_taken(loaded, TableSettings(), Drift(json.dumps(known)), frame)
+        taken = arguments_of(loaded, TableSettings(), Drift(json.dumps(known)), frame)
         assert taken["ok"].tolist() == ["True", "True", "True", "False", ""]
 
 
 def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Path) -> None:
-    """However its numbers are written, and whatever means a missing value."""
+    """This holds for any format of numbers, and for custom missing values."""
     kinds = {"weight": "number", "share": "number", "grade": "whole", "place": "category"}
     lines = ["1 200,5 kg;(1.200,5);1; a", "3 kg;7,25;2,0;NA", "-;−1;3;?"]
     (tmp_path / "a.csv").write_text("\n".join([";".join(kinds), *lines]) + "\n")
@@ -99,8 +99,11 @@ def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Pa
     cells = [[cell.strip() for cell in line.split(";")] for line in lines]
     request = pd.DataFrame(cells, columns=[*kinds])
     as_numbers = request.assign(weight=[1200.5, 3, None], share=[-1200.5, 7.25, -1.0], grade=[1, 2.0, 3])
-    [(*_, of_file)] = _rows_of_files(loaded, as_trained(loaded, [tmp_path / "a.csv"]), Drift(known))
-    for taken in of_file, *(as_taken(loaded, as_trained(loaded), Drift(known), one) for one in (request, as_numbers)):
+    [(*_, of_file)] = _rows_of_files(loaded, reading_settings(loaded, [tmp_path / "a.csv"]), Drift(known))
+    for taken in (
+        of_file,
+        *(arguments_of(loaded, reading_settings(loaded), Drift(known), one) for one in (request, as_numbers)),
+    ):
         for name in kinds:
             expected = np.array(texts[name], object)[trained[name]] if name in texts else trained[name]
             np.testing.assert_array_equal(taken[name], expected)
@@ -108,7 +111,7 @@ def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Pa
     np.testing.assert_array_equal(trained["share"], [-1200.5, 7.25, -1])
 
 
-def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) -> None:
+def test_without_an_output_file_one_line_per_row_is_printed(run: Path, table: Path, capsys: Printed) -> None:
     assert predict.main([str(run), str(table), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     pair = {"large": 6.0, "grün": 3.0}
@@ -119,7 +122,7 @@ def test_without_a_file_a_line_a_row(run: Path, table: Path, capsys: Printed) ->
     assert capsys.readouterr().out.splitlines()[2].split("\t") == shown
 
 
-def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Path, capsys: Printed) -> None:
+def test_text_files_are_read_as_in_training(tmp_path: Path, capsys: Printed) -> None:
     own = write_run(tmp_path / "runs" / "day" / "texts")
     module = tf.Module()
     with tf.device("/cpu:0"):
@@ -146,7 +149,7 @@ def test_texts_of_files_are_answered_as_the_training_has_read_them(tmp_path: Pat
     [("color,grade\nred,1\n", "has no column size__m_"), ("color,size (m),grade\n", "has no rows"),
      ("color,size (m),grade\nred,large,1\n", "new.csv row 1, column size (m): 'large' is not a number")],
 )  # fmt: skip
-def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, message: str, capsys: Printed) -> None:
+def test_unusable_tables_are_refused(run: Path, tmp_path: Path, content: str, message: str, capsys: Printed) -> None:
     (tmp_path / "new.csv").write_text(content)
     output = tmp_path / "predicted.parquet"
     assert predict.main([str(run), str(tmp_path / "new.csv"), "-o", str(output)]) == 2
@@ -154,23 +157,23 @@ def test_tables_without_an_answer(run: Path, tmp_path: Path, content: str, messa
     assert not output.exists()
 
 
-def test_no_setting_is_advised_that_the_command_does_not_have(run: Path, tmp_path: Path, capsys: Printed) -> None:
-    """A table is read as that of the training was; a missing file is reported before TensorFlow is imported."""
+def test_errors_do_not_suggest_settings_that_the_command_lacks(run: Path, tmp_path: Path, capsys: Printed) -> None:
+    """A table is read as in training; a missing file is reported before TensorFlow is imported."""
     (tmp_path / "new.csv").write_text("color,size (m)\nred,1\n", "utf16")
     assert predict.main([str(run), str(tmp_path / "new.csv")]) == 2
-    said = capsys.readouterr().err
-    assert "is not encoded in utf8. Expected the same encoding in all files, as in training" in said
-    assert "data." not in said
+    errors = capsys.readouterr().err
+    assert "is not encoded in utf8. Expected the same encoding in all files, as in training" in errors
+    assert "data." not in errors
     assert predict.main(["no_run", str(tmp_path / "nofile.csv")]) == 2
     assert "nofile.csv was not found. Expected existing files or folders" in capsys.readouterr().err
 
 
-def test_answers_are_not_written_under_the_name_of_another_format(tmp_path: Path, capsys: Printed) -> None:
+def test_an_output_file_of_another_format_is_refused(tmp_path: Path, capsys: Printed) -> None:
     assert predict.main(["any", "new.csv", "-o", str(tmp_path / "answers.xlsx")]) == 2
     assert f"Try: --output={tmp_path / 'answers.parquet'}" in capsys.readouterr().err
 
 
-def test_a_file_without_rows_has_no_answers(run: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_file_without_rows_is_skipped(run: Path, tmp_path: Path, capsys: Printed) -> None:
     rows = pa.table({"color": ["red", "blue"], "size (m)": [1.5, 2.0], "grade": [1, 2]})
     files = [tmp_path / "full.parquet", tmp_path / "empty.parquet"]
     for file, part in zip(files, (rows, rows[:0]), strict=True):

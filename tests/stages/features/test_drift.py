@@ -13,7 +13,7 @@ import tensorflow as tf
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
-from pipeline.serving.server import Watch, answering
+from pipeline.serving.server import Watch, predictor
 from stages.data.decode import Decoder
 from stages.data.split import Split
 from stages.evaluate import evaluate
@@ -178,7 +178,7 @@ def test_a_server_tells_what_has_moved_as_rows_double(capsys: pytest.CaptureFixt
         def __call__(self, size: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"doubled": 2 * size}
 
-    predict = answering(SimpleNamespace(signatures={"serving_default": Doubling()}), Watch(Drift(KNOWN)))
+    predict = predictor(SimpleNamespace(signatures={"serving_default": Doubling()}), Watch(Drift(KNOWN)))
     frame = pd.DataFrame({"size": columns(1, 50)["size"] * 10, "other": 0})
     for _ in range(20):
         with pytest.raises(MlflowException, match=r"^the table has no column size \(m\)\. Expected the columns"):
