@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from pipeline.runs.facts import Facts
 from pipeline.runs.journal import Journal
 from pipeline.runs.summary import Summary
-from pipeline.sweep.index import slug, write_index
+from pipeline.sweep.index import write_index
+from pipeline.sweep.jobs import slug
 
 CLASSES = 10
 

@@ -38,8 +38,8 @@ LIGHT = (
     "pipeline.command_line.compose",
     "pipeline.launch.local",
     "pipeline.launch.engine",
-    "pipeline.sweep.run",
-    "pipeline.sweep.session",
+    "pipeline.sweep.grid",
+    "pipeline.sweep.sweep",
 )
 """Modules of a command that ends before it needs TensorFlow."""
 

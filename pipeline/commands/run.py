@@ -56,8 +56,7 @@ def _execute(words: Sequence[str]) -> int:
     if arguments.show:
         composer.show(arguments.resolve)
         return streams.all_written(DONE)
-    run = _run_one if not is_sweep else _run_search if composer.searches else _run_sweep
-    code = run(composer)
+    code = _run_several(composer) if is_sweep else _run_one(composer)
     signals.ended(code)
     return code
 
@@ -80,23 +79,9 @@ def _run_one(composer: "Composer") -> int:
     return run_job(Job(debugged(read_composed(composed))), Console(), started=STARTED)
 
 
-def _run_sweep(composer: "Composer") -> int:
+def _run_several(composer: "Composer") -> int:
     from pipeline.console import Console
-    from pipeline.sweep.run import checked
-    from pipeline.sweep.session import Sweep
+    from pipeline.search.work import work_of
+    from pipeline.sweep.sweep import run_sweep
 
-    return Sweep(checked(composer.jobs(), len(composer.grid)), composer.sweep, Console()).start()
-
-
-def _run_search(composer: "Composer") -> int:
-    from pipeline.config.schemas import SearchSettings
-    from pipeline.console import Console
-    from pipeline.targets import check_installed
-
-    assert isinstance(composer.sweep, SearchSettings)
-    check_installed("a search", ["optuna", "cmaes"], "optuna")
-    from pipeline.search.plan import read_axes
-    from pipeline.search.trials import Search
-
-    axes = read_axes(composer.of_jobs, composer.with_lines)
-    return Search(composer.sweep, axes, composer.with_lines, Console()).start()
+    return run_sweep(work_of(composer), Console()).code

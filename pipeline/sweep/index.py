@@ -1,98 +1,17 @@
-"""Sweeps on disk: their jobs and progress, finding one by name, and the comparison of its jobs."""
+"""Sweeps on disk: the index of their jobs, finding one by name, and the comparison of its jobs."""
 
-import copy
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
-from pipeline.comparison.rows import FINISHING, read_job
-from pipeline.config.experiment import Experiment, read
-from pipeline.config.names import split_override
-from pipeline.decide.plan import after_training
+from pipeline.comparison.rows import read_job
 from pipeline.paths import shorter
-from pipeline.provenance.identity import identity
-from pipeline.provenance.source_digest import Sources, sources
 from pipeline.records import read_json, typed_parts
-from pipeline.redaction import redact_overrides
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
 from stages.storage.atomic import atomic_write
-
-
-@dataclass
-class SweepJob:
-    """One job of a sweep."""
-
-    number: int  # from 1
-    label: str  # the overrides that tell it from the other jobs, without secrets
-    experiment: Experiment
-    exit_code: int | None = None  # None before it has ended
-    reason: str | None = None  # why its process has refused it, before a run of it began
-    only_trains: bool = False
-    finishes: bool = False  # it runs the stages after training of the best job, whose number it has
-
-    @property
-    def folder(self) -> str:
-        return f"{self.number}_{slug(self.label)}" if not self.finishes else f"{FINISHING}{self.number}"
-
-    @cached_property
-    def shown(self) -> list[str]:
-        """The overrides as they were typed, without secrets."""
-        return typed(self.experiment.overrides)
-
-    @cached_property
-    def identity(self) -> str:
-        return identity(self.experiment)
-
-    @cached_property
-    def sources(self) -> Sources:
-        return sources(self.experiment)
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The job's entry in the index of its sweep."""
-        facts = {
-            "number": self.number,
-            "folder": self.folder,
-            "overrides": self.shown,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "config_dirs": [shorter(folder) for folder in self.experiment.config_dirs] or None,
-        }
-        return {name: fact for name, fact in facts.items() if fact is not None}
-
-    def finishing(self, folder: Path) -> "SweepJob":
-        """Return the job that evaluates and exports the model that this one trained, in the sweep `folder`."""
-        begins = {"from": after_training(self.experiment)[0], "run": str(folder / self.folder)}
-        document = copy.deepcopy(self.experiment.document)
-        document.update({**begins, "fork": None, "fork_weights": "best", "resume": "auto"})
-        before = self.experiment
-        own = [line for line in before.overrides if split_override(line)[0] not in ("fork", "fork_weights")]
-        overrides = (*own, *(f"{name}={value}" for name, value in begins.items()))
-        experiment = read(document, before.choices, before.config_dirs, overrides)
-        return SweepJob(self.number, self.label, experiment, finishes=True)
-
-
-def typed(overrides: Sequence[str]) -> list[str]:
-    """Return overrides as the user typed them, without Hydra's escapes and without secrets."""
-    return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in overrides])
-
-
-def slug(label: str) -> str:
-    """Return `label` as part of a file name, at most 100 bytes long."""
-    return re.sub(r"[^\w=.,+-]+", "_", label.replace(" ", ",")).encode()[:100].decode(errors="ignore")
-
-
-def job_labels(overrides: Sequence[Sequence[str]]) -> list[str]:
-    """Return the overrides of each job that not all jobs share."""
-    shared = set.intersection(*(set(job) for job in overrides)) if overrides else set()
-    return [" ".join(text for text in job if text not in shared) or "the only job" for job in overrides]
-
 
 INDEX = "sweep.json"
 """The file in a sweep's folder that lists its jobs."""

@@ -25,14 +25,11 @@ from pipeline.config.debug import debugged
 from pipeline.config.errors import dotted
 from pipeline.config.names import read_options
 from pipeline.config.schemas import SCHEMAS, TopSettings, top_level_key
-from pipeline.console import Console
 from pipeline.decide.decision import check
 from pipeline.decide.inherited import inherit_overrides
 from pipeline.launch.slots import deal_out
 from pipeline.paths import CONF
-from pipeline.search.plan import read_axes
-from pipeline.search.trials import Search
-from pipeline.sweep.run import checked
+from pipeline.search.work import work_of
 from pipeline.sweep.select import read_entries, select
 from stages.errors import UserError
 from tests.pipeline.advice import Case, commands, settings, training
@@ -257,11 +254,9 @@ def _error(words: list[str]) -> UserError | None:
         composer = Composer(inherit_overrides(arguments) if names_run(arguments) else arguments)
         if not composer.is_sweep:
             check(debugged(read_composed(composer.one())))
-        elif composer.searches:
-            Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())  # type: ignore[arg-type]
         else:
-            jobs = checked(composer.jobs(), len(composer.grid))
-            deal_out(composer.sweep, [job.experiment for job in jobs])
+            work = work_of(composer)
+            deal_out(work.settings, work.experiments)
     except UserError as error:
         return error
     return None

@@ -34,13 +34,13 @@ from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import NAME
 from pipeline.runs.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
-from pipeline.search.trials import Search
+from pipeline.search.trials import Trials, refuse_goal
 from pipeline.serving import files, models
 from pipeline.sweep import sync
+from pipeline.sweep.claim import to_resume
 from pipeline.sweep.index import latest, read_index
-from pipeline.sweep.resume import to_resume
 from pipeline.sweep.select import _runs, read_entries, select
-from pipeline.sweep.session import Sweep
+from pipeline.sweep.sweep import jobs_to_finish
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
 from pipeline.tracking.pending import settings_for
@@ -195,22 +195,21 @@ def _searching(metric: str) -> Any:
     """Return what a search needs to judge its trials by `metric`."""
     axis: Axis = read_axes([parse("seed=1,2")], lambda lines: compose())[0]
     settings = SimpleNamespace(direction="maximize")
-    plan = SimpleNamespace(goals=[Goal(metric, "maximize")], axes=[axis], settings=settings)
-    return SimpleNamespace(plan=plan, jobs=[SimpleNamespace(folder="first")])
+    return SimpleNamespace(goals=[Goal(metric, "maximize")], axes=[axis], settings=settings)
 
 
 def _goal(_: Path) -> Told:
     run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, metrics={"val/best_loss": 1.0})
-    error = refusal(Search._refuse_goal, _searching("val/best_acc"), run, SimpleNamespace(only_trains=False))
+    error = refusal(refuse_goal, _searching("val/best_acc"), run, False)
     return error, "sweep=tpe seed=1,2 sweep.metric=val/best_acc"
 
 
 def _other_examples(folder: Path) -> Told:
-    search = _searching("val/best_loss")
-    search.run = lambda job: RunFolder(folder / job.folder)
+    first = SimpleNamespace(folder="first")
+    trials: Any = SimpleNamespace(_plan=_searching("val/best_loss"), _folder=folder, jobs=[first])
     write_run(folder / "first", facts=Facts(val_examples="a"))
     run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, facts=Facts(val_examples="b"))
-    return refusal(Search._refuse_other_examples, search, run, SimpleNamespace(number=2)), "sweep=tpe seed=1,2"
+    return refusal(Trials._refuse_other_examples, trials, run, SimpleNamespace(number=2)), "sweep=tpe seed=1,2"
 
 
 def _no_export(folder: Path) -> Told:
@@ -238,7 +237,7 @@ def _none(folder: Path) -> Told:
 
 
 def _no_sweep(_: Path) -> Told:
-    session: Any = SimpleNamespace(first=experiment("resume=nope"), identity="x", kind="sweep", unit="job")
+    session: Any = SimpleNamespace(experiments=[experiment("resume=nope")], identity="x", kind="sweep", unit="job")
     return refusal(to_resume, session, print), "-m seed=1,2 resume=nope"
 
 
@@ -300,15 +299,10 @@ def _second_process(_: Path) -> Told:
 
 
 def _none_is_best(folder: Path) -> Told:
-    session: Any = SimpleNamespace(
-        jobs=[SimpleNamespace(only_trains=True)],
-        write=lambda: None,
-        folder=folder,
-        settings=SimpleNamespace(finish="best"),
-    )
+    jobs: Any = [SimpleNamespace(only_trains=True, folder="1_seed=1")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.sweep.session.compare", lambda _: SimpleNamespace(runs_to_take=[], rows=[1]))
-        return refusal(next, Sweep._to_finish(session)), "-m seed=1,2 sweep.finish=best"
+        patch.setattr("pipeline.sweep.sweep.compare", lambda _: SimpleNamespace(runs_to_take=[], rows=[1]))
+        return refusal(jobs_to_finish, folder, jobs, "best"), "-m seed=1,2 sweep.finish=best"
 
 
 def _dry(_: Path) -> Told:
@@ -381,19 +375,19 @@ CASES: dict[str, Case] = {
     "pipeline/search/plan.py:make_plan": "sweep=grid 'optimizer.learning_rate=interval(0.1,0.2)'",
     "pipeline/search/plan.py:read_axes": "sweep=tpe 'optimizer.learning_rate=interval(0.2,0.1)'",
     "pipeline/search/plan.py:refuse_debug": "sweep=tpe debug=fast seed=1,2",
-    "pipeline/search/trials.py:_refuse_goal": _goal,
+    "pipeline/search/trials.py:refuse_goal": _goal,
     "pipeline/search/trials.py:_refuse_other_examples": _other_examples,
     "pipeline/serving/files.py:predict": _images,
     "pipeline/serving/models.py:saved_model": _no_export,
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),
     "pipeline/sweep/index.py:read_index": _damaged_index,
     "pipeline/launch/slots.py:deal_out": "-m seed=1,2 cluster=slurm sweep.devices_per_job=1",
-    "pipeline/sweep/run.py:checked": "-m 'seed=range(1,200000)'",
+    "pipeline/sweep/grid.py:checked": "-m 'seed=range(1,200000)'",
     "pipeline/sweep/select.py:_filtered": _compared,
     "pipeline/sweep/select.py:_named": _named,
     "pipeline/sweep/select.py:_runs": _none,
-    "pipeline/sweep/session.py:_to_finish": _none_is_best,
-    "pipeline/sweep/resume.py:to_resume": _no_sweep,
+    "pipeline/sweep/sweep.py:jobs_to_finish": _none_is_best,
+    "pipeline/sweep/claim.py:to_resume": _no_sweep,
     "pipeline/sweep/sync.py:_send": _password,
     "pipeline/system/environment.py:check_keras_file": _keras_file,
     "pipeline/system/machine.py:free_port": lambda _: (
@@ -413,7 +407,7 @@ UNREACHED: dict[str, str] = {
     "pipeline/launch/slurm.py:task": "needs Slurm",
     "pipeline/provenance/source_digest.py:refuse_edited": "advises what to write in a notebook",
     "pipeline/execute/stages.py:own_record": "advises what to write in the stage's code",
-    "pipeline/sweep/session.py:start": "needs another process that ends the sweep at that moment",
+    "pipeline/sweep/claim.py:claimed": "needs another process that ends the sweep at that moment",
     "pipeline/system/streams.py:no_room": "advises the same command again",
     "pipeline/targets.py:check_installed": "advises to install a package",
 }

@@ -11,7 +11,7 @@ from pipeline.comparison.answer import command_of
 from pipeline.comparison.rows import read_job
 from pipeline.config.experiment import Experiment, read
 from pipeline.provenance.identity import identity
-from pipeline.sweep.index import SweepJob
+from pipeline.sweep.jobs import SweepJob
 from tests.pipeline.experiments import SMALL, write_files
 
 RATE = "optimizer.learning_rate"

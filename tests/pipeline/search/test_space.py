@@ -13,8 +13,9 @@ from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.internals.hydra import parse
 from pipeline.runs.facts import Facts, TaskFacts
+from pipeline.runs.folder import RunFolder
 from pipeline.search.plan import Axis, probes, read_axes
-from pipeline.search.trials import Search
+from pipeline.search.search import Search
 from stages.errors import UserError
 from tests.pipeline.experiments import Printed, compose, write_run
 
@@ -94,14 +95,14 @@ def test_a_value_survives_the_command_line() -> None:
 def search(outputs: Path, *words: str, axis: str = "optimizer.epsilon=interval(1,2)") -> Search:
     composer = Composer(read_arguments([*words, axis, f"outputs={outputs}"]))
     assert isinstance(composer.sweep, SearchSettings)
-    return Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines, Console())
+    return Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines)
 
 
 def test_the_runs_to_compare_with_and_to_fork_are_found_before_the_search(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "a" / "earlier")
     OmegaConf.save(PLAIN.document, run / "config.yaml")
     with pytest.raises(UserError, match="has no checkpoint"):
-        search(tmp_path, "sweep=tpe", f"fork={run}", "tracking=off").begin(True)
+        search(tmp_path, "sweep=tpe", f"fork={run}", "tracking=off").announce(Console(), is_new=True)
     with pytest.raises(UserError, match=r"evaluate\.against=nowhere"):
         search(tmp_path, "sweep=tpe", "evaluate.against=nowhere", "tracking=off")
 
@@ -116,7 +117,7 @@ def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> 
 
 def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path, capsys: Printed) -> None:
     for words, said in (((), "30 of 30 points, sampler grid"), (("sweep.trials=20",), "20 of 30 points")):
-        search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").begin(True)
+        search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").announce(Console(), True)
         assert said in capsys.readouterr().out
 
 
@@ -130,18 +131,15 @@ def test_what_the_runs_themselves_tell_ends_a_search(
     facts: Facts, words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     """Other validation examples than the first trial's, and a metric whose task wants the opposite."""
-    session = search(tmp_path, "sweep=tpe", "tracking=off", *words)
-    session.folder = tmp_path
+    trials = search(tmp_path, "sweep=tpe", "tracking=off", *words).begin(tmp_path, Console())
     metrics = {"val/best_accuracy": 0.5, "val/best_loss": 1.0}
-    drawn = session.draw()
     for own in (Facts(val_examples="a"), facts):
-        folder = next(drawn).folder
-        assert folder is not None
-        write_run(folder.path, metrics=metrics, facts=own)
-        made = session._jobs[folder.path.name]
+        job = trials.next()
+        assert job is not None
+        run = RunFolder(write_run(tmp_path / job.folder, metrics=metrics, facts=own)).read()
         if own is facts:
             with pytest.raises(UserError, match=said):
-                session.ended(made)
+                trials.tell(job, run)
         else:
-            session.ended(made)
-    assert [trial.state.name for trial in session.study.trials()] == ["COMPLETE", "FAIL"]
+            trials.tell(job, run)
+    assert [trial.state.name for trial in trials.study.trials()] == ["COMPLETE", "FAIL"]

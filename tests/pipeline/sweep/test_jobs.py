@@ -15,12 +15,14 @@ from pipeline.provenance.identity import identity
 from pipeline.runs.facts import Facts
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import StageOutcome
-from pipeline.sweep.index import SweepJob
+from pipeline.search.work import work_of
+from pipeline.sweep.claim import to_resume
+from pipeline.sweep.grid import Grid, checked
+from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.queue import refusal_in
-from pipeline.sweep.resume import to_resume
-from pipeline.sweep.run import checked
 from pipeline.sweep.select import read_entries
-from pipeline.sweep.session import Sweep
+from pipeline.sweep.source import KnownJobs
+from pipeline.sweep.sweep import Sweep, jobs_to_finish, record_jobs, run_sweep
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu
@@ -56,19 +58,21 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert len(jobs(outputs, f"fork={run}", "seed=1,2")) == 2
     composer = Composer(read_arguments(["-m", f"fork={run}", "seed=1,2", "tracking=off", f"outputs={outputs}"]))
     with pytest.raises(UserError, match="has no checkpoint"):
-        Sweep(checked(composer.jobs(), len(composer.grid)), SweepSettings(), Console()).start()
+        run_sweep(work_of(composer), Console())
     assert not (outputs / "sweeps").exists()
 
 
 def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console()
-    session = Sweep(jobs(outputs, "seed=1,2"), SweepSettings(), console)
-    session.folder = outputs / "sweeps" / "s"
-    folder = session.folder / "1_seed=1"
+    work = Grid(jobs(outputs, "seed=1,2"), SweepSettings())
+    source = KnownJobs(work.jobs)
+    sweep = Sweep(work, source, outputs / "sweeps" / "s", None, None, Console())
+    folder = sweep.folder / "1_seed=1"
     folder.mkdir(parents=True)
     (folder / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
-    session._ended(session.job(session.jobs[0]), WRONG_CONFIGURATION, 1.0, False)
-    assert session.jobs[0].reason == "fork=a: it is gone. Expected b"
+    first = sweep._next(source)
+    assert first is not None
+    sweep._ended(source, first, WRONG_CONFIGURATION, 1.0, False)
+    assert work.jobs[0].reason == "fork=a: it is gone. Expected b"
     assert "REFUSED in 1.0 s, exit code 2: fork=a: it is gone" in capsys.readouterr().out
     assert refusal_in(RunFolder(outputs / "none")) is None
 
@@ -81,22 +85,23 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
     finish: str, validated: str, finished: list[str] | None, outputs: Path
 ) -> None:
     """The best alone, or all, though the sweep was begun with `finish=best`; where none is the best it is said."""
-    session = Sweep(jobs(outputs, "train.epochs=2,3"), SweepSettings(finish=finish), Console())
-    session.folder = outputs / "sweeps" / "s"
+    work = Grid(jobs(outputs, "train.epochs=2,3"), SweepSettings(finish=finish))
+    source, folder = KnownJobs(work.jobs), outputs / "sweeps" / "s"
     left = dict.fromkeys(("evaluate", "export"), StageOutcome("skipped"))
-    for job, examples in zip(session.jobs, validated, strict=True):
+    for job, examples in zip(work.jobs, validated, strict=True):
         facts, metrics = Facts(val_examples=examples), {"val/best_accuracy": job.number / 2}
-        write_run(session.folder / job.folder, stages=left, facts=facts, metrics=metrics)
-    assert not [*session.draw()]
+        write_run(folder / job.folder, stages=left, facts=facts, metrics=metrics)
+    Sweep(work, source, folder, None, None, Console()).run(source, [Slot()])  # nothing is left to run
+    assert source.next() is None
     if finished is None:
         with pytest.raises(UserError, match=r"none is the best.* Try: sweep\.finish=all"):
-            next(session._to_finish())
+            jobs_to_finish(folder, source.jobs, finish)
     else:
-        session.settings.finish = "best"
-        session.write("FINISHED")
-        session.settings.finish = finish
-        assert to_resume(session, print) == (session.folder if finish == "all" else None)
-        assert [job.folder.path.name for job in session._to_finish() if job.folder] == finished
+        work.settings.finish = "best"
+        record_jobs(work, source, folder, "FINISHED")
+        work.settings.finish = finish
+        assert to_resume(work, print) == (folder if finish == "all" else None)
+        assert [job.folder for job in jobs_to_finish(folder, source.jobs, finish)] == finished
 
 
 def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -> None:

@@ -27,10 +27,12 @@ from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
 from pipeline.runs.journal import Journal
 from pipeline.runs.summary import Summary
-from pipeline.sweep.index import compare, job_labels, latest, slug, write_index
-from pipeline.sweep.resume import to_resume
-from pipeline.sweep.run import checked
-from pipeline.sweep.session import Sweep
+from pipeline.search.work import work_of
+from pipeline.sweep.claim import to_resume
+from pipeline.sweep.grid import Grid, checked
+from pipeline.sweep.index import compare, latest, write_index
+from pipeline.sweep.jobs import job_labels, slug
+from pipeline.sweep.sweep import run_sweep
 from pipeline.system.signals import until
 from pipeline.tracking.tracker import open_tracker
 from stages.errors import UserError
@@ -182,10 +184,10 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(outputs: Path
         os.kill(os.getpid(), signal.SIGINT)
         return open_tracker(*given)
 
-    monkeypatch.setattr("pipeline.sweep.session.open_tracker", interrupted)
+    monkeypatch.setattr("pipeline.sweep.tracked.open_tracker", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
-    assert Sweep(checked(composed, 2), SweepSettings(), Console()).start() == 130
+    assert run_sweep(Grid(checked(composed, 2), SweepSettings()), Console()).code == 130
     assert sweep_runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
 
@@ -214,14 +216,14 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
     assert len(children) == 2
     assert [job.status for job in compare(latest(outputs)).runs] == ["FINISHED"] * 2
     composer = Composer(read_arguments(given))
-    assert to_resume(Sweep(checked(composer.jobs(), 2), SweepSettings(), Console()), print) is None
+    assert to_resume(work_of(composer), print) is None
 
 
 def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
     """Returns what `to_resume` reads of the work of a session."""
     first, settings = experiment(*given, outputs=outputs), SweepSettings()
     facts = {"kind": "sweep", "unit": "job", "identity": identity, "sources": sources, "total": 1}
-    return SimpleNamespace(first=first, settings=settings, **facts)
+    return SimpleNamespace(experiments=[first], settings=settings, **facts)
 
 
 def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printed) -> None:
