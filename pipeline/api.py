@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -188,28 +189,32 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
         overrides: Settings as on the command line. Settings with several values, such as `seed=1,2,3`, are varied.
 
     Raises:
-        RuntimeError: If the sweep is refused or stopped, or if a job fails. The message is the last line of the output.
-        UserError: With `dry_run=true`, after the plan is printed.
+        UserError: If a setting is wrong, before anything is recorded. With `dry_run=true`, after the plan is printed.
+        RuntimeError: If the sweep is stopped, or if a job fails, with the message of the first error.
 
     Examples:
         >>> sweep(["precision=float32,mixed", "train.epochs=5"])  # doctest: +SKIP
     """
-    command = [sys.executable, "-m", "pipeline", "-m", *_listed(overrides)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
-        assert process.stdout is not None
-        line, page = "", None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if line.startswith("comparison  "):
-                page = Path(line.split(maxsplit=1)[1].strip()).resolve()
-    if not process.returncode and page is None:
-        raise UserError(
-            "dry_run=true starts no jobs that could be compared", "a sweep without dry_run", "dry_run=false"
-        )
-    if process.returncode or page is None:
-        raise RuntimeError(line.strip())
-    return compare(page.parent)
+    from pipeline.sweep.outcome import REPORT_TO, received
+
+    words = _listed(overrides)
+    Composer(inherit_overrides(read_arguments(["-m", *words])))  # refuses wrong words without starting a process
+    command = [sys.executable, "-m", "pipeline", "-m", *words]
+    with tempfile.TemporaryFile("w+") as report:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), REPORT_TO: str(report.fileno())}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "pass_fds": [report.fileno()]}
+        with subprocess.Popen(command, text=True, env=env, **pipes) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+        report.seek(0)
+        outcome = received(report.read(), process.returncode)
+    if outcome.code:
+        raise RuntimeError(outcome.error or f"exit code {outcome.code}")
+    if outcome.folder is None:
+        problem = "dry_run=true starts no jobs that could be compared"
+        raise UserError(problem, "a sweep without dry_run", "dry_run=false")
+    return compare(outcome.folder)
 
 
 def search(overrides: Iterable[str]) -> "Comparison":
@@ -219,6 +224,7 @@ def search(overrides: Iterable[str]) -> "Comparison":
         overrides: Settings as on the command line.
 
     Raises:
+        UserError: As for `sweep`.
         RuntimeError: As for `sweep`.
 
     Examples:

@@ -82,6 +82,7 @@ def _run_one(composer: "Composer") -> int:
 def _run_several(composer: "Composer") -> int:
     from pipeline.console import Console
     from pipeline.search.work import work_of
+    from pipeline.sweep.outcome import reported
     from pipeline.sweep.sweep import run_sweep
 
-    return run_sweep(work_of(composer), Console()).code
+    return reported(lambda: run_sweep(work_of(composer), Console()))

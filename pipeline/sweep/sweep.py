@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pipeline.runs.folder import RunFolder
 from pipeline.sweep.claim import claimed
 from pipeline.sweep.index import compare, write_index
 from pipeline.sweep.jobs import SweepJob, has_only_trained
+from pipeline.sweep.outcome import Outcome
 from pipeline.sweep.progress import Progress
 from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.sweep.source import JobSource, KnownJobs, Work
@@ -29,18 +29,6 @@ from pipeline.system.streams import all_written
 from pipeline.tracking.pending import end_lost
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a sweep."""
-
-    code: int
-    """The exit code: 0, 3 if jobs failed, 130 or 143 if the sweep was stopped."""
-    folder: Path | None = None
-    """The folder of the sweep; None after a dry run."""
-    error: str | None = None
-    """Why the sweep has no complete result."""
 
 
 def run_sweep(work: Work, console: Console) -> Outcome:

@@ -20,7 +20,7 @@ from pipeline.comparison.difference import Pair, difference
 from pipeline.runs.lock import locked
 from stages.errors import UserError
 from tests import commands
-from tests.pipeline.experiments import Patch, Printed, write_files, write_run
+from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, write_files, write_run
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,18 @@ def run(outputs: Path) -> Run:
     return made
 
 
+def refuses(settings: object) -> None:
+    raise UserError("the data is gone", "it to be there")
+
+
+@pytest.mark.slow
+def test_a_sweep_raises_the_error_of_the_first_job_that_failed(outputs: Path, capsys: Printed) -> None:
+    """Its process reports it in addition to the lines that it prints."""
+    with pytest.raises(RuntimeError, match=r"^1 of 1 jobs have not finished; job 1 FAILED: the data is gone"):
+        sweep([f"data._target_={__name__}.refuses", *SMALL, *TRAINED, "tracking=off", f"outputs={outputs}"])
+    assert "job 1/1  the only job  FAILED in " in capsys.readouterr().out
+
+
 def listed(capsys: Printed, outputs: Path, *arguments: str) -> list[dict[str, object]]:
     capsys.readouterr()
     assert runs.main([*arguments, "--json", f"--outputs={outputs}"]) == 0
@@ -47,10 +59,13 @@ def listed(capsys: Printed, outputs: Path, *arguments: str) -> list[dict[str, ob
 
 def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match=r"error: sweep=tpe.*no setting has several values"):
+    with pytest.raises(UserError, match=r"^sweep=tpe.*no setting has several values") as refused:
         search(["train.epochs=1"])
-    with pytest.raises(RuntimeError, match="error: sweep=random"):
+    assert refused.value.fix == "'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'"
+    with pytest.raises(UserError, match=r"^sweep=random"):
         search(["sweep=random"])
+    with pytest.raises(UserError, match="hydra"):
+        sweep(["hydra.run.dir=x"])
     assert not list(tmp_path.iterdir())
 
 
