@@ -56,7 +56,7 @@ def run_sweep(work: Work, console: Console) -> Outcome:
         code = code_state()
         tracker = open_sweep(work, folder, code, console)
         signals.on_forced_exit(lambda request: mark_killed(tracker))
-        sweep = Sweep(work, source, folder, tracker.run_id, code, console)
+        sweep = Sweep(work, source, folder, tracker, code, console)
         try:
             with console.live(sweep.progress.table):
                 sweep.run(source, slots)
@@ -65,7 +65,7 @@ def run_sweep(work: Work, console: Console) -> Outcome:
         except signals.Interrupted as interrupted:
             exit_code = interrupted.exit_code
         with signals.ending(exit_code):
-            return finish(sweep, exit_code, tracker, began)
+            return finish(sweep, exit_code, began)
 
 
 class Sweep:
@@ -75,29 +75,20 @@ class Sweep:
         work: What the command asked for.
         source: Where its jobs come from.
         folder: The folder of the sweep.
+        tracker: Records its tracked run.
+        code: The state of the repository when it began, if there is one.
         console: Prints the progress.
         progress: The lines about its jobs.
         error: Why no further job begins; None while nothing is wrong.
     """
 
     def __init__(
-        self, work: Work, source: JobSource, folder: Path, run_id: str | None, code: CodeState | None, console: Console
+        self, work: Work, source: JobSource, folder: Path, tracker: Tracker, code: CodeState | None, console: Console
     ) -> None:
-        """Create the sweep.
-
-        Args:
-            work: What the command asked for.
-            source: Where its jobs come from.
-            folder: The folder of the sweep.
-            run_id: The id of its tracked run, if it has one.
-            code: The state of the repository.
-            console: Prints the progress.
-        """
-        self.work, self.source, self.folder, self.console = work, source, folder, console
+        self.work, self.source, self.folder, self.tracker = work, source, folder, tracker
+        self.code, self.console = code, console
         self.progress = Progress(work, source, console)
         self.error: str | None = None
-        self._run_id = run_id
-        self._code = code
         self._begun: dict[RunFolder, SweepJob] = {}
 
     def run(self, source: JobSource, slots: Sequence[Slot]) -> None:
@@ -160,9 +151,9 @@ class Sweep:
         self.progress.begin(job, run)
         name = label(job.label.split(), job.experiment.choices)
         part = Part(
-            sweep_id=self._run_id,
+            sweep_id=self.tracker.run_id,
             experiment=self.work.experiments[0].name,
-            code=self._code,
+            code=self.code,
             name=f"best: {name}" if job.finishes and self.work.settings.finish == "best" else name,
             combination="" if job.finishes else combination(job),
         )
@@ -226,16 +217,15 @@ def mark_killed(tracker: Tracker) -> None:
     tracker.flush()
 
 
-def finish(sweep: Sweep, code: int, tracker: Tracker, began: float) -> Outcome:
+def finish(sweep: Sweep, code: int, began: float) -> Outcome:
     """End the sweep: compare its jobs, print and record the results; return the outcome.
 
     Args:
         sweep: The sweep, none of whose jobs runs.
         code: Its exit code.
-        tracker: Its tracked run.
         began: When the command began, in seconds of `time.monotonic()`.
     """
-    work, folder, console = sweep.work, sweep.folder, sweep.console
+    work, folder, tracker, console = sweep.work, sweep.folder, sweep.tracker, sweep.console
     pictures = sweep.source.draw()
     sweep.record()
     comparison = compare(folder)

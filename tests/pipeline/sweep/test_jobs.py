@@ -26,6 +26,7 @@ from pipeline.sweep.sweep import Sweep, jobs_to_finish, record_jobs, run_sweep
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
 
@@ -65,7 +66,7 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
 def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = Grid(jobs(outputs, "seed=1,2"), SweepSettings())
     source = KnownJobs(work.jobs)
-    sweep = Sweep(work, source, outputs / "sweeps" / "s", None, None, Console())
+    sweep = Sweep(work, source, outputs / "sweeps" / "s", Tracker(), None, Console())
     folder = sweep.folder / "1_seed=1"
     folder.mkdir(parents=True)
     (folder / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
@@ -91,7 +92,7 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
     for job, examples in zip(work.jobs, validated, strict=True):
         facts, metrics = Facts(val_examples=examples), {"val/best_accuracy": job.number / 2}
         write_run(folder / job.folder, stages=left, facts=facts, metrics=metrics)
-    Sweep(work, source, folder, None, None, Console()).run(source, [Slot()])  # nothing is left to run
+    Sweep(work, source, folder, Tracker(), None, Console()).run(source, [Slot()])  # nothing is left to run
     assert source.next() is None
     if finished is None:
         with pytest.raises(UserError, match=r"none is the best.* Try: sweep\.finish=all"):
