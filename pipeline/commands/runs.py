@@ -21,15 +21,15 @@ def _list(options: argparse.Namespace) -> int:
     """Print the runs and sweeps that match the filters."""
     from rich.console import Console
 
-    from pipeline.sweep.listing import WIDE, as_table
-    from pipeline.sweep.select import read_entries, select
+    from pipeline.sweep.listing import WIDE, as_dict, as_table
+    from pipeline.sweep.select import read_all, select
 
-    entries = select(read_entries(options.outputs, print_warning), options.filter)
+    runs = select(read_all(options.outputs, print_warning), options.filter)
     if options.json:
-        print(json.dumps([entry.as_dict() for entry in entries], indent=2))
-    elif entries:
+        print(json.dumps([as_dict(run) for run in runs], indent=2))
+    elif runs:
         console = Console(width=None if sys.stdout.isatty() else LONGEST_LINE, markup=False, highlight=False)
-        console.print(as_table(entries, console.width >= WIDE))
+        console.print(as_table(runs, console.width >= WIDE))
     else:
         rest = " match" if options.filter else ". Try: python -m pipeline"
         say(f"no runs under {shorter(options.outputs)}{rest}")

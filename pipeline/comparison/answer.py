@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pipeline.comparison.choice import Choice, Lead, are_validated_alike
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import DIFFERENCE, Column, difference_column, metric_column, speed_column
-from pipeline.comparison.rows import ComparedRun, Row
+from pipeline.comparison.rows import Row, RunRecord
 from pipeline.comparison.seeds import MAX_SEEDS, seeds_text, seeds_to_settle
 from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_name, plural, value_text
 from pipeline.config.names import split_override
@@ -75,7 +75,7 @@ def choice(comparison: Comparison) -> str:
     return _tie(comparison, chosen.metric, chosen.best) if chosen.tied else _win(chosen, chosen.metric, chosen.best)
 
 
-def _without_rows(runs: Sequence[ComparedRun]) -> str:
+def _without_rows(runs: Sequence[RunRecord]) -> str:
     """Return the sentence for runs without any results."""
     if any(run.is_debug for run in runs):
         return "No winner: debug runs only check that a combination works."
@@ -175,7 +175,7 @@ def _commands(comparison: Comparison) -> list[str]:
     ]
 
 
-def command_of(run: ComparedRun, has_seeds: bool = False) -> str:
+def command_of(run: RunRecord, has_seeds: bool = False) -> str:
     """Return the command that repeats a run.
 
     Args:

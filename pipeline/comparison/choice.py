@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pipeline.comparison.rows import ComparedRun, Row, pair
+from pipeline.comparison.rows import Row, RunRecord, pair
 from pipeline.runs.summary import Summary, is_lower_better
 from stages.evaluation.paired_tests import Interval, mean_difference, pooled_variance
 from stages.evaluation.test_set import may_be_same_pixels
@@ -199,7 +199,7 @@ def _leads(rows: Sequence[Row], best: Row, metric: str, sign: int) -> dict[Row, 
         sign: 1 if higher values of the metric are better, −1 if lower ones are.
     """
 
-    def value(run: ComparedRun) -> float | None:
+    def value(run: RunRecord) -> float | None:
         score = run.metrics.get(metric)
         return None if score is None else sign * score
 

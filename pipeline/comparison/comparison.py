@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.comparison.choice import MAX_RATIO, Choice, SpeedUp, choose, mean_of, primary_of, speed_ups
-from pipeline.comparison.rows import ComparedRun, Row, canonical, pair, rows_of
+from pipeline.comparison.rows import Row, RunRecord, canonical, pair, rows_of
 from pipeline.comparison.words import metric_name
 from pipeline.runs.summary import is_lower_better
 from stages.errors import UserError
@@ -47,7 +47,7 @@ class Comparison:
 
     title: str
 
-    runs: Sequence[ComparedRun]
+    runs: Sequence[RunRecord]
     """All runs in their order, including unfinished ones."""
 
     rows: tuple[Row, ...]
@@ -132,7 +132,7 @@ class Comparison:
         return {row: _letters(place) for place, row in enumerate(self.ranked)}
 
     @property
-    def runs_to_take(self) -> Sequence[ComparedRun]:
+    def runs_to_take(self) -> Sequence[RunRecord]:
         """The runs of the recommended rows; for a search, only the best trials."""
         runs = [run for row in self.choice.rows for run in row.runs]
         return [run for run in runs if self.search is None or run.folder.name in self.search.best]
@@ -140,7 +140,7 @@ class Comparison:
 
 def compare_runs(
     title: str,
-    runs: Sequence[ComparedRun],
+    runs: Sequence[RunRecord],
     baseline: Mapping[str, str] | None = None,
     columns: Sequence[str] = (),
     search: SearchResult | None = None,
@@ -238,7 +238,7 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     return differences, warnings
 
 
-def _belongs_to(run: ComparedRun, row: Row, names: Sequence[str]) -> bool:
+def _belongs_to(run: RunRecord, row: Row, names: Sequence[str]) -> bool:
     """Return whether a run has the settings of a row, and a seed that the row lacks."""
     seeds = {other.seed for other in row.runs}
     return run.seed not in seeds and all(run.setting(name) == row.runs[0].setting(name) for name in names)
@@ -258,7 +258,7 @@ def _unfit(rows: Sequence[Row], metric: str) -> list[str]:
     return [*texts, *([f"each of {len(rows) - 3} more combinations"] if len(rows) > 3 else [])]
 
 
-def _by_example(rows: Sequence[Row], base: Row) -> Callable[[ComparedRun], np.ndarray | None]:
+def _by_example(rows: Sequence[Row], base: Row) -> Callable[[RunRecord], np.ndarray | None]:
     """Return a function that returns a run's value for each test example, [n].
 
     It returns None for a run without predictions, and for a run that was tested on other examples than the baseline.

@@ -17,7 +17,7 @@ from pipeline.exit_codes import STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.records import yaml_text
 from pipeline.runs.finding import debug_kind
-from pipeline.runs.folder import RunFolder
+from pipeline.runs.folder import RunFolder, current_status
 from pipeline.runs.summary import UNITS, Summary, best_metric
 from stages.evaluation.test_set import may_be_same_pixels
 
@@ -36,11 +36,11 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
-class ComparedRun:
-    """A run, or a job of a sweep."""
+class RunRecord:
+    """A run, a job of a sweep, or a sweep, as tables show it: its summary, with the status that it has now."""
 
     number: int
-    """Its number from 1."""
+    """Its number in a comparison, from 1; 0 outside of one."""
 
     status: str
     """The status of the run, or REFUSED (wrong configuration), DIED (its process was killed) or NOT RUN."""
@@ -56,6 +56,9 @@ class ComparedRun:
 
     config_dirs: Sequence[str] = ()
     """The folders of custom options, if known."""
+
+    kind: str = "run"
+    """`run`, `job`, or `sweep`. The summary of a sweep has its status and its name, and no results."""
 
     @property
     def folder(self) -> Path:
@@ -90,7 +93,12 @@ class ComparedRun:
         """The metric that chose its best epoch, such as `val/best_loss`."""
         return best_metric(str((self.summary.weights or {}).get("monitor", "")))
 
-    def is_tested_as(self, other: "ComparedRun") -> bool:
+    @property
+    def validation(self) -> str | None:
+        """`monitor`, if the run has a value of it; None before the first epoch."""
+        return self.monitor if self.monitor in self.metrics else None
+
+    def is_tested_as(self, other: "RunRecord") -> bool:
         """Return whether both were tested on the same examples; images of the same size must have the same pixels."""
         ours, theirs = self.summary.facts, other.summary.facts
         is_same = ours.test_examples is not None and ours.test_examples == theirs.test_examples
@@ -123,7 +131,7 @@ class ComparedRun:
         return values if metric == self.summary.primary else None
 
 
-def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun:
+def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> RunRecord:
     """Return a job of a sweep.
 
     Args:
@@ -136,7 +144,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> ComparedRun
     summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
     summary = with_test(summary)
     reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
-    return ComparedRun(number, status, _settings(summary), summary, reason, config_dirs)
+    return RunRecord(number, status, _settings(summary), summary, reason, config_dirs, kind="job")
 
 
 def with_test(job: Summary) -> Summary:
@@ -149,12 +157,13 @@ def with_test(job: Summary) -> Summary:
     return replace(job, metrics=tested.metrics | job.metrics, facts=facts)
 
 
-def read_finished(number: int, status: str, summary: Summary) -> ComparedRun:
-    """Return a run outside a sweep, with the option of each group as a setting."""
+def recorded(summary: Summary, kind: str) -> RunRecord:
+    """Return a run outside of the comparison of its sweep, with the option of each group as a setting."""
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of different code are not repetitions
     settings = {**choices, **_settings(summary), **code}
-    return ComparedRun(number, status, settings, summary, summary.error)
+    status = current_status(summary.status, Path(summary.folder))
+    return RunRecord(0, status, settings, summary, summary.error, kind=kind)
 
 
 def _settings(summary: Summary) -> dict[str, str]:
@@ -190,13 +199,13 @@ class Row:
     settings: Mapping[str, str]
     """The settings that differ between rows, without the seed."""
 
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def label(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "the only combination"
 
-    def by_seed(self, value: Callable[[ComparedRun], Value | None]) -> dict[str, Value]:
+    def by_seed(self, value: Callable[[RunRecord], Value | None]) -> dict[str, Value]:
         """Return the value of each run by its seed.
 
         A repeated seed counts once, because it says nothing about other seeds.
@@ -241,14 +250,14 @@ class Row:
         return speed if math.isfinite(speed) else 0.0
 
 
-def rows_of(runs: Sequence[ComparedRun]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+def rows_of(runs: Sequence[RunRecord]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     """Return the names of the settings that differ, without the seed, and the rows of the finished runs.
 
     A setting differs if any two runs, finished or not, have different values. The rows are in the order of the runs.
     """
     names = list(dict.fromkeys(name for run in runs for name in run.settings if name != "seed"))
     differing = tuple(name for name in names if len({run.setting(name) for run in runs}) > 1)
-    groups: dict[tuple[str | None, ...], list[ComparedRun]] = {}
+    groups: dict[tuple[str | None, ...], list[RunRecord]] = {}
     for run in runs:
         if run.has_finished:
             groups.setdefault(tuple(run.setting(name) for name in differing), []).append(run)
@@ -276,7 +285,7 @@ class Paired(NamedTuple):
     is_paired: bool
 
 
-def pair(row: Row, other: Row, value: Callable[[ComparedRun], Any]) -> Paired:
+def pair(row: Row, other: Row, value: Callable[[RunRecord], Any]) -> Paired:
     """Return the values of two rows, paired by seed; runs whose value is None are left out."""
     first, second = row.by_seed(value), other.by_seed(value)
     shared = [seed for seed in first if seed in second]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from pipeline.comparison.comparison import Comparison
-from pipeline.comparison.rows import ComparedRun, Paired, Row, pair
+from pipeline.comparison.rows import Paired, Row, RunRecord, pair
 from stages.evaluation.paired_tests import LEVEL, Part, pooled_variance
 
 MAX_SEEDS = 50
@@ -25,7 +25,7 @@ def needed_for_significance(comparison: Comparison, row: Row, metric: str, is_ra
         is_ratio: Whether the logarithms of the metric are compared, without pairing seeds, as for speeds.
     """
 
-    def value(run: ComparedRun) -> float | None:
+    def value(run: RunRecord) -> float | None:
         score = run.metrics.get(metric, math.nan)
         if is_ratio:
             score = math.log(score) if score > 0 else math.nan
@@ -54,7 +54,7 @@ def seeds_to_settle(comparison: Comparison) -> int | None:
     if metric is None or best is None:
         return None
 
-    def value(run: ComparedRun) -> float | None:
+    def value(run: RunRecord) -> float | None:
         return run.metrics.get(metric)
 
     pooled = pooled_variance([[*row.by_seed(value).values()] for row in (best, *chosen.leads)])

@@ -3,26 +3,52 @@
 import csv
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
 
 from rich.table import Table
 
+from pipeline.comparison.rows import RunRecord
 from pipeline.execute.facts import label
-from pipeline.paths import shorter
-from pipeline.sweep.select import Entry
+from pipeline.paths import LOCK, NAME_TIME, shorter
+from pipeline.runs.journal import Journal
 from stages.errors import printable
 
 WIDE = 160
 """Columns of a terminal from which the folders are shown too."""
 
 
-def as_table(entries: Sequence[Entry], is_wide: bool) -> Table:
+def started(run: RunRecord) -> datetime:
+    """Return when a run, job or sweep began.
+
+    Its name or its journal has the time. Otherwise it is the time of the lock, a file that is never written again.
+    """
+    with suppress(ValueError):
+        return datetime.strptime(run.folder.name.rpartition("-")[0], NAME_TIME).replace(tzinfo=UTC).astimezone()
+    for entry in Journal(run.folder).entries:
+        if entry.call == "status":
+            return datetime.fromtimestamp(entry.arguments["time"] / 1000).astimezone()
+    path = run.folder / LOCK
+    return datetime.fromtimestamp((path if path.exists() else run.folder).stat().st_mtime).astimezone()
+
+
+def as_dict(run: RunRecord) -> dict[str, Any]:
+    """Return everything that is recorded of a run, as JSON can hold it."""
+    finite = {name: value if value - value == 0 else None for name, value in run.metrics.items()}
+    own = {"kind": run.kind, "status": run.status, "started": started(run).isoformat(timespec="seconds")}
+    names = ("folder", "run_id", "seconds", "error", "choices", "overrides")
+    facts = {name: getattr(run.summary, name) for name in names}
+    return {**own, "experiment": run.summary.name, **facts, "validation": run.validation, "metrics": finite}
+
+
+def as_table(runs: Sequence[RunRecord], is_wide: bool) -> Table:
     """Return one row per run and sweep; a sweep is shown with the result of its best combination.
 
     Args:
-        entries: The runs and sweeps.
+        runs: The runs, jobs and sweeps.
         is_wide: Whether to show their folders too.
     """
-    results = [_result(entry) for entry in entries]
+    results = [_result(run) for run in runs]
     names = list(dict.fromkeys(name for result in results for name in result))
     table = Table(box=None, pad_edge=False)
     for name in ("id", "status", "run", "started"):
@@ -31,31 +57,30 @@ def as_table(entries: Sequence[Entry], is_wide: bool) -> Table:
         table.add_column(printable(name), justify="right")
     if is_wide:
         table.add_column("folder", overflow="fold")
-    for entry, result in zip(entries, results, strict=True):
-        run = entry.summary
-        title = {"run": f"{run.name} {label(run.overrides, run.choices)}", "sweep": f"sweep of {run.name}"}.get(
-            entry.kind, f"└ {label(run.overrides, run.choices)}"
-        )
+    for run, result in zip(runs, results, strict=True):
+        summary, began = run.summary, started(run)
+        what = label(summary.overrides, summary.choices)
+        title = {"run": f"{summary.name} {what}", "sweep": f"sweep of {summary.name}", "job": f"└ {what}"}[run.kind]
         table.add_row(
-            printable((run.run_id or (entry.folder.name[-8:] if entry.kind == "run" else ""))[:8]),
-            entry.status,
+            printable((summary.run_id or (run.folder.name[-8:] if run.kind == "run" else ""))[:8]),
+            run.status,
             printable(title.strip()),
-            f"{entry.started:%Y-%m-%d %H:%M}" if is_wide else f"{entry.started:%m-%d %H:%M}",
-            f"{run.seconds:.0f}" if run.seconds else "",
+            f"{began:%Y-%m-%d %H:%M}" if is_wide else f"{began:%m-%d %H:%M}",
+            f"{summary.seconds:.0f}" if summary.seconds else "",
             *(f"{result[name]:.4g}" if name in result else "" for name in names),
-            *([printable(shorter(entry.folder))] if is_wide else []),
+            *([printable(shorter(run.folder))] if is_wide else []),
         )
     return table
 
 
-def _result(entry: Entry) -> dict[str, float]:
+def _result(run: RunRecord) -> dict[str, float]:
     """Return the best validation metric and the first test metric of a run, or of the winner of a sweep."""
-    metrics = dict(entry.summary.metrics)
-    if entry.kind == "sweep" and (table := entry.folder / "comparison.csv").is_file():
+    metrics = dict(run.metrics)
+    if run.kind == "sweep" and (table := run.folder / "comparison.csv").is_file():
         with suppress(OSError, ValueError, TypeError, csv.Error), table.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("best") == "true"]
             metrics = {name: float(text) for row in rows[:1] for name, text in row.items() if "/" in name and text}
-    validation = entry.validation or next((name for name in metrics if name.startswith("val/best_")), "")
+    validation = run.validation or next((name for name in metrics if name.startswith("val/best_")), "")
     tests = [name for name in metrics if name.startswith("test/")]  # those of a sweep are in the order of its columns
-    tested = min(tests, key=lambda name: name != f"test/{entry.summary.primary}", default="")
+    tested = min(tests, key=lambda name: name != f"test/{run.summary.primary}", default="")
     return {name: metrics[name] for name in (validation, tested) if name in metrics}

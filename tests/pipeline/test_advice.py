@@ -30,7 +30,7 @@ from pipeline.decide.inherited import inherit_overrides
 from pipeline.launch.slots import deal_out
 from pipeline.paths import CONF
 from pipeline.search.work import work_of
-from pipeline.sweep.select import read_entries, select
+from pipeline.sweep.select import read_all, select
 from stages.errors import UserError
 from tests.pipeline.advice import Case, commands, settings, training
 from tests.pipeline.experiments import complaint, compose, write_run
@@ -232,7 +232,7 @@ def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, t
 def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_path: Path) -> None:
     metrics = {"test/accuracy": 0.95, "test/loss": 0.2, "test/macro_f1": 0.9}
     write_run(tmp_path / "runs" / "tried" / "20260101-000000-abcdef12", metrics=metrics)
-    entries = read_entries(tmp_path)
+    entries = read_all(tmp_path)
     with pytest.raises(UserError) as raised:
         select(entries, [given])
     assert len(select(entries, shlex.split(raised.value.fix))) == 1

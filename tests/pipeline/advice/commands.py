@@ -39,7 +39,7 @@ from pipeline.serving import files, models
 from pipeline.sweep import sync
 from pipeline.sweep.claim import to_resume
 from pipeline.sweep.index import latest, read_index
-from pipeline.sweep.select import _runs, read_entries, select
+from pipeline.sweep.select import _runs, read_all, select
 from pipeline.sweep.sweep import jobs_to_finish
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
@@ -224,12 +224,12 @@ def _damaged_index(folder: Path) -> Told:
 
 def _compared(folder: Path) -> Told:
     tried(folder)
-    return refusal(select, read_entries(folder / "outputs"), ["status>3"]), "python -m pipeline runs 'status>3'"
+    return refusal(select, read_all(folder / "outputs"), ["status>3"]), "python -m pipeline runs 'status>3'"
 
 
 def _named(folder: Path) -> Told:
     tried(folder)
-    return refusal(select, read_entries(folder / "outputs"), ["nope"]), "python -m pipeline runs nope"
+    return refusal(select, read_all(folder / "outputs"), ["nope"]), "python -m pipeline runs nope"
 
 
 def _none(folder: Path) -> Told:

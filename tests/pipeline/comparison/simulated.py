@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from pipeline.comparison.comparison import Comparison, compare_runs
-from pipeline.comparison.rows import ComparedRun
+from pipeline.comparison.rows import RunRecord
 from pipeline.runs.facts import Facts
 from pipeline.runs.summary import Summary
 
@@ -36,7 +36,7 @@ BETWEEN = (0.0, 0.005, 0.01, 0.02)
 
 
 @dataclass(frozen=True)
-class SimulatedRun(ComparedRun):
+class SimulatedRun(RunRecord):
     """A run with its predictions in memory."""
 
     answers: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
@@ -56,7 +56,7 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
     """
     hardness = random.normal(size=EXAMPLES)
     slope = stats.norm.pdf(stats.norm.ppf(ACCURACY)) / 2**0.5
-    runs: list[ComparedRun] = []
+    runs: list[RunRecord] = []
     for name, seeds in zip("abc", rows, strict=True):
         for place, seed in enumerate(seeds):
             if seed == "p":

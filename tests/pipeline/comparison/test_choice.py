@@ -16,7 +16,7 @@ from pipeline.command_line.compose import Composer
 from pipeline.comparison.answer import answer_of, choice, sentences
 from pipeline.comparison.comparison import Comparison, compare_runs
 from pipeline.comparison.report import as_csv, markdown, notes, page
-from pipeline.comparison.rows import read_finished
+from pipeline.comparison.rows import recorded
 from pipeline.comparison.seeds import needed_for_significance
 from pipeline.runs.summary import Summary
 from pipeline.sweep.index import compare
@@ -72,8 +72,7 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
         make_run(tmp_path / folder, runs("mixed", {"1": 0.5})[0])
     make_run(tmp_path / "base", runs("float32", {"1": 0.5})[0])
     summaries = [Summary.read(tmp_path / name) for name in ("base", "a", "b")]
-    read = [read_finished(number, "FINISHED", summary) for number, summary in enumerate(summaries, 1)]
-    comparison = compare_runs("3 runs", read)
+    comparison = compare_runs("3 runs", [recorded(summary, "run") for summary in summaries])
     assert [len(row.runs) for row in comparison.rows] == [1, 2]
     assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]
     assert "the intervals compare the trained models and not the settings" in answer_of(comparison).notes[0]

@@ -24,7 +24,7 @@ from pipeline.launch.run import run_job
 from pipeline.runs import lock
 from pipeline.runs.lock import LockedError
 from pipeline.runs.summary import Summary
-from pipeline.sweep.select import read_entries
+from pipeline.sweep.select import read_all
 from stages.checkpoints.names import START
 from stages.errors import UserError
 from tests.pipeline.experiments import SMALL, Patch, Printed, experiment
@@ -130,7 +130,7 @@ def test_tensorflow_is_imported_when_the_run_can_be_found(
 def test_a_run_that_was_killed_at_once_is_listed_and_resumed(job: Job, capsys: Printed) -> None:
     folder = killed_before_it_began(decide(job))
     outputs = job.experiment.outputs
-    [entry] = read_entries(outputs)
+    [entry] = read_all(outputs)
     assert (entry.folder, entry.status) == (folder, "INTERRUPTED")
     assert clean.main(["--outputs", str(outputs), "--older-than", "0", "--dry-run"]) == 0
     again = decide(job)

@@ -28,7 +28,7 @@ from pipeline.runs.folder import RunFolder
 from pipeline.runs.lock import locked
 from pipeline.runs.summary import Summary
 from pipeline.sweep.index import write_index
-from pipeline.sweep.select import read_entries
+from pipeline.sweep.select import read_all
 from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 from tests import commands
@@ -291,4 +291,4 @@ def test_a_clock_that_is_set_back_does_not_hide_a_run(outputs: Path) -> None:
     resumed = decide(Job(settings))
     assert isinstance(resumed.start, Resume)
     assert resumed.folder.path == folders[2]
-    assert [entry.folder for entry in read_entries(outputs)] == [renamed, *folders]
+    assert [entry.folder for entry in read_all(outputs)] == [renamed, *folders]

@@ -25,7 +25,7 @@ from pipeline.provenance.source_digest import sources
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import Journal
 from pipeline.sweep.index import INDEX, read_index, write_index
-from pipeline.sweep.select import run_entry
+from pipeline.sweep.select import record_of
 from stages.errors import UserError
 from stages.storage.atomic import remove
 from tests.pipeline.experiments import SMALL, Printed, experiment, write_run
@@ -204,7 +204,7 @@ def test_a_summary_with_a_wrong_type_cannot_be_read(field: str, tmp_path: Path) 
     run = RunFolder(tmp_path).read()
     assert run is not None
     assert run_facts(run)
-    assert run_entry(run).validation is None
+    assert record_of(run).validation is None
 
 
 @pytest.mark.parametrize("content", CONTENTS)

@@ -19,8 +19,9 @@ from pipeline.search.work import work_of
 from pipeline.sweep.claim import to_resume
 from pipeline.sweep.grid import Grid, checked
 from pipeline.sweep.jobs import SweepJob
+from pipeline.sweep.listing import started
 from pipeline.sweep.queue import refusal_in
-from pipeline.sweep.select import read_entries
+from pipeline.sweep.select import read_all
 from pipeline.sweep.source import KnownJobs
 from pipeline.sweep.sweep import Sweep, jobs_to_finish, record_jobs, run_sweep
 from pipeline.system import machine
@@ -110,8 +111,8 @@ def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -
     (folder / "tracking.jsonl").write_text(
         '{"store": {"run_id": "1a"}}\n{"call": "status", "given": {"status": "RUNNING", "time": 86400000}}\n'
     )
-    [job] = read_entries(tmp_path)
-    assert job.started.timestamp() == 86400
+    [job] = read_all(tmp_path)
+    assert started(job).timestamp() == 86400
 
 
 def test_settings_that_are_named_like_secrets_tell_jobs_apart() -> None:
