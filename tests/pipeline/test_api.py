@@ -42,10 +42,10 @@ def refuses(settings: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_raises_the_error_of_the_first_job_that_failed(outputs: Path, capsys: Printed) -> None:
+def test_a_sweep_raises_the_error_of_the_first_job_that_failed(tmp_path: Path, capsys: Printed) -> None:
     """Its process reports it in addition to the lines that it prints."""
     with pytest.raises(RuntimeError, match=r"^1 of 1 jobs have not finished; job 1 FAILED: the data is gone"):
-        sweep([f"data._target_={__name__}.refuses", *SMALL, *TRAINED, "tracking=off", f"outputs={outputs}"])
+        sweep([f"data._target_={__name__}.refuses", *SMALL, *TRAINED, "tracking=off", f"outputs={tmp_path}"])
     assert "job 1/1  the only job  FAILED in " in capsys.readouterr().out
 
 
