@@ -1,4 +1,4 @@
-"""What a command with several jobs asks for: a sweep over a grid, or a search."""
+"""The jobs that a command asks for: a sweep over a grid, or a search."""
 
 from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings

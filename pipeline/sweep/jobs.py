@@ -33,7 +33,7 @@ class SweepJob:
     exit_code: int | None = None
     """None until it has ended for good."""
     reason: str | None = None
-    """Why its process refused it before its run began."""
+    """The reason for which its process refused it before its run began."""
     only_trains: bool = False
     """Whether the stages after training are left to a job that finishes it."""
     finishes: bool = False

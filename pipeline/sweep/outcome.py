@@ -23,7 +23,7 @@ class Outcome:
     folder: Path | None = None
     """The folder of the sweep; None after a dry run."""
     error: str | None = None
-    """Why the sweep has no complete result."""
+    """The reason for not having a complete result."""
 
 
 def reported(work: Callable[[], Outcome]) -> int:

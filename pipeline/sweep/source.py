@@ -1,4 +1,4 @@
-"""Where the jobs of a sweep come from: what is known before it begins, and one job after the other while it runs."""
+"""Sources of jobs: what is known of a sweep before it begins, and one job after the other while it runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ class Work(Protocol):
     kind: str
     """`sweep` or `search`."""
     unit: str
-    """What a job is called: `job` or `trial`."""
+    """The word for a job: `job` or `trial`."""
     is_adaptive: bool
     """Whether a job depends on the results of earlier jobs."""
     name: str
