@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipeline import __version__
-from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere, options_folder
+from pipeline.config.names import Options, is_setting, options_folder, suggestion_for_other_name, suggestion_for_path
 from pipeline.paths import CONF
 from stages.errors import UserError
 from stages.settings.ranges import assignment
@@ -101,7 +101,9 @@ def refuse_unknown_verb(words: Sequence[str]) -> None:
     """Raise UserError if the first word is meant as a verb: a plain word that is not a setting or a folder."""
     before, rest = _split(words)
     word, following = [*rest, "", ""][:2]
-    if not re.fullmatch(r"[A-Za-z][\w-]*", word) or following.startswith("=") or named_as_path(word):  # `seed = 1`
+    if (
+        not re.fullmatch(r"[A-Za-z][\w-]*", word) or following.startswith("=") or suggestion_for_path(word)
+    ):  # `seed = 1`
         return
     near = OTHER_VERBS.get(word.lower()) or "".join(difflib.get_close_matches(word.lower(), VERBS, 1, cutoff=0.7))
     if near or not is_setting(word):
@@ -183,7 +185,7 @@ def _unknown_flag(flag: str, following: str) -> UserError:
     name, value = dashed.replace("-", "_"), values[0] if values else ""
     value = value or (following if following[:1] != "-" and "=" not in following else "")
     near = [*difflib.get_close_matches(flag, FLAGS, 1, cutoff=0.8), *(f for f in FLAGS if f[2] == name.lower())][:1]
-    fix = near[0] if near else named_elsewhere(name, value)
+    fix = near[0] if near else suggestion_for_other_name(name, value)
     if not fix:
         fix = "--help" if not is_setting(name) else assignment(name, value) if value else f"{name}=<value>"
     return UserError(f"unknown flag '{flag}'", ("key=value without dashes", *FLAGS), fix)

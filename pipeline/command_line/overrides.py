@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from pipeline.command_line.arguments import VERBS
 from pipeline.config.errors import unknown_option
-from pipeline.config.names import Options, is_setting, named_as_path, named_elsewhere
+from pipeline.config.names import Options, is_setting, suggestion_for_other_name, suggestion_for_path
 from pipeline.config.schemas import SweepSettings
 from pipeline.internals import hydra
 from pipeline.internals.hydra import Override, RangeSweep, ValueType
@@ -82,7 +82,7 @@ def _meant(words: Sequence[str], place: int) -> str:
     value = value.rstrip(",") or value  # `0.1,`
     if not sign and spaced and word in spaced[0].split():  # `train.epochs = 3`, `train.epochs= 3`
         return assignment(spaced[1], spaced[2])
-    if not sign and (path := named_as_path(word)):
+    if not sign and (path := suggestion_for_path(word)):
         return path
     if word in VERBS:  # which is not the first word
         return f"python -m pipeline {word}"
@@ -111,7 +111,7 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
         key = given.key_or_group
         if re.match(r"hydra($|[./])", key):
             problem = f"{given.input_line}: Hydra's own settings have no effect here"
-            fix = named_elsewhere(key, "") or ("outputs=<folder>" if key.endswith("dir") else "--help")
+            fix = suggestion_for_other_name(key, "") or ("outputs=<folder>" if key.endswith("dir") else "--help")
             raise UserError(problem, "a setting of this project, such as outputs=, sweep= or --config-dir", fix)
         override = _enumerated(given, options, sweep) if given.is_sweep_override() else given
         value = override.value()

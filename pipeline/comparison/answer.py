@@ -15,7 +15,7 @@ from pipeline.comparison.rows import Row, RunRecord
 from pipeline.comparison.seeds import MAX_SEEDS, seeds_text, seeds_to_settle
 from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_name, plural, value_text
 from pipeline.config.names import split_override
-from pipeline.provenance.identity import OF_A_COMMAND
+from pipeline.provenance.identity import COMMAND_SETTINGS
 from stages.settings.ranges import quoted
 
 NEVER_ON_TEST = "and the test split never decides"
@@ -181,7 +181,7 @@ def command_of(run: RunRecord, has_seeds: bool = False) -> str:
     Args:
         has_seeds: Whether the run is one of several seeds, so the command leaves its seed out.
     """
-    left_out = (*OF_A_COMMAND, *(["seed"] if has_seeds else []))
+    left_out = (*COMMAND_SETTINGS, *(["seed"] if has_seeds else []))
     lines = [line for line in run.summary.overrides if split_override(line)[0].partition(".")[0] not in left_out]
     if any(split_override(line)[0] == "experiment" for line in lines):
         lines.append("sweep=none")  # the experiment's file may define a sweep, too

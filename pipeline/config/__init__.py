@@ -1,1 +1,1 @@
-"""The configuration: schemas, checked values, errors."""
+"""The configuration: its schemas, the checked values, and the errors for wrong ones."""

@@ -1,4 +1,4 @@
-"""Settings of the group `cluster`: the engine on which the members of a strategy run, one schema an engine."""
+"""Settings of the group `cluster`: the engine that runs the members of a strategy, one schema per engine."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,13 +21,14 @@ class ClusterSettings:
     """A class that extends `pipeline.launch.engine.Engine`."""
 
     submits_jobs: ClassVar[bool] = False
-    """Whether it runs jobs of a sweep elsewhere (`Engine.start`); else they divide the devices of this machine."""
+    """Whether jobs of a sweep run elsewhere (`Engine.start`). Otherwise they share the devices of this machine."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
-        """Return the number of replicas of `multi_worker`; None where only the environment knows.
+        """Return the number of replicas of `multi_worker`; None if it depends on the environment of the members.
 
         Args:
-            workers: `strategy.workers`. gpus: those of this machine.
+            workers: The value of `strategy.workers`.
+            gpus: The number of GPUs of this machine.
         """
         return None
 
@@ -47,7 +48,7 @@ class LocalCluster(ClusterSettings):
 @option("cluster", "ray")
 @dataclass(kw_only=True)
 class RayCluster(ClusterSettings):
-    """Processes of Ray's actors, on its nodes."""
+    """Ray actors, on the nodes of a Ray cluster."""
 
     submits_jobs: ClassVar[bool] = True
 
@@ -65,7 +66,7 @@ class RayCluster(ClusterSettings):
 
 @dataclass(kw_only=True)
 class JoinedCluster(ClusterSettings):
-    """Members that something else starts, each by the same command; the environment says which one this is."""
+    """Members that something else starts, all with the same command; the environment identifies each of them."""
 
     timeout_seconds: float = _timeout("the other members")
 
@@ -73,7 +74,7 @@ class JoinedCluster(ClusterSettings):
 @option("cluster", "tf_config")
 @dataclass(kw_only=True)
 class TfConfigCluster(JoinedCluster):
-    """Members that something else starts, each with its own `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI do."""
+    """Members that something else starts, each with its own `TF_CONFIG`, such as Kubernetes' TFJob or Vertex AI."""
 
     _target_: str = "pipeline.launch.joined.TfConfig"
 
@@ -106,7 +107,7 @@ class HostsCluster(JoinedCluster):
 @option("cluster", "slurm")
 @dataclass(kw_only=True)
 class SlurmCluster(ClusterSettings):
-    """Tasks of a Slurm job: this process is one of them, or submits the job."""
+    """Tasks of a Slurm job; a command outside of a job submits one."""
 
     submits_jobs: ClassVar[bool] = True
 

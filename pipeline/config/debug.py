@@ -1,7 +1,7 @@
-"""Debug runs: the experiment that checks another one, by `debug=fast`, `overfit` or `profile`.
+"""Debug runs: `debug=fast`, `overfit` or `profile` turns an experiment into a short one that checks it.
 
-It is an experiment like any other, with the same network, strategy and precision, whose settings say what is shorter.
-So its configuration, recorded as always, is what ran; and its identity is another than that of the real run.
+A debug run is an ordinary experiment with the same network, strategy and precision, and with settings that make it
+shorter. So the recorded configuration is the one that ran, and its identity differs from that of the real run.
 """
 
 import copy
@@ -18,17 +18,17 @@ from stages.settings.train import StepSettings, TrainSettings
 TRAIN = "train"
 
 OVERFIT_EPOCH = 10
-"""Steps of an epoch on one batch, after which it is known whether its loss is low enough."""
+"""Number of steps per epoch of `debug=overfit`; the loss is checked after each epoch."""
 
 _NOT_OVERFITTED = ("augment", "inspect")
-"""Stages that an overfitted batch leaves out: it is not changed, and there is nothing else to look at."""
+"""Stages that `debug=overfit` leaves out, because the batch must not change and the data is not inspected."""
 
 
 def debugged(experiment: Experiment) -> Experiment:
-    """Return the experiment that is to run: `experiment` itself, or the debug run that checks it.
+    """Return the experiment to run: `experiment` itself, or the debug run that checks it.
 
     Raises:
-        UserError: If such a debug run cannot work.
+        UserError: If the debug run cannot work.
     """
     settings = experiment.debug
     if settings is None:
@@ -62,7 +62,7 @@ def _check(experiment: Experiment, settings: DebugSettings) -> None:
 
 
 def _shorten(document: DictConfig, experiment: Experiment, epochs: int, steps: int, same_batch: bool = False) -> None:
-    """Shorten training, and the data set: by a stage behind the first that makes one."""
+    """Shorten the training, and the data set by a stage that follows the first one that returns a data set."""
     train, evaluate = experiment.of(TRAIN, TrainSettings), experiment.of("evaluate", EvaluateSettings)
     batch_size = getattr(experiment.settings.get(TRAIN), "batch_size", 64)
     if train:

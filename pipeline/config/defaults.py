@@ -1,4 +1,4 @@
-"""Default values of settings, which complete the configuration of a run from before these settings existed."""
+"""Default values of settings, which complete the configuration of a run that is older than these settings."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from pipeline.config.schemas import TopSettings, top_level_key
 def with_defaults(earlier: DictConfig, document: DictConfig) -> dict[str, Any]:
     """Return the configuration of an earlier run, with defaults for the settings that it does not have.
 
-    The default of a setting is the one in its dataclass: whoever adds a setting chooses a default with which
-    everything works as before. A default such as `${seed}` has the value of the earlier run's `seed`. Settings without
-    a default, such as those of a user's own stage, are not added.
+    The default of a setting is the one in its dataclass. Whoever adds a setting chooses a default that changes
+    nothing for existing configurations. A default such as `${seed}` has the value of the earlier run's `seed`. Settings
+    without a default, such as those of a custom stage, are not added.
 
     Args:
         earlier: The configuration that the run recorded.
-        document: A configuration of this version, whose settings are added where `earlier` lacks them.
+        document: A configuration of this version, with the settings that may be missing in `earlier`.
     """
     top = _plain(OmegaConf.structured(TopSettings), resolve=False)
     defaults = _references(document) | _defaults(document, {top_level_key(name): value for name, value in top.items()})
@@ -30,7 +30,7 @@ def with_defaults(earlier: DictConfig, document: DictConfig) -> dict[str, Any]:
 
 
 def _references(document: DictConfig) -> dict[str, Any]:
-    """Return the groups that are copies of others, by the primary configuration: `load` is `${data}`."""
+    """Return the groups that the primary configuration defines as references to others, such as `load: ${data}`."""
     values = _plain(document, resolve=False)
     return {name: value for name, value in values.items() if OmegaConf.is_interpolation(document, name)}
 
@@ -39,10 +39,11 @@ def _defaults(node: DictConfig, own: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the defaults of the settings in `node`, at any depth; references such as `${seed}` stay references.
 
     Args:
-        own: The defaults of the dataclass that `node` is of; empty without one.
+        node: A node of a configuration.
+        own: The defaults of the dataclass of `node`; empty without one.
     """
     key: Any
-    found = {str(key): own[key] for key in node if key in own and own[key] != MISSING}
+    values = {str(key): own[key] for key in node if key in own and own[key] != MISSING}
     for key in node:
         if OmegaConf.is_interpolation(node, key) or OmegaConf.is_missing(node, key):
             continue
@@ -51,8 +52,8 @@ def _defaults(node: DictConfig, own: Mapping[Any, Any]) -> dict[str, Any]:
             schema = OmegaConf.get_type(child)
             is_schema = dataclasses.is_dataclass(schema)
             parts = _defaults(child, _plain(OmegaConf.structured(schema), resolve=False) if is_schema else {})
-            found |= {str(key): parts} if parts else {}
-    return found
+            values |= {str(key): parts} if parts else {}
+    return values
 
 
 def _plain(config: Any, resolve: bool = True) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf in one line: an unknown name, a value of the wrong type, an unknown option."""
+"""One-line errors for the exceptions of Hydra and OmegaConf: unknown names, wrong types, unknown options."""
 
 import difflib
 import re
@@ -20,7 +20,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from pipeline.config.names import named_as_path, named_elsewhere, plain_word
+from pipeline.config.names import plain_word, suggestion_for_other_name, suggestion_for_path
 from pipeline.config.schemas import SCHEMAS, top_level_key
 from pipeline.paths import CONF
 from stages.errors import UserError
@@ -29,7 +29,7 @@ from stages.settings.ranges import KINDS, nearest, wrong_type
 
 @contextmanager
 def explained(keys: Iterable[str] = ()) -> Iterator[None]:
-    """Raise UserError for exceptions of Hydra and OmegaConf, see `explain`, and for unreadable files."""
+    """Turn exceptions of Hydra and OmegaConf, and those for unreadable files, into UserError; see `explain`."""
     try:
         yield
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -39,11 +39,12 @@ def explained(keys: Iterable[str] = ()) -> Iterator[None]:
 
 
 def explain(error: BaseException, keys: Iterable[str] = (), typed: str = "") -> UserError:
-    """Return the user's error for one of Hydra or OmegaConf.
+    """Return the UserError for an exception of Hydra or OmegaConf.
 
     Args:
-        keys: The dotted names that exist, of which the nearest is suggested.
-        typed: The override that caused it, such as `train.epochs=x`; empty: a file did.
+        error: The exception.
+        keys: The existing dotted names; the nearest one is suggested.
+        typed: The override that caused the error, such as `train.epochs=x`; empty if a file caused it.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, option = str(error.missing_cfg_file).partition("/")
@@ -74,7 +75,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _expected(error: Any) -> str:
-    """Return the kind of value that a setting takes, by the schema in which it stands; empty where none says so."""
+    """Return the type of value that a setting requires, according to its schema; empty if no schema defines it."""
     hints = typing.get_type_hints(error.object_type) if isinstance(error.object_type, type) else {}
     hint = hints.get(error.key, getattr(error, "ref_type", None))
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -84,27 +85,29 @@ def _expected(error: Any) -> str:
 
 
 def unknown_option(group: str, option: str, options: Sequence[str]) -> UserError:
-    """Return the error for an option that a group does not have: what it is called here, or the nearest one."""
+    """Return the error for an option that a group does not have; it suggests the name used here, or the nearest one."""
     parts = [one for one in options if plain_word(one) in plain_word(option)]  # `MNIST`, `tpu_strategy`, `grid_search`
     near = [max(parts, key=len)] if parts else difflib.get_close_matches(option, options, 1) or ["<option>"]
-    path = named_as_path(option) if group == "data" else ""
-    fix = path or named_elsewhere(group, option) or f"{group}={near[0]}"
+    path = suggestion_for_path(option) if group == "data" else ""
+    fix = path or suggestion_for_other_name(group, option) or f"{group}={near[0]}"
     return UserError(f"unknown option '{group}={option}'", sorted(options, key=lambda one: (one != near[0], one)), fix)
 
 
 def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
-    """Return the error for a dotted name that is not in `keys`: where it is, what it is called here, or the nearest.
+    """Return the error for an unknown setting; it suggests the option that has it, its name here, or the nearest name.
 
     Args:
-        value: As it was typed.
+        name: The dotted name that is not in `keys`.
+        keys: The existing dotted names.
+        value: The value as typed.
     """
     if name in keys:
         problem = f"+{name} adds a setting that already exists"
         return UserError(problem, "the name without a plus sign", f"{name}={value or '…'}")
     group, _, field = name.partition(".")
     schemas = SCHEMAS.get(group, {}).items()
-    if having := [option for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
-        starts = re.compile(rf"(?m)/schema/{group}@_here_: ({'|'.join(having)})$")
+    if matching := [option for option, schema in schemas if field in vars(schema)["__dataclass_fields__"]]:
+        starts = re.compile(rf"(?m)/schema/{group}@_here_: ({'|'.join(matching)})$")
         files = [path for path in (CONF / group).glob("*.yaml") if starts.search(path.read_text())]
         chosen = sorted(f"{group}={path.stem}" for path in files)
         option = chosen[0] if len(chosen) == 1 else f"{group}=<option>"
@@ -114,7 +117,7 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
     near, parent = _nearest(name, keys), name.rpartition(".")[0]
     place = parent if parent in keys else near.rpartition(".")[0]
     allowed = [key for key in keys if key.rpartition(".")[0] == place and not key.rpartition(".")[2].startswith("_")]
-    fix = named_elsewhere(name, value)
+    fix = suggestion_for_other_name(name, value)
     if not fix and near:
         fix = shlex.quote(f"{near}={value}") if value else f"{near}=…"
     meant = fix.partition("=")[0].strip("'")
@@ -123,22 +126,25 @@ def unknown_key(name: str, keys: list[str], value: str = "") -> UserError:
 
 
 def _nearest(name: str, keys: list[str]) -> str:
-    """Return the existing name closest to `name`, one with another parent first, or an empty string."""
+    """Return the existing name closest to `name`; empty if there is none or it is ambiguous.
+
+    The same last part under a different parent comes first, then similar names under the same parent.
+    """
     parent, _, key_name = re.sub("[/:]", ".", name).rpartition(".")
     same_name = [key for key in keys if key.rpartition(".")[2] == key_name]
     inside = [key for key in same_name if key.startswith(f"{parent}.")]
     if inside or same_name:
         return (inside or same_name)[0] if len(inside or same_name) == 1 else ""
-    beside = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
-    longer = [key for word, key in beside.items() if len(key_name) > 3 and plain_word(key_name) in plain_word(word)]
-    if longer or (near := nearest(key_name, [*beside])):
-        return longer[0] if longer else beside[near]
+    siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
+    longer = [key for word, key in siblings.items() if len(key_name) > 3 and plain_word(key_name) in plain_word(word)]
+    if longer or (near := nearest(key_name, [*siblings])):
+        return longer[0] if longer else siblings[near]
     others = {key.rpartition(".")[2]: key for key in keys if not name.startswith(f"{key}.")}
     return next((others[word] for word in difflib.get_close_matches(key_name, others, 1, cutoff=0.8)), "")
 
 
 def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig, Any]]:
-    """Yield the name of every key below `node`, such as `train.epochs`, the node that has it, and the key there."""
+    """Yield the dotted name of every key below `node`, such as `train.epochs`, with its node and its key there."""
     names: list[Any] = list(node)
     for key in names:
         yield f"{prefix}{key}", node, key
@@ -148,11 +154,11 @@ def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig,
 
 
 def dotted(document: DictConfig) -> Iterator[str]:
-    """Return the name of every key; what refers to another is set under that one's name."""
+    """Return the dotted name of every key that users set; keys that refer to another key are left out."""
     return (name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key))
 
 
 def as_written(node: DictConfig, key: Any) -> Any:
-    """Return the value of a key with its interpolations, such as `${optimizer}`; a node as a dict or list."""
+    """Return the value of a key with its interpolations unresolved, such as `${optimizer}`; nodes become containers."""
     values: Any = OmegaConf.to_container(node, resolve=False)
     return values[key]

@@ -1,4 +1,4 @@
-"""The configuration: its schemas for Hydra, and the checked object that everything else reads."""
+"""The checked configuration of a run, as everything else reads it."""
 
 import copy
 import dataclasses
@@ -38,23 +38,14 @@ _BASES: Mapping[str, type] = {
     "optimizer": train.OptimizerSettings,
     "schedule": train.ScheduleSettings,
 }
-"""Schemas of the groups that stages take by interpolation."""
+"""Schemas of the groups that stages refer to by interpolation."""
 
 Schema = TypeVar("Schema")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One job's configuration, checked.
-
-    settings: for each stage of `pipeline`, its settings: a dataclass, or a dict without a schema.
-    groups: for each stage, the name under which users set it: `data` for `load`, else its own.
-    choices: the chosen option of each group; of `debug` only in a debug run.
-    debug: how this run checks an experiment, as its results count nowhere; None: it is a real one.
-    config_dirs: the configuration folders that the user has added, as by `--config-dir`.
-    overrides: the overrides that it was composed from, as they were given.
-    document: the whole configuration with its interpolations, to be recorded, without `sweep`, no part of a job.
-    """
+    """The checked configuration of a run. `TopSettings` documents the top-level settings."""
 
     name: str
     seed: int
@@ -73,21 +64,28 @@ class Experiment:
     cluster: ClusterSettings
     sweep: SweepSettings
     settings: Mapping[str, Any]
+    """The settings of each stage in `pipeline`: a dataclass, or a dict for a stage without a schema."""
     groups: Mapping[str, str]
+    """For each stage, the group in which users set it: `data` for `load`, otherwise the stage's name."""
     choices: Mapping[str, str]
+    """The chosen option of each group; `debug` is included only in a debug run."""
     document: DictConfig
+    """The whole configuration with its interpolations, for recording, without `sweep`."""
     config_dirs: tuple[Path, ...] = ()
+    """The configuration folders that the user has added, for example with `--config-dir`."""
     debug: DebugSettings | None = None
+    """The kind of debug run; None for a real run."""
     overrides: tuple[str, ...] = ()
+    """The overrides that the configuration was composed from, as typed."""
 
     def of(self, stage: str, kind: type[Schema]) -> Schema | None:
-        """Return the settings of `stage` if they are of `kind`: none without it, or with the user's own function."""
+        """Return the settings of `stage` if they are of type `kind`; None otherwise, such as for a custom function."""
         settings = self.settings.get(stage)
         return settings if isinstance(settings, kind) else None
 
     @property
     def members(self) -> Mapping[str, int]:
-        """Number of processes of each kind that the strategy needs, the chief's first; none where one does all."""
+        """Number of processes of each kind that the strategy needs, the chief first; empty for a single process."""
         strategy = self.of("strategy", StrategySettings)
         return strategy.members() if strategy is not None else {}
 
@@ -98,13 +96,13 @@ def read(
     config_dirs: tuple[Path, ...] = (),
     overrides: tuple[str, ...] = (),
 ) -> Experiment:
-    """Return the experiment of a composed configuration.
+    """Check a composed configuration and return it as an experiment.
 
     Args:
-        document: Without Hydra's own node.
-        choices: From each group to its chosen option.
+        document: The configuration, without Hydra's node.
+        choices: The chosen option of each group.
         config_dirs: The configuration folders that the user has added.
-        overrides: Those that the configuration was composed from.
+        overrides: The overrides that the configuration was composed from.
 
     Raises:
         UserError: For an unknown key, a wrong type or a value outside its range.
@@ -128,18 +126,18 @@ def read(
         cluster = _read_group(document, "cluster", ClusterSettings)
         debug = _read_group(document, "debug", DebugSettings)
     check(top, "")
-    for stage, part in reversed(settings.items()):  # the last first: `inspect` takes a number of `train`
+    for stage, part in reversed(settings.items()):  # the last first, because `inspect` refers to a setting of `train`
         check(part, _group(values, stage))
     with suppress(OmegaConfBaseException):  # a missing interpolation is reported where it is used
         learn(OmegaConf.to_container(document, resolve=True))
     hidden = ("debug",) if debug.kind == "none" else ()
     choices = {group: option for group, option in choices.items() if "/" not in group and group not in hidden}
-    of_job = copy.copy(document)
-    with open_dict(of_job):
+    recorded = copy.copy(document)
+    with open_dict(recorded):
         for group in ("sweep", *hidden):
-            of_job.pop(group, None)
-    own: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
-    own |= {
+            recorded.pop(group, None)
+    fields: dict[str, Any] = {entry.name: getattr(top, entry.name, None) for entry in dataclasses.fields(Experiment)}
+    fields |= {
         "name": top.name or _default_name(settings, choices),
         "outputs": outputs_folder(top.outputs),
         "from_stage": top.from_,
@@ -150,16 +148,16 @@ def read(
         "settings": settings,
         "groups": {stage: _group(values, stage) for stage in pipeline},
         "choices": choices,
-        "document": of_job,
+        "document": recorded,
         "config_dirs": config_dirs,
         "overrides": overrides,
         "debug": None if hidden else debug,
     }
-    return Experiment(**own)
+    return Experiment(**fields)
 
 
 def _default_name(settings: Mapping[str, Any], choices: Mapping[str, str]) -> str:
-    """Return the data set and the model, in characters that `name` may have; the data set of a file is its name."""
+    """Return the names of the data set (or its file) and the model, with only characters that `name` may have."""
     data = settings.get("load")
     source = data.source if isinstance(data, DataSettings) else ""
     safe = re.sub(r"[^\w.=+-]+", "-", unicodedata.normalize("NFC", source)).strip(".=+-")[: LONGEST_NAME // 5]
@@ -167,7 +165,7 @@ def _default_name(settings: Mapping[str, Any], choices: Mapping[str, str]) -> st
 
 
 def read_sweep(document: DictConfig) -> SweepSettings:
-    """Return the settings of a sweep that a composed configuration has.
+    """Return the sweep settings of a composed configuration.
 
     Raises:
         UserError: For a value outside its range, or an option that does not start from the schema.
@@ -177,8 +175,8 @@ def read_sweep(document: DictConfig) -> SweepSettings:
 
 
 def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schema:
-    """Return the checked settings of a group; the document of a job lacks those that are no part of it."""
-    if group not in document:
+    """Return the checked settings of a group."""
+    if group not in document:  # such as `sweep` in the configuration of a job
         return schema()
     _refuse_without_schema(document, group, schema)
     settings = OmegaConf.to_object(document[group])
@@ -188,7 +186,7 @@ def _read_group(document: DictConfig, group: str, schema: type[Schema]) -> Schem
 
 
 def _settings(document: DictConfig, stage: str) -> Any:
-    """Return the settings object of a stage: an instance of its schema, or a dict where it has none."""
+    """Return the settings of a stage: an instance of its schema, or a dict if it has none."""
     if OmegaConf.select(document, stage) is None:
         raise UserError(
             f"the stage {stage} of `pipeline` has no settings",
@@ -200,13 +198,13 @@ def _settings(document: DictConfig, stage: str) -> Any:
 
 
 def _group(values: Mapping[Any, Any], stage: str) -> str:
-    """Return the name under which users set a stage: `load` is `${data}`, so `data`."""
+    """Return the group in which users set a stage: `data` for `load`, because `load` is `${data}`."""
     value = values.get(stage)
     return value[2:-1] if isinstance(value, str) and value.startswith("${") else stage
 
 
 def _refuse_added(document: DictConfig) -> None:
-    """Refuse names that `+`, or a file, adds to a schema that does not have them: nothing would read them."""
+    """Refuse settings that `+` or a file adds to a schema without them, because no code would read them."""
     for name, node, key in parts(document):
         schema = OmegaConf.get_type(node)
         if dataclasses.is_dataclass(schema) and key not in schema.__dataclass_fields__:
@@ -216,9 +214,9 @@ def _refuse_added(document: DictConfig) -> None:
 
 
 def _refuse_without_schema(document: DictConfig, group: str, schema: type) -> None:
-    """Refuse a custom option that does not start from a schema, by which the framework reads it."""
+    """Refuse a custom option that does not start from a schema, which the framework needs to read it."""
     if group not in document or not issubclass(OmegaConf.get_type(document, group) or type(None), schema):
-        first = next(iter(SCHEMAS[group]))  # of several, each has an option of its name; a single one may have none
+        first = next(iter(SCHEMAS[group]))  # an option has this name, unless the group has only one schema
         raise UserError(
             f"the chosen option of {group} does not start from a schema of this project",
             f"a file whose defaults list has /schema/{group}@_here_: {' or '.join(SCHEMAS[group])}",

@@ -1,4 +1,4 @@
-"""Names of settings and options: those there are, and what other projects call them."""
+"""Names of settings and options: the existing ones, and suggestions for names that other projects use."""
 
 import dataclasses
 import filecmp
@@ -19,7 +19,7 @@ from stages.settings.ranges import assignment
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted names and values; an empty mapping is a value."""
+    """Yield dotted names and values of nested mappings; an empty mapping counts as a value."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -29,38 +29,36 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def split_override(override: str) -> tuple[str, str]:
-    """Return the name in an override, without plus signs or tilde, and its value; empty where it has none."""
+    """Return the name in an override, without plus signs or tilde, and its value (empty if it has none)."""
     name, _, value = override.lstrip("+~").partition("=")
     return name, value
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options that can be chosen.
-
-    groups: from each group, in the order of the defaults list, to its options, the default one first.
-    defaults: from each group of the defaults list to its option; None: no option.
-    about: from each group to the comment on its line of the defaults list.
-    """
+    """The available options."""
 
     groups: Mapping[str, tuple[str, ...]]
+    """The options of each group, the default one first; groups are in the order of the defaults list."""
     defaults: Mapping[str, str | None]
+    """The option of each group in the defaults list; None for no option."""
     about: Mapping[str, str]
+    """The comment on the line of each group in the defaults list."""
 
 
 def read_options(folders: Sequence[Path]) -> Options:
-    """Return the options below `folders`, of which the first one has the primary configuration.
+    """Return the options below `folders`. The first folder has the primary configuration.
 
     Raises:
-        UserError: For a file that would be ignored, as a folder before has another one of its name.
+        UserError: For a file that would be ignored, because an earlier folder has a different one with its name.
     """
     defaults = _defaults(folders[0] / "config.yaml")
     options: dict[str, set[str]] = {group: set() for group in defaults}
-    taken: dict[Path, Path] = {}
+    paths: dict[Path, Path] = {}
     for folder in folders:
         for path in folder.rglob("*.yaml"):
             name = path.relative_to(folder)
-            first = taken.setdefault(name, path)
+            first = paths.setdefault(name, path)
             if first is not path and path.exists() and not filecmp.cmp(first, path, shallow=False):
                 problem = f"{path} has the same name as {first}, so it would be ignored"
                 raise UserError(problem, "a different file name", f"mv {path} <file>")
@@ -88,7 +86,7 @@ def options_folder(path: str) -> Path:
 
 @functools.cache
 def default_options() -> dict[str, str | None]:
-    """Return the option that each group has by default; None: it has no option."""
+    """Return the default option of each group; None for no option."""
     return _defaults(CONF / "config.yaml")
 
 
@@ -98,10 +96,14 @@ def _defaults(path: Path) -> dict[str, str | None]:
     return {key: value for key, value in pairs if not key.startswith(("/", "override ")) and "@" not in key}
 
 
-def named_elsewhere(name: str, value: str) -> str:
-    """Return what to type instead of a setting, or of an option as the `value` of a group, of another project.
+def suggestion_for_other_name(name: str, value: str) -> str:
+    """Return what to type instead of a setting or an option that has a different name in another project.
 
-    Empty where neither is known. A setting that is turned off may mean something else: `logger=false`.
+    It is empty if the name is unknown. A setting may have its own suggestion for being turned off: `logger=false`.
+
+    Args:
+        name: The name of the setting or the group.
+        value: The value of the setting, or the option of the group.
     """
     last = re.split(r"[./:]", name)[-1]
     words = plain_word(f"{last}={value}"), plain_word(last)
@@ -112,15 +114,15 @@ def named_elsewhere(name: str, value: str) -> str:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether a name may be one of a setting, or of a group of options."""
+    """Return whether a name may be that of a setting or a group of options."""
     from pipeline.config.schemas import TopSettings, top_level_key  # needed for errors only
 
     tops = {top_level_key(field.name) for field in dataclasses.fields(TopSettings)}
     return "." in name or name in tops or name in _defaults(CONF / "config.yaml")
 
 
-def named_as_path(word: str) -> str:
-    """Return what to type for a path to data that was given in place of a setting or an option; empty if none."""
+def suggestion_for_path(word: str) -> str:
+    """Return what to type if a word is a path to data instead of a setting or an option; empty if it is not."""
     from stages.settings.table_files import format_of  # needed for errors only
 
     if format_of(Path(word)) is not None:
@@ -129,5 +131,5 @@ def named_as_path(word: str) -> str:
 
 
 def plain_word(word: str) -> str:
-    """Return a word as all spell it: `maxepochs` for `max_epochs`, `max-epochs` and `maxEpochs`."""
+    """Return a spelling-insensitive form of a word: `maxepochs` for `max_epochs`, `max-epochs` and `maxEpochs`."""
     return re.sub(r"[^\w=]|_", "", word).lower()

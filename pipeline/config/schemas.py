@@ -1,4 +1,4 @@
-"""Schemas of the configuration: names, types, defaults and ranges, for Hydra."""
+"""Schemas of the configuration for Hydra: names, types, defaults and ranges."""
 
 import importlib
 import pkgutil
@@ -15,10 +15,10 @@ from stages.settings import ranges
 from stages.settings.ranges import choice, number, option
 
 MOST_JOBS = 100_000
-"""Of a sweep, as all are composed before the first one runs; trials of a search."""
+"""Maximum number of jobs in a sweep, because all are composed before the first one runs, and of trials in a search."""
 
 LONGEST_NAME = 200
-"""Bytes of a folder's name, leaving room for a suffix."""
+"""Maximum number of bytes in a folder's name, which leaves room for a suffix."""
 
 SQLITE = "sqlite:///"
 
@@ -45,7 +45,7 @@ class TrackingSettings:
     """Whether MLflow records the usage of CPUs, memory, disk, network and GPUs every ten seconds."""
 
     def __post_init__(self) -> None:
-        """Complete a relative path of SQLite, as other commands on the run may be typed in another folder."""
+        """Make a relative path of SQLite absolute, because later commands may run in a different folder."""
         if self.kind == "server" and (self.uri or "").startswith(SQLITE):
             self.uri = f"{SQLITE}{Path.cwd() / str(self.uri).removeprefix(SQLITE)}"
 
@@ -62,7 +62,7 @@ class TrackingSettings:
 
 
 def _has_port(uri: str) -> bool:
-    """Return whether the port of an address, if it names one, is the number of one; a database reads its own."""
+    """Return whether the port of an HTTP address is valid, if it has one; other addresses are not checked."""
     try:
         return not uri.startswith("http") or urlsplit(uri).port != 0
     except ValueError:
@@ -101,7 +101,7 @@ class OverfitSettings(DebugSettings):
 @option("debug", "profile")
 @dataclass
 class ProfileSettings(DebugSettings):
-    """Two short epochs; the profiler traces steps of the second."""
+    """Two short epochs; the profiler traces steps of the second one."""
 
     kind: str = choice("profile", "profile")
     steps: int = number(50, at_least=1, at_most=1_000_000, unit="maximum number of steps per epoch")
@@ -110,7 +110,7 @@ class ProfileSettings(DebugSettings):
 
 @dataclass
 class TopSettings:
-    """Top-level keys of the configuration that belong to no group."""
+    """Top-level settings, which do not belong to a group."""
 
     name: str | None = None
     """Name of the experiment, in MLflow and under `outputs/runs`; null: the names of the data set (or its file or
@@ -172,16 +172,16 @@ class TopSettings:
 
 
 def top_level_key(field_name: str) -> str:
-    """Return the key of a field of `TopSettings`: `from` of `from_`, as Python has a keyword of that name."""
+    """Return the key for a field of `TopSettings`: `from` for `from_`, because `from` is a keyword of Python."""
     return field_name.removesuffix("_")
 
 
 GROUPS = ("data", "task", "precision", "optimizer", "schedule", "tracking", "cluster", "sweep", "debug")
-"""Groups that are not stages; stages take them by interpolation."""
+"""Groups that are not stages; stages refer to some of them by interpolation."""
 
 
 SCHEMAS = ranges.SCHEMAS
-"""From each group to the schemas that its options start from, by name."""
+"""For each group, the schemas that its options start from, by name."""
 
 for _module in pkgutil.iter_modules(settings.__path__, f"{settings.__name__}."):
     importlib.import_module(_module.name)  # it registers the schemas that it defines
@@ -190,7 +190,7 @@ for _module in pkgutil.iter_modules(settings.__path__, f"{settings.__name__}."):
 @option("sweep", "sweep")
 @dataclass
 class SweepSettings:
-    """Settings of a sweep, none of which is part of a job."""
+    """Settings of a sweep; they are not part of its jobs."""
 
     over: dict[str, Any] = field(default_factory=dict)
     """Maps settings and groups to their values: a list, or the syntax of the command line, such as `range(0,5)`. Values
@@ -249,7 +249,7 @@ class SearchSettings(SweepSettings):
     """Seed of the sampler. The runs use the top-level `seed`."""
 
     def check(self, path: str) -> None:
-        """Refuse what only a grid can do."""
+        """Refuse settings that only a grid supports."""
         for name in ("zip", "exclude"):
             if getattr(self, name):
                 raise UserError(

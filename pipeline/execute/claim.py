@@ -10,7 +10,7 @@ from pipeline.config.schemas import SQLITE
 from pipeline.decide.decision import Decision, New
 from pipeline.execute.surroundings import place_tags
 from pipeline.provenance.code_state import versions
-from pipeline.provenance.identity import OF_A_COMMAND, is_among
+from pipeline.provenance.identity import COMMAND_SETTINGS, is_among
 from pipeline.redaction import redact_overrides
 from pipeline.runs.facts import Facts
 from pipeline.runs.finding import Runs
@@ -77,7 +77,7 @@ def first_summary(decision: Decision) -> Summary:
 
 def recorded_overrides(experiment: Experiment) -> list[str]:
     """Return the overrides of a run as they are recorded: without those of the command, and without secrets."""
-    texts = [text for text in experiment.overrides if not is_among(split_override(text)[0], OF_A_COMMAND)]
+    texts = [text for text in experiment.overrides if not is_among(split_override(text)[0], COMMAND_SETTINGS)]
     uri = experiment.tracking.uri or ""
     if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
         texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]

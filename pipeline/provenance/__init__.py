@@ -1,1 +1,1 @@
-"""Provenance of a run: a digest of its settings, its source code, its packages and machine."""
+"""Provenance of a run: its settings as a digest, its source code and its packages."""

@@ -1,4 +1,4 @@
-"""Identity of a run: a digest of the settings that its result depends on."""
+"""Identity of a run: a digest of the settings that its results depend on."""
 
 import hashlib
 import json
@@ -22,8 +22,8 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 """Settings that do not change the results of a run."""
 
-OF_A_COMMAND = ("sweep", "resume", "dry_run")
-"""Settings of a command that are none of its run."""
+COMMAND_SETTINGS = ("sweep", "resume", "dry_run")
+"""Settings that belong to a command and not to its run."""
 
 
 def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def settings_of(experiment: Experiment, ignored: tuple[str, ...] = WITHOUT_EFFEC
 
 
 def identity(experiment: Experiment) -> str:
-    """Return 32 hexadecimal digits that are equal for settings with the same result; secrets count as nothing.
+    """Return 32 hexadecimal digits that are the same for settings with the same results.
 
-    A preset of KerasHub counts by its content.
+    Secrets do not count. A preset of KerasHub counts by its content.
     """
     settings = settings_of(experiment)
     model = experiment.of("model", ModelSettings)
@@ -45,17 +45,17 @@ def identity(experiment: Experiment) -> str:
 
 
 def relevant_settings(document: Any, ignored: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a configuration by their dotted names, but those that are `ignored`."""
+    """Return the settings of a configuration by their dotted names, without those in `ignored`."""
     return {name: value for name, value in flatten(document) if not is_among(name, ignored)}
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that have other values in `now` than in `before`."""
+    """Return the names of the settings with different values in `before` and `now`."""
     return [name for name in dict.fromkeys([*before, *now]) if str(before.get(name)) != str(now.get(name))]
 
 
 def is_among(name: str, settings: Iterable[str]) -> bool:
-    """Return whether the dotted `name` is one of `settings`, or below one of them."""
+    """Return whether the dotted `name` is one of `settings` or below one of them."""
     return any(name == setting or name.startswith(f"{setting}.") for setting in settings)
 
 

@@ -1,8 +1,9 @@
-"""Digest of the source code behind a run's numbers, which must be unchanged for the run to be resumed.
+"""Digest of the source code that a run's results depend on. A run is resumed only if it is unchanged.
 
-It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`, without `sweep/`:
-what decides which jobs there are is part of their sweep's identity, and the rest may change. Files count by
-their content, tracked by git or not; TensorFlow, Keras and NumPy by their version. What those import is not followed.
+It covers this project, the top-level package of every `_target_`, and the folders of `--config-dir`. The folder
+`sweep/` is left out: the settings that determine the jobs are part of the sweep's identity, and the others may change.
+Files count by their content, whether git tracks them or not. TensorFlow, Keras and NumPy count by their version. Other
+packages that this code imports do not count.
 """
 
 import functools
@@ -28,19 +29,19 @@ NAME = "code.json"
 """File in the folder of a run or a sweep that lists its sources."""
 
 SUFFIXES = (".py", ".pyx", ".so", ".pyd", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt")
-"""Files of a package that are code, or that its code may read as configuration."""
+"""Suffixes of files that are code, or that code may read as configuration."""
 
 NUMERIC = ("tensorflow", "keras", "numpy")
-"""Packages that decide the numbers of every run, and count by their version."""
+"""Packages that affect the results of every run, and count by their version."""
 
 _PROJECT = ("pipeline", "stages")
 
 
 class Sources:
-    """The sources of one run.
+    """The source files of a run.
 
     Attributes:
-        files: From a file (or an installed package) to 16 digits of its content (or its version).
+        files: Maps each file to 16 digits of its content, and each installed package to its version.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -48,31 +49,31 @@ class Sources:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that change with any of the sources."""
+        """16 hexadecimal digits that change if any source file changes."""
         return _hex(json.dumps(self.files).encode())
 
     def write(self, folder: Path) -> None:
-        """Write the list to `folder`, whole or not at all."""
+        """Write the list to `folder` atomically."""
         atomic_write(folder / NAME, json.dumps(self.files, indent=1))
 
     def changed(self, folder: Path) -> str:
-        """Return a short list of the sources that differ from those in `folder`; empty where it has no list."""
+        """Return a short list of the files that differ from those listed in `folder`; empty without a list there."""
         try:
             before = typed(read_json(folder / NAME), dict[str, str], NAME)
         except (OSError, ValueError):
             return ""
         names = [name for name in {**before, **self.files} if before.get(name) != self.files.get(name)]
-        names.sort(key=lambda name: (name.startswith(_PROJECT), name))  # the user's own first
+        names.sort(key=lambda name: (name.startswith(_PROJECT), name))  # the user's files first
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return ", ".join(names[:3]) + more
 
 
 _loaded: dict[str, tuple[object, str]] = {}
-"""From a module to its spec, which a reload replaces, and the digest of its file when a run first used it."""
+"""Maps a module to its spec, which a reload replaces, and to the digest of its file when a run first used it."""
 
 
 def refuse_edited(code: Sources) -> None:
-    """Raise UserError where this process, such as a notebook's, still runs an older version of a file in `code`."""
+    """Raise UserError if this process, such as a notebook, still runs an older version of a file in `code`."""
     for path, digest in code.files.items():
         name = path.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
         spec = getattr(sys.modules.get(name), "__spec__", None)
@@ -86,33 +87,33 @@ def refuse_edited(code: Sources) -> None:
 
 
 def sources(experiment: Experiment) -> Sources:
-    """Return the sources of `experiment`; imports none of them."""
+    """Return the source files of `experiment`, without importing them."""
     results = {experiment.outputs / name for name in OUTPUT_FOLDERS}
     files = dict(_contents(CONF, results | {CONF / "sweep"}))
     for number, folder in enumerate(experiment.config_dirs):
         files |= _contents(folder, results | {folder / "sweep"}, f"--config-dir {number}: ")
     files |= {name: versions()[name] for name in NUMERIC}
-    files |= _of_project()
+    files |= _project_files()
     targets = targets_in(OmegaConf.to_container(experiment.document, resolve=True))
     packages = {target.partition(".")[0] for target in targets}
     for name in sorted(packages - {*_PROJECT, *NUMERIC, *sys.stdlib_module_names}):
         places = _places(name)
         for place in places:
             files |= _contents(place, results)
-        if name == "__main__" and not places:  # of a notebook, whose cells no file has: every run has code of its own
+        if name == "__main__" and not places:  # the cells of a notebook are not files, so the code of each run differs
             files[name] = os.urandom(8).hex()
     return Sources(files)
 
 
 @functools.cache
-def _of_project() -> dict[str, str]:
-    """Return this project's files as they were at the first call: those that this process has imported."""
+def _project_files() -> dict[str, str]:
+    """Return this project's files with their content at the first call, which this process has imported."""
     places = [place for name in _PROJECT for place in _places(name)]
     return {path: digest for place in places for path, digest in _contents(place, set())}
 
 
 def _places(name: str) -> list[Path]:
-    """Return the folders of a package (several of a namespace), or the file of a module."""
+    """Return the folders of a package (a namespace package may have several), or the file of a module."""
     if name == "__main__":
         script = vars(sys.modules[name]).get("__file__")
         return [Path(script).resolve()] if script else []
@@ -122,12 +123,11 @@ def _places(name: str) -> list[Path]:
 
 
 def new_for_other_code(now: Sources, folder: Path, name: str, kind: str) -> str:
-    """Return the log line about why the run or sweep `name` in `folder` is not resumed."""
+    """Return the log line that explains why the run or sweep `name` in `folder` is not resumed."""
     changed = now.changed(folder)
     details = f" ({changed})" if changed else ""
-    return (
-        f"the code has changed since {name} was stopped{details}: this is a new {kind}; resume={name} resumes the old"
-    )
+    reason = f"the code has changed since {name} was stopped{details}"
+    return f"{reason}: this is a new {kind}; resume={name} resumes the old one"
 
 
 def targets_in(values: Any) -> Iterator[str]:
@@ -146,7 +146,7 @@ def targets_in(values: Any) -> Iterator[str]:
 def _contents(root: Path, results: set[Path], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the names of the files below `root`, or of the file `root`, and digests of their contents."""
     for path in _files(root, results):
-        if path.is_file():  # no broken link
+        if path.is_file():  # skips broken links
             yield f"{prefix}{path.relative_to(root.parent).as_posix()}", _hex(path.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Every wrong word is refused in one line that says what to type, and nothing is recorded."""
+"""Wrong settings are refused with a one-line error that shows what to type, and nothing is recorded."""
 
 import re
 import socket
@@ -99,17 +99,17 @@ TYPED = {
     "-m seed=range(1,4,0)": r"range\(1,4,0\) never ends\. Expected .*Try: seed=range\(1,4\)",
     "train.epochs=1 -m strategy=one_device,mirrored train.batch_size=1": r"job 2 of 2 .*is too small for 2 replicas",
 }
-"""Of each way to be refused, by names, by a check and in a sweep, one that is typed."""
+"""One command line for each kind of refusal: of a name, by a check, and in a sweep."""
 
 
 @pytest.mark.parametrize("given", WRONG)
-def test_what_is_wrong_is_said_in_one_line(given: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_in_one_line(given: str, tmp_path: Path) -> None:
     assert_refused([f"outputs={tmp_path}/outputs", *given.split()], WRONG[given])
     assert not any(path.is_file() for path in tmp_path.rglob("*"))  # nothing is recorded
 
 
 @pytest.mark.parametrize("given", TYPED)
-def test_the_command_says_it_on_standard_error(given: str, pipeline_command: Command, tmp_path: Path) -> None:
+def test_the_command_prints_errors_to_standard_error(given: str, pipeline_command: Command, tmp_path: Path) -> None:
     done = pipeline_command("outputs=out", *given.split(), trains=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
@@ -119,7 +119,7 @@ def test_the_command_says_it_on_standard_error(given: str, pipeline_command: Com
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
-def test_a_server_that_swallows_requests_is_known_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_respond_is_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.tracking.store.SERVER_TIMEOUT_SECONDS", 0.3)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -130,11 +130,11 @@ def test_a_server_that_swallows_requests_is_known_in_time(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("layers", [".conv2d*=mixed_bfloat16", "={conv2d*: mixed_bfloat16}"])
-def test_patterns_of_layers_are_typed_as_names(layers: str) -> None:
-    """Hydra's own names hold no asterisk."""
+def test_patterns_of_layers_are_accepted_as_names(layers: str) -> None:
+    """Hydra itself does not accept asterisks in names."""
     composed = Composer(read_arguments([f"precision.layers{layers}", "precision.layers.head=float32"])).one()
-    found = read(composed.document, composed.choices).settings["model"].precision.layers
-    assert list(found.items()) == [("conv2d*", "mixed_bfloat16"), ("head", "float32")]
+    policies = read(composed.document, composed.choices).settings["model"].precision.layers
+    assert list(policies.items()) == [("conv2d*", "mixed_bfloat16"), ("head", "float32")]
 
 
 IMPOSSIBLE = {
@@ -143,7 +143,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("place", IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
-def test_what_is_no_folder_is_refused_in_one_line_by_every_command(place: str) -> None:
+def test_a_url_as_outputs_is_refused_in_one_line_by_every_command(place: str) -> None:
     commands = (
         (experiment, f"outputs='{place}'"),
         (runs.main.parse_args, [f"outputs={place}"]),
@@ -154,7 +154,7 @@ def test_what_is_no_folder_is_refused_in_one_line_by_every_command(place: str) -
             command(*arguments)
 
 
-def test_an_empty_text_is_the_default_in_every_command() -> None:
+def test_empty_outputs_mean_the_default_in_every_command() -> None:
     default = experiment().outputs
     assert experiment("outputs=''").outputs == default
     for words in ([], ["outputs="], ["--outputs", ""]):

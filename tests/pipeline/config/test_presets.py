@@ -1,4 +1,4 @@
-"""A default stands once, in its dataclass: the options in conf/ hold what differs from it."""
+"""Each default is defined once, in its dataclass; the options in conf/ only have values that differ from it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ def plain(configuration: Any) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values of an option's file, and those that it inherits from schemas and other options."""
+    """Return the values in an option's file, and the values that it inherits from schemas and other options."""
     values = plain(OmegaConf.load(path))
     inherited: dict[str, Any] = {}
     for entry in values.pop("defaults"):
@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return values, inherited
 
 
-def test_an_option_repeats_no_default() -> None:
+def test_options_do_not_repeat_defaults() -> None:
     for path in CONF.glob("*/*.yaml"):
         if path.parent.name not in ("experiment", "pipeline"):
             values, inherited = map(flatten, read(path))

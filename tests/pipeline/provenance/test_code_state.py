@@ -1,4 +1,4 @@
-"""What code a run came from, on real repositories."""
+"""The recorded code of a run, tested with real repositories."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_changes_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
+def test_changes_are_in_the_diff_and_the_index_is_unchanged(repository: Path) -> None:
     clean = code_state.code_state(repository)
     assert clean is not None
     assert (len(clean.commit), clean.dirty, clean.diff) == (40, False, "")
@@ -40,7 +40,7 @@ def test_changes_are_in_the_diff_and_the_index_stays(repository: Path) -> None:
     assert (repository / "net.py").read_text() == "layers = 2\n"
 
 
-def test_the_command_of_a_run_that_is_resumed_by_its_name_repeats_it(
+def test_the_recorded_command_of_a_run_resumed_by_name_repeats_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, flags = ["model=mlp", "seed=3"], ["--config-dir", str(tmp_path)]
@@ -55,7 +55,7 @@ def test_the_command_of_a_run_that_is_resumed_by_its_name_repeats_it(
         assert code_state.resuming_command("made") == f"{shown} {' '.join(typed)}".removesuffix(" resume=never")
 
 
-def test_a_large_diff_is_cut_and_says_so(repository: Path) -> None:
+def test_a_large_diff_is_cut_with_a_note(repository: Path) -> None:
     (repository / "net.py").write_text("x = 1\n" * 400_000)
     state = code_state.code_state(repository)
     assert state is not None
@@ -73,7 +73,7 @@ def test_a_repository_without_commits_and_no_repository(tmp_path: Path) -> None:
     assert not state.diff
 
 
-def test_no_secret_and_no_new_file_is_in_a_diff(repository: Path) -> None:
+def test_a_diff_has_no_secrets_and_no_new_files(repository: Path) -> None:
     (repository / ".env").write_text("SMTP_PASS=1\n")
     (repository / "conf.yaml").write_text("host: a\n")
     git(repository, "add", ".")
@@ -98,13 +98,13 @@ def test_packages_have_versions_and_no_addresses() -> None:
 
 
 @pytest.mark.parametrize("never", ["++resume=never", "resume='never'"])
-def test_the_command_that_resumes_begins_no_new_run(never: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resuming_command_does_not_start_a_new_run(never: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["pipeline", "train.epochs=3", never, "tracking.note=resume=never again"])
     assert code_state.resuming_command() == "python -m pipeline train.epochs=3 'tracking.note=resume=never again'"
     assert never.replace("'", "") in code_state.command().replace("'", "")
 
 
-def test_runs_in_two_threads_have_each_its_own_command() -> None:
+def test_runs_in_two_threads_each_have_their_own_command() -> None:
     def shown(words: tuple[str, ...]) -> str:
         COMMAND_LINE.set(("pipeline", *words))
         return code_state.command()

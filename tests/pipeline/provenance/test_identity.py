@@ -1,4 +1,4 @@
-"""A run is resumed by the code that began it: the package of each `_target_` counts, and what it imports does not."""
+"""A run is resumed only with unchanged code: the package of each `_target_` counts, but not what it imports."""
 
 import hashlib
 import importlib
@@ -20,19 +20,19 @@ pytestmark = pytest.mark.slow
 NETWORK = "model.network={_target_: %s}"
 DEEP = "train.callbacks=[{_target_: keras.callbacks.Callback, parts: [{deep: {_target_: %s}}]}]"
 TARGETS = (NETWORK, "train._target_=%s", DEEP)
-"""Where a configuration may name code."""
+"""Settings that may name code."""
 
 
 @pytest.fixture
 def place(own_code: Path) -> Path:
-    """A folder on the path of modules that holds a user's own code."""
+    """A folder on the module path with a user's code."""
     parts = {"__init__.py": "", "net.py": "import own_sibling\nimport numpy\n", "parts/unused.py": "x = 1\n"}
     package = {f"own_package/{name}": text for name, text in {**parts, "tables/classes.json": "[]\n"}.items()}
     write_files(own_code, {**package, "own_sibling.py": "x = 1\n"})
     return own_code
 
 
-def test_a_script_counts_and_what_a_notebook_defines_is_never_the_same(place: Path, monkeypatch: Patch) -> None:
+def test_a_script_counts_and_code_in_a_notebook_always_differs(place: Path, monkeypatch: Patch) -> None:
     given, main = experiment(NETWORK % "__main__.net"), ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert sources(given).digest != sources(given).digest
@@ -61,7 +61,7 @@ def test_the_package_of_a_target_counts_and_is_named(setting: str, place: Path) 
         path.write_text(path.read_text() + "\n")
         after = sources(given)
         name = path.relative_to(place).as_posix()
-        if not name.startswith("own_package/"):  # what it imports is not followed
+        if not name.startswith("own_package/"):  # its imports do not count
             assert after.digest == before.digest
         else:
             assert after.digest != before.digest, name
@@ -69,7 +69,7 @@ def test_the_package_of_a_target_counts_and_is_named(setting: str, place: Path) 
 
 
 @pytest.mark.smoke
-def test_a_module_alone_counts_without_what_lies_beside_it(place: Path) -> None:
+def test_a_single_module_counts_without_its_neighbors(place: Path) -> None:
     given = experiment(NETWORK % "own_sibling.tiny")
     before = sources(given).digest
     (place / "own_package" / "net.py").write_text("changed = 1\n")
@@ -78,7 +78,7 @@ def test_a_module_alone_counts_without_what_lies_beside_it(place: Path) -> None:
     assert sources(given).digest != before
 
 
-def test_what_is_no_code_never_counts(place: Path) -> None:
+def test_files_that_are_not_code_do_not_count(place: Path) -> None:
     package = place / "own_package"
     given = experiment(NETWORK % "own_package.net.tiny", outputs=package)
     before = sources(given).digest
@@ -87,8 +87,8 @@ def test_what_is_no_code_never_counts(place: Path) -> None:
     assert sources(given).digest == before
 
 
-def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: Patch) -> None:
-    """In the working directory, installed, by a link from site-packages: its version stays while it is worked on."""
+def test_a_users_package_counts_wherever_it_is(tmp_path: Path, monkeypatch: Patch) -> None:
+    """It may be in the working directory, installed, or linked from site-packages; its version need not change."""
     installed, here = tmp_path / "env/lib/site-packages", tmp_path / "here"
     places = {"own_here": here, "own_dist": installed, "own_linked": tmp_path / "elsewhere"}
     for name, folder in places.items():
@@ -105,7 +105,7 @@ def test_wherever_the_own_package_lies(tmp_path: Path, monkeypatch: Patch) -> No
 
 
 def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
-    """Without the file of a sweep: its values are in the identity of the sweep, or free, such as more trials."""
+    """The file of a sweep does not count: its values are in the identity of the sweep, or may change, like `trials`."""
     write_files(tmp_path, {"sweep/mine.yaml": "trials: 2\n", "model/tiny.yaml": "a: 1\n"})
     given = replace(experiment(), config_dirs=(tmp_path,))
     before = sources(given).digest
@@ -114,7 +114,7 @@ def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
         assert (sources(given).digest != before) is is_code, name
 
 
-def test_the_projects_own_files_count() -> None:
+def test_the_files_of_this_project_count() -> None:
     files = sources(experiment()).files
     for name in ("conf/config.yaml", "pipeline/__main__.py", "stages/optimization/train_step.py"):
         assert files[name] == hashlib.sha256((CONF.parent / name).read_bytes()).hexdigest()[:16]
