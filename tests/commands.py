@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIGHT = (
     "pipeline.command_line.compose",
     "pipeline.launch.local",
-    "pipeline.launch.engine",
+    "pipeline.launch.launcher",
     "pipeline.sweep.grid",
     "pipeline.sweep.sweep",
 )

@@ -15,8 +15,8 @@ from sklearn.datasets import load_diabetes
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
-from pipeline.launch.engine import engine_of
 from pipeline.launch.joined import Joined
+from pipeline.launch.launcher import launcher_of
 from stages.settings.strategy import StrategySettings
 from tests import commands
 from tests.conftest import ROOT
@@ -73,14 +73,14 @@ def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_an_engine_of_the_page_says_which_member_each_process_is(
+def test_an_launcher_of_the_page_says_which_member_each_process_is(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(package))
     given = ["cluster=ranks", "strategy=multi_worker", "cluster.options.members=[localhost:23461,localhost:23462]"]
     composed = Composer(read_arguments(["--config-dir", str(package / "my_conf"), *given])).one()
     own = read(composed.document, composed.choices, composed.config_dirs)
-    strategy, engine = own.of("strategy", StrategySettings), engine_of(own)
+    strategy, engine = own.of("strategy", StrategySettings), launcher_of(own)
     assert strategy is not None
     assert isinstance(engine, Joined)
     for rank, address in enumerate(("localhost:23461", "localhost:23462")):

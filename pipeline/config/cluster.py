@@ -1,4 +1,4 @@
-"""Settings of the group `cluster`: the engine that runs the members of a strategy, one schema per engine."""
+"""Settings of the group `cluster`: where a run runs, one schema per launcher."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,13 +15,13 @@ def _timeout(awaited: str) -> Any:
 
 @dataclass(kw_only=True)
 class ClusterSettings:
-    """Base of the settings of every engine."""
+    """Base of the settings of every launcher."""
 
     _target_: str = "???"
-    """A class that extends `pipeline.launch.engine.Engine`."""
+    """A class that extends `pipeline.launch.launcher.Launcher`."""
 
     submits_jobs: ClassVar[bool] = False
-    """Whether jobs of a sweep run elsewhere (`Engine.start`). Otherwise they share the devices of this machine."""
+    """Whether jobs of a sweep run elsewhere. Otherwise they share the devices of this machine."""
 
     def replicas(self, workers: int, gpus: int) -> int | None:
         """Return the number of replicas of `multi_worker`; None if it depends on the environment of the members.

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
 from pipeline.decide.fork import forked_run
-from pipeline.decide.job import Job, OnEpoch, Part
+from pipeline.decide.job import Job, Part
 from pipeline.decide.notes import Notes
 from pipeline.decide.plan import TRAIN, PlannedStage, after_training
 from pipeline.decide.resume import run_to_resume
@@ -58,23 +58,34 @@ class Reuse:
 class Decision:
     """The complete plan of a command. It never changes, and no later code repeats the look-ups."""
 
-    experiment: Experiment
+    job: Job
+    """The run to make, with its folder, which exists unless the run is new."""
     plan: tuple[PlannedStage, ...]
     """The stages in order, with those that are reused or skipped."""
-    folder: RunFolder
-    """The run's folder, which exists unless the run is new."""
     start: New | Resume | Deliver
     """Whether the run is new, resumed or only delivered."""
     origin: Fork | Reuse | None
     """The other run that this run starts from, if any."""
     identity: str
     """Digest of the settings that the results depend on."""
-    part: Part | None
-    """The place of the run in a sweep; None for a single run."""
-    on_epoch: OnEpoch | None
-    """For a trial of a search: receives the metrics of each epoch, and may end the trial early."""
     notes: Notes
     """Lines that are printed before anything happens."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Its configuration."""
+        return self.job.experiment
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder."""
+        assert self.job.folder is not None
+        return self.job.folder
+
+    @property
+    def part(self) -> Part | None:
+        """The place of the run in a sweep; None for a run by itself."""
+        return self.job.part
 
     @functools.cached_property
     def sources(self) -> Sources:
@@ -118,14 +129,11 @@ def decide(job: Job) -> Decision:
             notes.run("forking", forked)
         origin = Fork(forked) if forked is not None else origin
     return Decision(
-        experiment=with_compared_run(experiment),
+        job=replace(job, experiment=with_compared_run(experiment), folder=_folder(job, start)),
         plan=plan,
-        folder=_folder(job, start),
         start=start,
         origin=origin,
         identity=own,
-        part=job.part,
-        on_epoch=job.on_epoch,
         notes=notes,
     )
 

@@ -1,1 +1,1 @@
-"""A run: launched on its engine, its stages run and recorded, its plan and results printed."""
+"""A run in its process: its stages are run and recorded, its plan and results printed."""

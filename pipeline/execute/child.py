@@ -1,11 +1,10 @@
-"""Processes of a run: their preparation, their exit codes, and the signals that their parent forwards."""
+"""Processes of a run: their preparation and their exit codes."""
 
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from typing import NoReturn
 
 from omegaconf import OmegaConf
@@ -15,7 +14,7 @@ from pipeline.console import Console
 from pipeline.exit_codes import FAILED
 from pipeline.redaction import guard_output, learn
 from pipeline.system import environment, signals, streams
-from pipeline.system.processes import LocalProcess, become_independent, watch
+from pipeline.system.processes import become_independent, watch
 from pipeline.system.signals import Interrupted
 from pipeline.system.streams import no_room
 from stages.errors import UserError
@@ -66,15 +65,3 @@ def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> N
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def forward_signals(process: LocalProcess) -> None:
-    """Forwards all received signals to `process` and waits for its end."""
-    request = signals.requested()
-    if request is None:
-        return
-    with signals.supervising():
-        while process.end() is None:
-            process.stop(request, max(signals.times_requested(), 1))
-            wait([process.sentinel], POLL_SECONDS)
-            signals.check()

@@ -96,7 +96,7 @@ def execute(
             if task is not None and task.meet is not None:
                 console.warn(OPEN_PORTS)
                 task.meet(console.log)
-            reporter = RunReporter(tracker, console, run.summary, decision.on_epoch, link.turn)
+            reporter = RunReporter(tracker, console, run.summary, decision.job.on_epoch, link.turn)
             StageRunner(run.path, experiment.outputs / "cache", reporter).run(stages)
             register(decision, tracker, console)
             outcome = Outcome(DONE)

@@ -1,1 +1,1 @@
-"""Engines: where the members of a cluster run. Some start them, others learn which one this is."""
+"""Launchers: they start runs, here or elsewhere, in one process or several; one loop watches them."""

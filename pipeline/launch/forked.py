@@ -12,12 +12,14 @@ from typing import Any
 import psutil
 
 from pipeline.console import Console
+from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
 from pipeline.execute.child import enter, leave
 from pipeline.execute.link import Link, Turn
 from pipeline.exit_codes import DONE, FAILED, WRONG_CONFIGURATION
 from pipeline.launch.handle import Handle
-from pipeline.launch.run import run_job
+from pipeline.launch.launcher import Launcher
+from pipeline.launch.run import carry_out, show_decision
 from pipeline.launch.slots import Slot
 from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
@@ -33,6 +35,19 @@ OUTPUT = "output.log"
 """In the job's folder: what else its process prints, masked when the run ends."""
 
 
+class Forked(Launcher):
+    """Starts a run in a process of its own, in a slot of this machine."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(None)
+        self._slot = slot
+
+    def start(
+        self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
+    ) -> Handle:
+        return JobProcess(decision, console, self._slot)
+
+
 class JobProcess(Handle):
     """A job in a process of its own on this machine.
 
@@ -42,12 +57,13 @@ class JobProcess(Handle):
         process: The process.
     """
 
-    def __init__(self, job: Job, console: Console, slot: Slot) -> None:
-        super().__init__(job)
+    def __init__(self, decision: Decision, console: Console, slot: Slot) -> None:
+        super().__init__(decision.job)
+        job = self.job
         self._turn, turn = Pipe()
         store = serve(Store(job.experiment.tracking, job.experiment.outputs))
         link = Link(Turn(turn, job.experiment.job_timeout_seconds), store)
-        arguments = (job, link, slot.environment(job.experiment), _reloads_afresh(job))
+        arguments = (decision, link, slot.environment(job.experiment), _reloads_afresh(job))
         self.process = LocalProcess(_work, arguments, job.experiment.hang_seconds)
         for given in filter(None, (turn, store)):
             given.close()  # the process has it
@@ -117,18 +133,23 @@ def _reloads_afresh(job: Job) -> bool:
     return is_first
 
 
-def _work(job: Job, link: Link, variables: Mapping[str, str], reloads_afresh: bool) -> None:
+def _work(decision: Decision, link: Link, variables: Mapping[str, str], reloads_afresh: bool) -> None:
     """Run in the process of a job."""
     started = time.monotonic()
-    export = job.experiment.of("export", ExportSettings)
+    experiment, run = decision.experiment, decision.folder
+    export = experiment.of("export", ExportSettings)
     if export is not None and not reloads_afresh:
         export.reload = "here"
     os.environ.update(variables)
-    assert job.folder is not None
-    job.folder.path.mkdir(parents=True, exist_ok=True)
-    streams.append_to(job.folder.path / OUTPUT)
-    if machine.gpus() or job.experiment.members:  # a GPU's memory is free when the process has ended
+    run.path.mkdir(parents=True, exist_ok=True)
+    streams.append_to(run.path / OUTPUT)
+    if machine.gpus() or experiment.members:  # a GPU's memory is free when the process has ended
         link = replace(link, turn=Turn())
-    enter(job.experiment)
-    console = Console(log=job.folder.path / LOG)
-    leave(lambda: run_job(job, console, link, started), console, refused=WRONG_CONFIGURATION)
+    enter(experiment)
+    console = Console(log=run.path / LOG)
+
+    def work() -> int:
+        show_decision(decision, console)
+        return carry_out(decision, console, link, started)
+
+    leave(work, console, refused=WRONG_CONFIGURATION)

@@ -1,4 +1,4 @@
-"""The handle of a run that was started somewhere: in a process of this machine, in Slurm's queue or by Ray."""
+"""The handle of a run that was started somewhere: in this process or others of the machine, by Slurm or by Ray."""
 
 import time
 from abc import ABC, abstractmethod
@@ -55,3 +55,18 @@ class Handle(ABC):
     def makes_room(self) -> bool:
         """Return whether the next job may already start in its place: this one has trained, and both fit in memory."""
         return False
+
+
+class Ended(Handle):
+    """A run that has ended when it is returned, such as one in this process."""
+
+    def __init__(self, job: Job, exit_code: int) -> None:
+        super().__init__(job)
+        self._ended_with = exit_code
+
+    def poll(self) -> int:
+        self.exit_code = self._ended_with
+        return self.exit_code
+
+    def stop(self, request: Request, count: int = 1) -> None:
+        """Do nothing: it has ended."""

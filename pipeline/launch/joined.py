@@ -1,4 +1,4 @@
-"""Engines whose members something else starts, each by the same command: `cluster=tf_config` and `cluster=hosts`.
+"""Launchers whose members something else starts, each by the same command: `cluster=tf_config` and `cluster=hosts`.
 
 They wait for each other here, as TensorFlow's own wait ignores signals and time limits. Every member calls the chief
 and holds the line until the chief says that all have come. A member that leaves calls again. A chief whose
@@ -22,7 +22,8 @@ from pipeline.console import Console
 from pipeline.decide.decision import Decision
 from pipeline.execute.link import Link
 from pipeline.execute.task import Task, tasks_at
-from pipeline.launch.engine import Engine
+from pipeline.launch.handle import Handle
+from pipeline.launch.launcher import Launcher, run_here
 from pipeline.system.processes import watch
 from pipeline.system.signals import owns_process, pause
 from stages.errors import UserError
@@ -44,8 +45,8 @@ MOST_NAMED = 8
 ADDRESS = re.compile(r"(?:\[([\da-f:]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII | re.IGNORECASE)
 
 
-class Joined(Engine):
-    """Base of these engines: this process is a member, and waits for the others."""
+class Joined(Launcher):
+    """Base of these launchers: this process is a member, and waits for the others."""
 
     @abstractmethod
     def task(self, strategy: StrategySettings) -> Task:
@@ -55,9 +56,9 @@ class Joined(Engine):
             UserError: where the environment does not say it, or there is no such cluster for `strategy`.
         """
 
-    def run(self, decision: Decision, console: Console, link: Link, started: float) -> int:
-        from pipeline.execute.execute import execute  # imports much that a plan, or a wrong setting, does not need
-
+    def start(
+        self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
+    ) -> Handle:
         task = None
         strategy = decision.experiment.of("strategy", StrategySettings)
         if strategy is not None and strategy.members():
@@ -68,7 +69,7 @@ class Joined(Engine):
             os.environ["TF_CONFIG"] = task.tf_config
         if owns_process():
             watch(decision.experiment.hang_seconds)
-        return execute(decision, console, link, task, started=started)
+        return run_here(decision, console, link, started, task)
 
 
 class TfConfig(Joined):

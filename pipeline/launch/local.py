@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from pipeline.command_line.arguments import command_line
 from pipeline.console import Console
 from pipeline.decide.decision import Decision
-from pipeline.execute.child import POLL_SECONDS, enter, forward_signals, leave
+from pipeline.execute.child import enter, leave
 from pipeline.execute.claim import claimed
 from pipeline.execute.execute import execute
 from pipeline.execute.link import Link
 from pipeline.execute.task import OPEN_PORTS, Task, tasks_at
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
-from pipeline.launch.engine import Engine
+from pipeline.launch.handle import Handle
+from pipeline.launch.launcher import Launcher, run_here
 from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
@@ -31,25 +32,92 @@ GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
 
 
-class Local(Engine):
-    """A process for each member, on this machine; a job without a cluster runs in this process.
+class Local(Launcher):
+    """Starts a process for each member, on this machine. A job without a cluster runs in this process."""
 
-    A cluster that has lost a member is restarted from its last checkpoint, up to `cluster.restarts` times.
+    def start(
+        self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
+    ) -> Handle:
+        if not decision.experiment.members:
+            return run_here(decision, console, link, started)
+        began = time.monotonic() if started is None else started
+        return LocalCluster(decision, console, link or Link(), began, self.settings.restarts)
+
+
+class LocalCluster(Handle):
+    """A run whose members are processes of this one.
+
+    A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times. Only the chief is
+    asked to end, as it needs the others to save a checkpoint. They are ended by force when it has ended.
     """
 
-    def run(self, decision: Decision, console: Console, link: Link, started: float) -> int:
-        if not decision.experiment.members:
-            return execute(decision, console, link, started=started)
-        run = decision.folder
-        with signals.listening(), signals.uninterrupted(), claimed(decision, supervises=True):
-            for left in reversed(range(self.settings.restarts + 1)):
-                code, lost = _attempt(decision, link, started, console)
-                if not starts_again(code, lost, left, console):
-                    break
-            with signals.ending(code):
-                if run.has_begun:
-                    end_lost(run, decision.experiment, code, console, shared=True)
-        return code
+    def __init__(self, decision: Decision, console: Console, link: Link, started: float, restarts: int) -> None:
+        super().__init__(decision.job)
+        self._decision, self._console, self._link, self._began = decision, console, link, started
+        self._restarts = restarts
+        self._request: signals.Request | None = None
+        with ExitStack() as resources:
+            resources.enter_context(claimed(decision, supervises=True))
+            self._start_members()
+            self._resources = resources.pop_all()
+
+    @property
+    def events(self) -> Sequence[Any]:
+        return [self._processes[task.name].sentinel for task in self._members.left]
+
+    def poll(self) -> int | None:
+        if self.exit_code is None and (code := self._members.poll()) is not None:
+            self._end_members()
+            if self._request is None and starts_again(code, self._members.lost, self._restarts, self._console):
+                self._restarts -= 1
+                try:
+                    self._start_members()
+                except BaseException:
+                    self._end(FAILED)
+                    raise
+            else:
+                self._end(code if self._request is None else self._request.exit_code)
+        return self.exit_code
+
+    def stop(self, request: signals.Request, count: int = 1) -> None:
+        self._request = request
+        self._members.wait_for_chief()
+        self._chief.stop(request, count)
+
+    def _start_members(self) -> None:
+        """Start the processes of all members."""
+        tasks, run = local_tasks(self._decision.experiment.members), self.folder
+        names = ", ".join(task.name for task in tasks[1:])
+        self._console.log(f"started chief, {names} on this machine; their output is in {run}/<name>.log")
+        self._console.warn(OPEN_PORTS)
+        self._processes: dict[str, LocalProcess] = {}
+        try:
+            for task in tasks:
+                log = run.path / LOG if self._console.is_quiet and task.is_chief else None
+                given = self._decision, self._link, self._began, task, log, command_line()
+                self._processes[task.name] = LocalProcess(_member, given, self._decision.experiment.hang_seconds)
+        except BaseException:
+            self._end_members()
+            raise
+        self._chief = chief = self._processes[tasks[0].name]
+        self._members = Members(
+            left=tasks[::-1],
+            end_of=lambda task: self._processes[task.name].end(),
+            stop_chief=lambda: chief.stop(signals.signal_request(signal.SIGTERM)),
+            console=self._console,
+        )
+
+    def _end_members(self) -> None:
+        with signals.ending():
+            for process in self._processes.values():
+                process.kill()
+                process.join()
+
+    def _end(self, code: int) -> None:
+        with signals.ending(code), self._resources:
+            if self.folder.has_begun:
+                end_lost(self.folder, self._decision.experiment, code, self._console, shared=True)
+        self.exit_code = code
 
 
 def local_tasks(members: Mapping[str, int]) -> list[Task]:
@@ -79,7 +147,11 @@ def starts_again(code: int, lost: str | None, left: int, console: Console) -> bo
 
 @dataclass
 class Members:
-    """The members of a cluster that runs. The end of the chief, or of one that the run needs, ends it."""
+    """The members of a cluster that runs. The end of the chief, or of one that the run needs, ends it.
+
+    They are not handles of `supervise`, because they are not independent: the end of one decides about the others, and
+    one exit code is that of the run.
+    """
 
     left: list[Task]  # those that have not ended, the chief last: others' ends say why
     end_of: Callable[[Task], tuple[int, str] | None]  # see `LocalProcess.end`
@@ -103,6 +175,10 @@ class Members:
                 self.stop_chief()
         return FAILED if time.monotonic() > self.deadline else None
 
+    def wait_for_chief(self) -> None:
+        """Look at the chief only from now on: it was asked to end, and the others end because it does."""
+        self.left = self.left[-1:]
+
     def _note(self, task: Task, code: int, how: str) -> None:
         end = f"{task.name} {how or f'ended with exit code {code}'}"
         if task.serves and task.job == "worker" and any(other.job == "worker" for other in self.left):
@@ -111,38 +187,6 @@ class Members:
             self.lost = end if how else self.lost
             self.console.error(f"{end}: the run cannot continue")
             self.deadline = min(self.deadline, time.monotonic() + GRACE_SECONDS)
-
-
-def _attempt(decision: Decision, link: Link, started: float, console: Console) -> tuple[int, str | None]:
-    """Run the members, wait for the chief and end the others; return its exit code, and how one was lost."""
-    processes: dict[str, LocalProcess] = {}
-    try:
-        tasks, run = local_tasks(decision.experiment.members), decision.folder
-        names = ", ".join(task.name for task in tasks[1:])
-        console.log(f"started chief, {names} on this machine; their output is in {run}/<name>.log")
-        console.warn(OPEN_PORTS)
-        for task in tasks:
-            signals.check()
-            log = run.path / LOG if console.is_quiet and task.is_chief else None
-            given = decision, link, started, task, log, command_line()
-            processes[task.name] = LocalProcess(_member, given, decision.experiment.hang_seconds)
-        chief = processes[tasks[0].name]
-        members = Members(
-            tasks[::-1], lambda task: processes[task.name].end(), lambda: chief.signal(signal.SIGTERM), console
-        )
-        while (code := members.poll()) is None:
-            wait([processes[task.name].sentinel for task in members.left], timeout=POLL_SECONDS)
-            signals.check()
-        return code, members.lost
-    except signals.Interrupted as interrupted:
-        for chief in list(processes.values())[:1]:
-            forward_signals(chief)
-        return interrupted.exit_code, None
-    finally:
-        with signals.ending():
-            for process in processes.values():
-                process.kill()
-                process.join()
 
 
 def _member(  # all are facts of one process

@@ -15,16 +15,13 @@ from typing import Any
 
 from pipeline.config.cluster import ClusterSettings, LocalCluster, RayCluster, TfConfigCluster
 from pipeline.console import Console
-from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
 from pipeline.execute.child import POLL_SECONDS, leave
-from pipeline.execute.link import Link
 from pipeline.execute.task import Task, tasks_at
 from pipeline.exit_codes import FAILED, WRONG_CONFIGURATION
-from pipeline.launch.engine import Engine, RemoteJob
 from pipeline.launch.joined import split_address
 from pipeline.launch.local import Members, starts_again
-from pipeline.launch.remote import Member, run_elsewhere
+from pipeline.launch.remote import Elsewhere, Member, RemoteJob
 from pipeline.runs.summary import one_line
 from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
@@ -52,23 +49,20 @@ OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
 """Variables that a process takes from its node; all others are the command's."""
 
 
-class Ray(Engine):
+class Ray(Elsewhere):
     """Runs each member beside an actor that holds its resources, and a job without a cluster beside one, too."""
 
     settings: RayCluster
 
-    def run(self, decision: Decision, console: Console, link: Link, started: float) -> int:
-        try:
-            return run_elsewhere(decision, lambda job: self.start(job, console), console)
-        finally:
-            with signals.ending():  # else a signal's limit may be over by now, and Ray would be left
-                if "ray" in sys.modules:
-                    sys.modules["ray"].shutdown()  # and with it the actors and what they hold
-
-    def start(self, job: Job, console: Console) -> "RayJob":
+    def submit(self, job: Job, console: Console) -> "RayJob":
         check_installed("cluster=ray", ["ray"], "ray")
         _connect(self.settings, console)
         return RayJob(job, self.settings, console)
+
+    def close(self) -> None:
+        with signals.ending():  # else a signal's limit may be over by now, and Ray would be left
+            if "ray" in sys.modules:
+                sys.modules["ray"].shutdown()  # and with it the actors and what they hold
 
 
 def _connect(settings: RayCluster, console: Console) -> None:
@@ -147,13 +141,12 @@ class RayJob(RemoteJob):
     def __str__(self) -> str:
         return f"{sum(self._counts.values())} Ray actors"
 
-    def poll(self) -> int | None:
-        if self.exit_code is None:
-            try:
-                next(self._steps)
-            except StopIteration as ended:
-                self.exit_code = ended.value
-        return self.exit_code
+    def look(self) -> int | None:
+        try:
+            next(self._steps)
+        except StopIteration as ended:
+            return int(ended.value)
+        return None
 
     def stop(self, request: signals.Request, count: int = 1) -> None:
         """Ask the chief alone, as it needs the others to save a checkpoint."""

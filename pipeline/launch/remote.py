@@ -2,7 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,13 @@ from pipeline.config.experiment import read
 from pipeline.console import Console
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
-from pipeline.execute.child import POLL_SECONDS
+from pipeline.execute.link import Link
 from pipeline.exit_codes import DONE
-from pipeline.launch.engine import RemoteJob
+from pipeline.launch.handle import Handle
+from pipeline.launch.launcher import Launcher
 from pipeline.launch.run import run_job
-from pipeline.paths import shorter
 from pipeline.redaction import guard_output, redact_overrides
-from pipeline.system import environment, signals, streams
+from pipeline.system import environment, streams
 from stages.errors import UserError
 
 
@@ -74,36 +76,63 @@ class Member:
         return run_job(replace(self.job, experiment=experiment), console)
 
 
-def run_elsewhere(decision: Decision, start: Callable[[Job], RemoteJob], console: Console, wait: bool = True) -> int:
-    """Start a run elsewhere, in a folder of its own, and return its exit code, once it has ended if we are to `wait`.
+class RemoteJob(Handle):
+    """A job that runs elsewhere. Its output is printed if it is the only run of the command.
 
-    Raises:
-        UserError: If it cannot be started.
+    Attributes:
+        log: What its first process prints.
     """
-    run = decision.folder
-    with signals.listening(), signals.uninterrupted():
+
+    def __init__(self, job: Job, log: Path, console: Console) -> None:
+        super().__init__(job)
+        self.log = log
+        self._console = console
+        self._shown = 0
+
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            self.exit_code = self.look()
+        if self.job.part is None:
+            self.show()
+        return self.exit_code
+
+    @abstractmethod
+    def look(self) -> int | None:
+        """Return the exit code, or None while it runs; see `poll`."""
+
+    def show(self) -> None:
+        """Print what the first process has printed since the last call."""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(self._shown)
+            for line in file:
+                self._shown += len(line) if line.endswith(b"\n") else 0
+                if line.endswith(b"\n") and not line.startswith(b"submitit "):
+                    self._console.log(line.decode(errors="replace").rstrip())
+
+
+class Elsewhere(Launcher):
+    """Base of the launchers whose jobs run elsewhere. The job's process decides again, as it may begin much later."""
+
+    @abstractmethod
+    def submit(self, job: Job, console: Console) -> RemoteJob:
+        """Start `job`, which has a folder, elsewhere.
+
+        Raises:
+            UserError: If it cannot be started.
+        """
+
+    def start(
+        self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
+    ) -> Handle:
+        job, run = decision.job, decision.folder
+        if job.part is not None:
+            return self.submit(job, console)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             with run.locked():  # not next to a living run; the job locks it when it begins
-                started = start(Job(decision.experiment, run, decision.part))
+                submitted = self.submit(job, console)
         except UserError:
             run.remove_if_unused()
             raise
-        console.log(f"{started}: {run}")
-        if wait:
-            return _wait(started)
-        console.log(f"the job is in the queue; its output will be in {shorter(started.log)}")
-        return DONE
-
-
-def _wait(started: RemoteJob) -> int:
-    """Wait for the end of a job, showing its output, and return its exit code; a signal stops it."""
-    request = None
-    with signals.supervising():
-        while (code := started.poll()) is None:
-            if (request := signals.requested()) is not None:
-                started.stop(request, signals.times_requested())
-            started.show()
-            signals.pause(POLL_SECONDS)
-    started.show()
-    return code if request is None else request.exit_code
+        console.log(f"{submitted}: {run}")
+        return submitted

@@ -1,4 +1,4 @@
-"""Run a job from the decision to the exit code, wherever its processes run."""
+"""Run a job from the decision to the exit code: decide, show, start, supervise."""
 
 import time
 
@@ -9,7 +9,8 @@ from pipeline.decide.job import Job
 from pipeline.execute.facts import show_next, show_plan, show_summary
 from pipeline.execute.link import Link
 from pipeline.exit_codes import DONE
-from pipeline.launch.engine import engine_of
+from pipeline.launch.launcher import launcher_of
+from pipeline.launch.supervise import supervise
 from pipeline.system import signals
 from pipeline.system.streams import all_written
 from pipeline.tracking.pending import send_pending, settings_for
@@ -36,7 +37,25 @@ def run_job(job: Job, console: Console, link: Link | None = None, started: float
         return all_written(DONE)
     if isinstance(decision.start, Deliver):
         return deliver(decision, console)
-    return engine_of(decision.experiment).run(decision, console, link or Link(), started)
+    return carry_out(decision, console, link, started)
+
+
+def carry_out(decision: Decision, console: Console, link: Link | None = None, started: float | None = None) -> int:
+    """Start the run of `decision` where its configuration says, watch it to its end, and return its exit code.
+
+    Raises:
+        UserError: If it cannot be started.
+        Interrupted: After a signal, when the run has ended.
+    """
+    launcher = launcher_of(decision.experiment)
+    with signals.listening(), signals.uninterrupted():
+        try:
+            handle = launcher.start(decision, console, link, started)
+            supervise([handle])
+        finally:
+            launcher.close()
+    assert handle.exit_code is not None
+    return handle.exit_code
 
 
 def show_decision(decision: Decision, console: Console) -> None:

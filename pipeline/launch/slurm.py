@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,9 +24,11 @@ from pipeline.execute.child import leave
 from pipeline.execute.link import Link
 from pipeline.execute.task import Task
 from pipeline.exit_codes import DONE, FAILED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.launch.engine import LOOK_SECONDS, RemoteJob
+from pipeline.launch.handle import Ended, Handle
 from pipeline.launch.joined import Joined, task_at
-from pipeline.launch.remote import Member, run_elsewhere
+from pipeline.launch.launcher import LOOK_SECONDS
+from pipeline.launch.remote import Elsewhere, Member, RemoteJob
+from pipeline.paths import shorter
 from pipeline.redaction import MASK, redact
 from pipeline.system import signals
 from pipeline.targets import check_installed
@@ -54,8 +57,8 @@ ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_ME
 END_OF_TIME = signals.Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
 
-class Slurm(Joined):
-    """In an allocation the place of this process is in Slurm's variables; elsewhere the command submits itself."""
+class SlurmTask(Joined):
+    """This process is a task of srun. Its place in the cluster is in Slurm's variables."""
 
     def task(self, strategy: StrategySettings) -> Task:
         rank, addresses = place_in_step(self.settings.port)
@@ -68,12 +71,23 @@ class Slurm(Joined):
             )
         return task_at(rank, addresses, strategy)
 
-    def run(self, decision: Decision, console: Console, link: Link, started: float) -> int:
-        if "SLURM_JOB_ID" in os.environ:
-            return super().run(decision, console, link, started)
-        return run_elsewhere(decision, lambda job: self.start(job, console), console, self.settings.wait)
 
-    def start(self, job: Job, console: Console) -> "SlurmJob":
+class Slurm(Elsewhere):
+    """Submits a job, whose tasks run it. In an allocation, a run by itself is one of the allocation's tasks."""
+
+    def start(
+        self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
+    ) -> Handle:
+        if "SLURM_JOB_ID" in os.environ and decision.part is None:
+            return SlurmTask(self.settings).start(decision, console, link, started)
+        submitted = super().start(decision, console, link, started)
+        if self.settings.wait:
+            return submitted
+        assert isinstance(submitted, SlurmJob)
+        console.log(f"the job is in the queue; its output will be in {shorter(submitted.log)}")
+        return Ended(decision.job, DONE)
+
+    def submit(self, job: Job, console: Console) -> "SlurmJob":
         check_installed("cluster=slurm", ["submitit"], "slurm")
         import submitit
 
@@ -83,7 +97,7 @@ class Slurm(Joined):
             executor = submitit.SlurmExecutor(job.folder.path / FOLDER)
             executor.update_parameters(**parameters(job, self.settings))
             with redirect_stderr(io.StringIO()):  # what sbatch prints is in the error, too
-                return SlurmJob(job, executor.submit(run_task, Member.of(job), self.settings.requeues), console)
+                return SlurmJob(job, executor.submit(run_task, Member.of(job), self.settings), console)
         except (RuntimeError, OSError) as error:  # submitit's errors are RuntimeErrors
             lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines() if "sbatch: " in line]
             reason = redact("; ".join(lines) or str(error))
@@ -153,25 +167,21 @@ def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None or name == "wckey"}
 
 
-def run_task(member: Member, requeues: int) -> NoReturn:
-    """Run a job as one of its tasks, have it queued again at the end of its time, and end the process.
-
-    Args:
-        requeues: how often the job is queued again.
-    """
+def run_task(member: Member, settings: SlurmCluster) -> NoReturn:
+    """Run a job as one of its tasks, have it queued again at the end of its time, and end the process."""
     member.enter()
     console = Console()
-    leave(lambda: _run(member, requeues, console), console, refused=WRONG_CONFIGURATION)
+    leave(lambda: _run(member, settings, console), console, refused=WRONG_CONFIGURATION)
 
 
-def _run(member: Member, requeues: int, console: Console) -> int:
+def _run(member: Member, settings: SlurmCluster, console: Console) -> int:
     signal.signal(signal.SIGUSR2, lambda *_: signals.request(END_OF_TIME))  # submitit's, before the time limit
     try:
-        return member.run(console)
+        return member.run(console, replace(settings, _target_=f"{__name__}.{SlurmTask.__name__}"))
     finally:  # it may be raised before the run has begun
         if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
             with signals.ending(TIMED_OUT):
-                _requeue(requeues, console)
+                _requeue(settings.requeues, console)
 
 
 def _requeue(requeues: int, console: Console) -> None:
@@ -206,20 +216,21 @@ class SlurmJob(RemoteJob):
     def __str__(self) -> str:
         return f"Slurm job {self.id}"
 
-    def poll(self) -> int | None:
+    def look(self) -> int | None:
         entries = _queue(int(time.monotonic() / LOOK_SECONDS))
-        if self.exit_code is None and entries is not None:
-            entry = entries.get(self.id)
-            if entry is not None or time.monotonic() - self.started > 5 * LOOK_SECONDS:
-                self._note(entry or Entry("UNKNOWN"))
-        return self.exit_code
+        if entries is None:
+            return None
+        entry = entries.get(self.id)
+        is_known = entry is not None or time.monotonic() - self.started > 5 * LOOK_SECONDS
+        return self._note(entry or Entry("UNKNOWN")) if is_known else None
 
     def stop(self, request: signals.Request, count: int = 1) -> None:
         if self._signals < count:
             self._signals = count
             self._submitted.cancel(check=False)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: Entry) -> int | None:
+        """Print a new state of the job; return its exit code if it has ended."""
         state, reason, nodes, status = entry
         if state not in ENDS:
             why = f" ({reason})" if reason not in ("", "None") else ""
@@ -227,15 +238,16 @@ class SlurmJob(RemoteJob):
             if shown != self._state and state != "COMPLETING":
                 self._state = shown
                 self._console.log(f"{self}: {shown}")
-            return
+            return None
         own = (status >> 8) or (128 + (status & 127) if status & 127 else DONE)
         is_done = self.folder.has_finished
         code = DONE if is_done and state in ENDED else ENDED.get(state, own)
-        self.exit_code = FAILED if code == DONE and not is_done else code
+        code = FAILED if code == DONE and not is_done else code
         if state not in ("COMPLETED", "FAILED"):
             self._console.error(f"{self}: {state}")
         reason = f"its Slurm job {self.id} is {state}"
         end_lost(self.folder, self.job.experiment, ENDED.get(state, FAILED), self._console, reason)
+        return code
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from pipeline.console import Console
 from pipeline.exit_codes import DONE, WRONG_CONFIGURATION
-from pipeline.launch.engine import LOOK_SECONDS
 from pipeline.launch.handle import Handle
+from pipeline.launch.launcher import LOOK_SECONDS
 from pipeline.runs.finding import progress
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import scored

@@ -5,18 +5,17 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from signal import SIGTERM
 
 from pipeline.config.experiment import Experiment
 from pipeline.console import Console
+from pipeline.decide.decision import decide
 from pipeline.decide.job import Job
-from pipeline.execute.child import POLL_SECONDS
 from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
-from pipeline.launch.engine import engine_of
-from pipeline.launch.forked import JobProcess
+from pipeline.launch.forked import Forked
 from pipeline.launch.handle import Handle
+from pipeline.launch.launcher import launcher_of
 from pipeline.launch.slots import Slot
+from pipeline.launch.supervise import supervise
 from pipeline.runs.folder import LOG, RunFolder
 from pipeline.system import signals
 from pipeline.tracking.store import server_answers
@@ -41,7 +40,7 @@ FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
 
 @dataclass
 class Scheduler:
-    """Runs each job in a process of its own, as many at a time as there are slots.
+    """Runs jobs, as many at a time as there are slots.
 
     The next job is taken from `jobs` only when a slot is free, after `on_end` of the job that freed it: a search
     decides by the results so far. Where it `overlaps`, it begins while the one before is evaluated and exported, and
@@ -57,8 +56,8 @@ class Scheduler:
     overlaps: bool = False  # with a single slot, on whose processors two jobs fit
 
     def __post_init__(self) -> None:
+        self._handles: list[Handle] = []  # those that have not left: a job that has finished may still upload
         self._running: dict[Handle, Slot] = {}
-        self._sending: list[Handle] = []  # their jobs have finished, and another may train in their slots
         self._again = deque[Job]()
         self._left: defaultdict[RunFolder, int] = defaultdict(lambda: self.retries)
 
@@ -68,30 +67,37 @@ class Scheduler:
         Raises:
             Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
         """
-        try:
-            while self._fill() or self._sending:
-                signals.check()
-                self._wait()
-                self.on_poll(list(self._running))
-            signals.check()
-        except BaseException:
-            self._stop_all(signals.requested() or signals.signal_request(SIGTERM))
-            raise
+        supervise(self._handles, self._ended, self._look)
+        signals.check()
 
-    def _fill(self) -> bool:
-        """Start jobs in the slots that are free; return whether any job runs."""
+    def _look(self) -> None:
+        self._fill()
+        self.on_poll(list(self._running))
+
+    def _fill(self) -> None:
+        """Start jobs in the slots that are free."""
         while (slot := self._slot()) is not None and (job := self._next()) is not None:
+            elsewhere = job.experiment.cluster.submits_jobs
             try:
-                running = self._started(job, slot)
+                launcher = launcher_of(job.experiment) if elsewhere else Forked(slot)
+                handle = launcher.start(decide(job), self.console)
             except UserError as error:
-                self.console.error(str(error))
-                self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
-            else:
-                self._running[running] = slot
-                if self.free:
-                    self.free.pop(0)
-                    running.train()
-        return bool(self._running)
+                self._refuse(job, error)
+                continue
+            self._handles.append(handle)
+            self._running[handle] = slot
+            if self.free:
+                self.free.pop(0)
+                handle.train()
+
+    def _refuse(self, job: Job, error: UserError) -> None:
+        """Report a job that cannot start. The reason is in its log, for `refusal_in`."""
+        assert job.folder is not None
+        job.folder.path.mkdir(parents=True, exist_ok=True)
+        console = Console(log=job.folder.path / LOG)
+        console.error(str(error))
+        console.close()
+        self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
 
     def _slot(self) -> Slot | None:
         """Return the slot of the next job: a free one, or that of a job that has trained and leaves room for it."""
@@ -107,11 +113,6 @@ class Scheduler:
         for running in self._running if self.overlaps else ():
             running.train()
 
-    def _started(self, job: Job, slot: Slot) -> Handle:
-        if job.experiment.cluster.submits_jobs:
-            return engine_of(job.experiment).start(job, self.console)
-        return JobProcess(job, self.console, slot)
-
     def _next(self) -> Job | None:
         """Return the next job, once its tracking server answers; None where there is none for now."""
         signals.check()
@@ -120,30 +121,14 @@ class Scheduler:
             wait_for_server(job.experiment, self.console)
         return job
 
-    def _wait(self) -> None:
-        """Wait for the end of a process, POLL_SECONDS at most, and tell of those that have ended."""
-        events = [event for handle in (*self._running, *self._sending) for event in handle.events]
-        wait(events, POLL_SECONDS)
-        self._sending = [process for process in self._sending if not process.has_left()]
-        for process in list(self._running):
-            code = process.poll()
-            if code is not None:
-                self._release(self._running.pop(process))
-                if not process.has_left():
-                    self._sending.append(process)
-                again = code not in FINAL and self._left[process.folder] > 0
-                if again:
-                    self._left[process.folder] -= 1
-                    self._again.append(process.job)
-                self.on_end(process.job, code, time.monotonic() - process.started, again)
-
-    def _stop_all(self, request: signals.Request) -> None:
-        """Have all processes save and end, and wait for them."""
-        with signals.supervising():
-            while self._running or self._sending:
-                for process in (*self._running, *self._sending):
-                    process.stop(request, max(signals.times_requested(), 1))
-                self._wait()
+    def _ended(self, handle: Handle, code: int) -> None:
+        """Free the slot of a job that has ended, and report it."""
+        self._release(self._running.pop(handle))
+        again = code not in FINAL and self._left[handle.folder] > 0
+        if again:
+            self._left[handle.folder] -= 1
+            self._again.append(handle.job)
+        self.on_end(handle.job, code, time.monotonic() - handle.started, again)
 
 
 def wait_for_server(experiment: Experiment, console: Console) -> None:

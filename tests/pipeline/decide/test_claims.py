@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from pipeline.decide.job import Job
 from pipeline.execute import execute
 from pipeline.execute.claim import claimed
 from pipeline.execute.records import begin
-from pipeline.launch import local
+from pipeline.launch.local import LocalCluster, Members
 from pipeline.launch.run import run_job
 from pipeline.runs import lock
 from pipeline.runs.lock import LockedError
@@ -111,15 +111,14 @@ def test_tensorflow_is_imported_when_the_run_can_be_found(
         with pytest.raises(UserError, match="its import fails"):
             run_job(job, Console())
     else:
-        monkeypatch.setattr(
-            local, "_attempt", lambda decision, link, started, console: (refuse_as_chief(decision, console), None)
-        )
 
-        def refuse_as_chief(decision: Decision, console: Console) -> int:
+        def refuse_as_chief(cluster: Any) -> None:
             with pytest.raises(UserError, match="its import fails"):
-                execute.execute(decision, console, is_supervised=True)
-            return 1
+                execute.execute(cluster._decision, cluster._console, is_supervised=True)
+            cluster._processes, cluster._members = {}, Members([], lambda task: None, list, cluster._console)
+            cluster._members.deadline = 0.0
 
+        monkeypatch.setattr(LocalCluster, "_start_members", refuse_as_chief)
         assert run_job(job, Console()) == 1
         assert "the run is FAILED" not in capsys.readouterr().out
     assert isinstance(found[0].start, Resume)

@@ -18,12 +18,12 @@ from pipeline.console import Console
 from pipeline.decide.decision import decide
 from pipeline.decide.job import Job
 from pipeline.exit_codes import FAILED
-from pipeline.launch.engine import RemoteJob, engine_of
 from pipeline.launch.joined import Hosts
+from pipeline.launch.launcher import launcher_of
 from pipeline.launch.ray import RayJob
-from pipeline.launch.remote import run_elsewhere
-from pipeline.launch.run import run_job
-from pipeline.launch.slurm import Slurm, expand_counts
+from pipeline.launch.remote import Elsewhere, RemoteJob
+from pipeline.launch.run import carry_out, run_job
+from pipeline.launch.slurm import SlurmTask, expand_counts
 from pipeline.system import signals
 from stages.errors import UserError
 from stages.settings.strategy import MultiWorkerSettings, ParameterServerSettings
@@ -86,10 +86,10 @@ def step(monkeypatch: Patch, tmp_path: Path) -> Patch:
 
 
 def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
-    task = Slurm(SlurmCluster()).task(TWO)
+    task = SlurmTask(SlurmCluster()).task(TWO)
     assert (task.job, task.index) == ("worker", 1)
     assert task.cluster == {"worker": ["localhost:10768", "localhost:10769"]}
-    assert Slurm(SlurmCluster(port=2222)).task(TWO).address == "localhost:2223"
+    assert SlurmTask(SlurmCluster(port=2222)).task(TWO).address == "localhost:2223"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_tasks_that_are_no_cluster_are_refused(
     for name, value in variables.items():
         step.setenv(name, value)
     with pytest.raises(UserError, match=message):
-        Slurm(SlurmCluster()).task(MultiWorkerSettings(deterministic=False, **settings))
+        SlurmTask(SlurmCluster()).task(MultiWorkerSettings(deterministic=False, **settings))
 
 
 def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> None:
@@ -119,37 +119,46 @@ def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> N
 def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
     for target in ("pathlib.Path", "no_such_package.Engine", "x"):
         with pytest.raises(UserError, match=rf"cluster._target_={target} (cannot be imported|does not extend)"):
-            engine_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
+            launcher_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
 
 
-class Elsewhere(RemoteJob):
+class Remote(RemoteJob):
     """A job that ends at the third look, or when it is stopped, as a signal comes at the second one."""
 
     looks = 0
-    is_signalled = False
+    has_stopped = False
 
-    def poll(self) -> int | None:
+    def look(self) -> int | None:
         self.looks += 1
-        if self.is_signalled and self.looks == 2:
+        is_signalled = self.job.experiment.seed == 1
+        if is_signalled and self.looks == 2:
             signal.raise_signal(signal.SIGTERM)
-        if not self.is_signalled and self.looks == 3:
-            self.exit_code = 0
-        return self.exit_code
+        return 7 if self.has_stopped else 0 if self.looks == 3 and not is_signalled else None
 
     def stop(self, request: signals.Request, count: int = 1) -> None:
-        self.exit_code = 7
+        self.has_stopped = True
 
 
-@pytest.mark.parametrize(("is_signalled", "code"), [(False, 0), (True, 143)])
-def test_a_job_elsewhere_is_waited_for_and_stopped_by_a_signal(is_signalled: bool, code: int, outputs: Path) -> None:
-    def start(job: Job) -> Elsewhere:
+class Somewhere(Elsewhere):
+    """A launcher of such jobs."""
+
+    def submit(self, job: Job, console: Console) -> Remote:
         assert job.folder is not None
-        started = Elsewhere(job, job.folder.path / "output.log", Console())
-        started.is_signalled = is_signalled
-        return started
+        (job.folder.path / "output.log").write_text("begun\nsubmitit says\nlast words\nhalf a line")
+        return Remote(job, job.folder.path / "output.log", console)
 
-    with signals.listening():
-        assert run_elsewhere(decide(Job(experiment(outputs=outputs))), start, Console()) == code
+
+def test_a_job_elsewhere_is_waited_for_and_its_output_shown(outputs: Path, capsys: Printed) -> None:
+    job = Job(experiment(f"cluster._target_={__name__}.Somewhere", outputs=outputs))
+    assert carry_out(decide(job), Console()) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["begun", "last words"]
+
+
+def test_a_job_elsewhere_is_stopped_by_a_signal(outputs: Path) -> None:
+    job = Job(experiment(f"cluster._target_={__name__}.Somewhere", "seed=1", outputs=outputs))
+    with signals.listening(), pytest.raises(signals.Interrupted) as stopped:
+        carry_out(decide(job), Console())
+    assert stopped.value.exit_code == 143
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from pipeline.console import Console
+from pipeline.decide.decision import Decision
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link, Turn
 from pipeline.launch.forked import JobProcess
@@ -92,7 +93,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     def ended(job: Job, code: int, seconds: float, again: bool) -> None:
         codes.append(code)
 
-    monkeypatch.setattr("pipeline.sweep.queue.JobProcess", Noted)
+    monkeypatch.setattr("pipeline.launch.forked.JobProcess", Noted)
     places, ends = (2, Interrupted) if how == "signal" else (3, UserError)
     with signals.listening(), signals.uninterrupted():
         if how == "signal":
@@ -104,10 +105,9 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
     assert not [process for process in processes if process.is_running()]
 
 
-def notes(job: Job, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
+def notes(decision: Decision, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
     """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
-    assert job.folder is not None
-    folder, turn = job.folder.path, link.turn
+    folder, turn = decision.folder.path, link.turn
     folder.mkdir(parents=True)
     number, events = int(folder.name), folder.with_name("events")
 
