@@ -12,10 +12,14 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings
 from pipeline.console import Console
 from pipeline.internals.hydra import parse
+from pipeline.launch.slots import Slot
 from pipeline.runs.facts import Facts, TaskFacts
 from pipeline.runs.folder import RunFolder
 from pipeline.search.plan import Axis, probes, read_axes
 from pipeline.search.search import Search
+from pipeline.sweep.index import read_index
+from pipeline.sweep.sweep import Sweep
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import Printed, compose, write_run
 
@@ -143,3 +147,23 @@ def test_what_the_runs_themselves_tell_ends_a_search(
         else:
             trials.tell(job, run)
     assert [trial.state.name for trial in trials.study.trials()] == ["COMPLETE", "FAIL"]
+
+
+def test_a_trial_that_finished_before_its_search_was_killed_is_told_to_the_study(
+    tmp_path: Path, capsys: Printed
+) -> None:
+    """And it is not trained again. The next command opens the study anew, and reads the result from the run."""
+    work = search(tmp_path, "sweep=tpe", "sweep.trials=1", "tracking=off", "sweep.finish=all")
+    folder, console = tmp_path / "sweeps" / "s", Console()
+    folder.mkdir(parents=True)
+    killed = work.begin(folder, console).next()
+    assert killed is not None
+    write_run(folder / killed.folder, metrics={"val/best_loss": 0.25})
+    trials = work.begin(folder, console)
+    Sweep(work, trials, folder, Tracker(), None, console).run(trials, [Slot()])
+    [trial] = trials.study.trials()
+    assert (trial.state.name, trial.values) == ("COMPLETE", [0.25])
+    assert trials.has_succeeded
+    assert "already finished, skipped" in capsys.readouterr().out
+    [index] = read_index(folder).jobs
+    assert index["exit_code"] == 0
