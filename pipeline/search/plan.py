@@ -26,18 +26,16 @@ Compose = Callable[[Sequence[str]], Composed]
 
 @dataclass(frozen=True)
 class Axis:
-    """The values that one setting may take.
-
-    key: as it is typed, such as `optimizer.learning_rate`, or `+my.setting`.
-    drawn_from: Optuna's distribution of them; choices are as they are typed.
-    """
+    """The values that one setting may take."""
 
     key: str
+    """The setting as it is typed, such as `optimizer.learning_rate`, or `+my.setting`."""
     drawn_from: BaseDistribution
+    """Optuna's distribution of the values. The values of a list are texts, as they were typed."""
 
     @property
     def grid(self) -> Sequence[Any] | None:
-        """Every value, as Optuna has it; None where they cannot be counted."""
+        """All values, as Optuna draws them; None if they cannot be counted."""
         values = self.drawn_from
         if isinstance(values, CategoricalDistribution):
             return values.choices
@@ -50,14 +48,14 @@ class Axis:
 
     @property
     def lines(self) -> list[str]:
-        """Overrides that set every choice, or the ends: where all of these are allowed, the rest is."""
+        """Overrides that set each value of a list, or both ends of a range. If they are allowed, all values are."""
         values = self.drawn_from
         ends = values.choices if isinstance(values, CategoricalDistribution) else (values.low, values.high)
         return list(dict.fromkeys(map(self.line, ends)))
 
     @property
     def text(self) -> str:
-        """The values as a person reads them, and as what tells this axis from another of the same setting."""
+        """The values as text, different for every axis of the same setting."""
         values = self.drawn_from
         if isinstance(values, CategoricalDistribution):
             return ", ".join(values.choices)
@@ -66,10 +64,10 @@ class Axis:
         return f"{whole}{values.low!r} to {values.high!r}{step}{', on a log scale' if values.log else ''}"
 
     def line(self, value: Any) -> str:
-        """Return the override that sets a value which Optuna has drawn.
+        """Return the override that sets a value from the study.
 
         Raises:
-            UserError: for any other value, as the file of a study may be another's.
+            UserError: If the value is not in the search space, as the file of the study may be from somebody else.
         """
         is_listed = isinstance(self.drawn_from, CategoricalDistribution)
         is_drawn = value in (self.grid or ()) if is_listed else re.fullmatch(r"[-+.\de]+", str(value))
@@ -83,14 +81,14 @@ class Axis:
 
 
 def read_axes(overrides: Sequence[Override], compose: Compose) -> list[Axis]:
-    """Return the axes among overrides that have passed `command_line.overrides.checked`.
+    """Return an axis for each override with several values.
 
     Args:
-        compose: returns the configuration with the overrides of a trial: its schema says which settings are whole
-            numbers.
+        overrides: The overrides of the search, checked by `command_line.overrides.checked`.
+        compose: Returns the configuration of a trial, whose schema shows which settings are whole numbers.
 
     Raises:
-        UserError: for values from which nothing can be drawn.
+        UserError: If no value can be drawn for one of them.
     """
     varying = [override for override in overrides if override.is_sweep_override()]
     lists = [override for override in varying if not (override.is_interval_sweep() or override.is_range_sweep())]
@@ -100,20 +98,21 @@ def read_axes(overrides: Sequence[Override], compose: Compose) -> list[Axis]:
         key = override.get_key_element()
         try:
             axes.append(Axis(key, _distribution(override, _is_whole(key, first.document))))
-        except ValueError as error:  # Optuna's, too
+        except ValueError as error:  # from here or from Optuna
             expected = "interval(<low>, <high>), with the lower number first, and above 0 for tag(log, …)"
             raise UserError(f"{override.input_line}: {error}", expected, f"'{key}=interval(0.1,1)'") from error
     return axes
 
 
 def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
-    """Return what Optuna draws an axis from.
+    """Return the distribution of the values of an override.
 
     Args:
-        is_whole: whether the setting takes whole numbers alone: Hydra makes both ends of intervals floats.
+        override: An override with several values.
+        is_whole: Whether the setting only accepts whole numbers. Hydra makes both ends of intervals floats.
 
     Raises:
-        ValueError: where nothing can be drawn.
+        ValueError: If no value can be drawn.
     """
     value: Any = override.value()
     tags: set[str] = set(getattr(value, "tags", ()))
@@ -122,7 +121,7 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
     step = None
     if override.is_interval_sweep():
         low, high = (math.ceil(value.start), math.floor(value.end)) if is_whole else (value.start, value.end)
-    elif override.is_range_sweep():  # its end is exclusive, which that of an axis is not
+    elif override.is_range_sweep():  # its end is exclusive, the end of an axis is inclusive
         count = max(1, math.ceil((value.stop - value.start) / value.step - 1e-9))
         low, high = sorted((value.start, value.start + (count - 1) * value.step))
         step = abs(value.step)
@@ -136,14 +135,14 @@ def _distribution(override: Override, is_whole: bool) -> BaseDistribution:
 
 
 def _is_whole(key: str, document: DictConfig) -> bool:
-    """Return whether the schema of a setting has a whole number for it."""
+    """Return whether a setting is a whole number in its schema."""
     group, _, setting = key.lstrip("+").rpartition(".")
     schema = OmegaConf.get_type(OmegaConf.select(document, group)) if group else TopSettings
     return is_dataclass(schema) and typing.get_type_hints(schema).get(setting) in (int, int | None)
 
 
 def probes(axes: Sequence[Axis]) -> Iterator[list[str]]:
-    """Yield sets of overrides that together try every end of every axis, the others at their first."""
+    """Yield sets of overrides that together try both ends of every axis, with the first value of the other axes."""
     first = [axis.lines[0] for axis in axes]
     yield first
     for place, axis in enumerate(axes):
@@ -152,7 +151,7 @@ def probes(axes: Sequence[Axis]) -> Iterator[list[str]]:
 
 
 BEST = "val/best_"
-"""Prefix of a validation metric of the best epoch, by which the weights are chosen."""
+"""Prefix of the validation metrics of the best epoch, whose weights are evaluated and exported."""
 
 _HIGHER_IS_BETTER = re.compile(r"accuracy|auc|precision|recall|f1|per_second|iou|dice|r2")
 
@@ -164,42 +163,45 @@ OF_TEST = ("test/", "trivial/", "baseline/", "against/")
 class Goal:
     """A metric that a search optimizes."""
 
-    metric: str  # by its full name
-    direction: str  # `maximize` or `minimize`
+    metric: str
+    """The full name of the metric."""
+    direction: str
+    """`maximize` or `minimize`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The trials that a study draws."""
+    """The plan of the trials that a study draws."""
 
-    settings: SearchSettings  # with the numbers of trials, at random and in all, that they mean for this space
+    settings: SearchSettings
+    """The settings, with the number of trials and of random trials that they mean for this space."""
     goals: tuple[Goal, ...]
     axes: tuple[Axis, ...]
 
     def lines(self, trial: FrozenTrial) -> tuple[str, ...]:
-        """Return the overrides that make a trial."""
+        """Return the overrides of a trial."""
         return tuple(axis.line(trial.params.get(axis.key)) for axis in self.axes)
 
     @property
     def points(self) -> int | None:
-        """Number of points of the space; None where they cannot be counted."""
+        """The number of points of the space; None if they cannot be counted."""
         grids = [axis.grid for axis in self.axes]
         return None if any(grid is None for grid in grids) else math.prod(len(grid or ()) for grid in grids)
 
     @property
     def tries_each_point_once(self) -> bool:
-        """Whether no point is drawn twice: of a grid, and where there are trials enough for every point."""
+        """Whether no point is drawn twice, as in a grid, or if there are enough trials for every point."""
         return self.settings.sampler == "grid" or self.points == self.settings.trials
 
     @property
     def prunes(self) -> bool:
-        """Whether trials are ended early: a trial that is worse in one of several goals may be better in another."""
+        """Whether trials are ended early. With several goals none is, as it may be better in another goal."""
         return self.settings.pruner != "none" and len(self.goals) == 1
 
     def describe(self) -> str:
-        """Return what a search must have in common with the one that it resumes, as JSON.
+        """Return the facts that a search must share with the one that it resumes, as JSON.
 
-        The number of trials may grow, and how many run at a time is the machine's matter.
+        The number of trials may grow, and the number of trials at a time may change.
         """
         names = ("sampler", "pruner", "min_epochs", "population", "seed")
         goals = [[goal.metric, goal.direction] for goal in self.goals]
@@ -208,13 +210,15 @@ class Plan:
 
 
 def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> Plan:
-    """Return the plan of what `settings` ask for.
+    """Return the plan of a search.
 
     Args:
-        experiment: that of a first trial.
+        settings: The settings of the search.
+        axes: Its space.
+        experiment: The configuration of one of its trials.
 
     Raises:
-        UserError: where it cannot be done.
+        UserError: If the settings do not fit the space.
     """
     goals = _goals(settings, experiment)
     of_task = next((axis.key for axis in axes if axis.key.partition(".")[0] == "task"), None)
@@ -238,7 +242,7 @@ def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experi
 
 
 def _goals(settings: SearchSettings, experiment: Experiment) -> tuple[Goal, ...]:
-    """Return the goals: those that are named, or the metric by which training chooses its best epoch."""
+    """Return the goals: the given metrics, or else the metric by which training chooses its best epoch."""
     monitor = str(getattr(experiment.settings.get("train"), "monitor", "val_loss"))
     metrics = _listed(settings.metric) or [best_metric(monitor) or f"train/{monitor}"]
     directions = _listed(settings.direction) or [_direction(metric) for metric in metrics]
@@ -270,10 +274,10 @@ def _direction(metric: str) -> str:
 
 
 def read_trial(compose: Compose, lines: Sequence[str]) -> Experiment:
-    """Return the experiment of the trial with the overrides `lines`.
+    """Return the configuration of the trial with the overrides `lines`.
 
     Raises:
-        UserError: where one of them has no effect, or a value that is not allowed.
+        UserError: If one of them has no effect, or a value that is not allowed.
     """
     composed = compose(lines)
     try:

@@ -41,8 +41,8 @@ class Study:
 
     Attributes:
         optuna: Optuna's study object.
-        file: the file of the study.
-        plan: the plan of the search.
+        file: The file of the study.
+        plan: The plan of the search.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -77,9 +77,10 @@ class Study:
         """Record the result of a trial.
 
         Args:
-            values: one value per goal; None for a trial that was pruned or failed.
-            pruned: whether it was pruned.
-            reason: why it failed.
+            trial: The trial.
+            values: One value per goal; None for a trial that was pruned or failed.
+            pruned: Whether it was pruned.
+            reason: Why it failed.
         """
         if reason is not None:
             self._storage.set_trial_user_attr(id_of(trial.number, self._storage), REASON, redact(reason))
@@ -146,20 +147,28 @@ def _mend(file: Path) -> None:
 class Pruner:
     """Report each epoch's metric from the process of a trial, and end the trial if Optuna's pruner decides so."""
 
-    file: Path  # of the study
-    trial: int  # its number
-    metric: str  # of each epoch, such as `val/loss`
-    before: int  # epochs of the run that the trial forks, which count neither as its first nor for others
-    epochs: int  # that there will be, those included
-    kind: str  # `median` of the other trials at the same epoch, or `halving` (Li et al., 2020, arXiv:1810.05934)
-    startup_trials: int  # complete before any is pruned
-    min_epochs: int  # of each trial before it may be pruned; the least resource of `halving`
+    file: Path
+    """The file of the study."""
+    trial: int
+    """The number of the trial."""
+    metric: str
+    """A metric of each epoch, such as `val/loss`."""
+    before: int
+    """The number of epochs of the run that the trial forks. The trial's own epochs are counted after them."""
+    epochs: int
+    """The number of the last epoch, counted from the first epoch of the forked run."""
+    kind: str
+    """`median` of the other trials at the same epoch, or `halving` (Li et al., 2020, arXiv:1810.05934)."""
+    startup_trials: int
+    """The number of trials that must be complete before any is pruned."""
+    min_epochs: int
+    """The number of epochs before a trial may be pruned; the smallest resource of `halving`."""
 
     def __call__(self, metrics: Mapping[str, float], epoch: int) -> None:
         """Report the metrics of `epoch`, counted from 1.
 
         Raises:
-            PrunedError: if the trial is to end; never after its last epoch, which would save nothing.
+            PrunedError: If the trial should end. Never raised after its last epoch, when it would save no time.
         """
         value = metrics.get(self.metric)
         if value is None or not math.isfinite(value):

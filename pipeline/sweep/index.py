@@ -29,10 +29,12 @@ JOB_KINDS = {
 
 
 class Index(NamedTuple):
-    """A sweep, or a search."""
+    """The contents of the index of a sweep or search."""
 
     status: str
+    """`RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
     jobs: list[dict[str, Any]]
+    """The entry of each job: see `SweepJob.entry`."""
     facts: Mapping[str, Any] = {}
     """`identity` and `code`, which are equal if the same command would run the same jobs.
 
@@ -56,7 +58,7 @@ def read_index(folder: Path) -> Index:
     """Return the index of the sweep in `folder`.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: If it cannot be read.
     """
     try:
         facts = typed_parts(read_json(folder / INDEX), KINDS)
@@ -88,7 +90,7 @@ def latest(outputs: Path) -> Path:
     """Return the folder of the last sweep under `outputs`.
 
     Raises:
-        UserError: if there is none.
+        UserError: If there is none.
     """
     folders = sweep_folders(outputs)
     if not folders:
@@ -101,7 +103,7 @@ def compare(folder: Path, baseline: Mapping[str, str] | None = None, columns: Se
     """Compare the jobs of the sweep in `folder`; the arguments are those of `compare_runs`.
 
     Raises:
-        UserError: if it holds no sweep, or an argument matches no job.
+        UserError: If it does not hold a sweep, or an argument matches no job.
     """
     index = read_index(folder)
     runs = [read_job(job.get("number", place), folder / job["folder"], job) for place, job in enumerate(index.jobs, 1)]

@@ -74,7 +74,7 @@ def select(runs: Sequence[RunRecord], filters: Sequence[str]) -> list[RunRecord]
             folder's path.
 
     Raises:
-        UserError: where a number is none, or no run has such an id, setting or metric.
+        UserError: If a text is compared as a number, or no run has such an id, setting or metric.
     """
     for text in filters:
         match = _FILTER.fullmatch(text)
@@ -116,10 +116,17 @@ def compared(
     columns: Sequence[str] = (),
     warn: Callable[[str], None] = lambda line: None,
 ) -> tuple[Path | None, Comparison]:
-    """Return the folder of the sweep that the words mean, None where they mean runs, and the comparison.
+    """Return the comparison that the words of a command ask for, and the folder of the sweep if they name one.
+
+    Args:
+        what: The name of a sweep, or names and filters of runs; empty for the last sweep.
+        outputs: The folder of all results.
+        baseline: See `compare_runs`.
+        columns: See `compare_runs`.
+        warn: Gets a line for each damaged file.
 
     Raises:
-        UserError: where a word means nothing.
+        UserError: If a word matches no sweep or run.
     """
     sweep = find_sweep(what[0], outputs) if len(what) == 1 else None if what else latest(outputs)
     if sweep is not None:
