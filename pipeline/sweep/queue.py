@@ -1,8 +1,8 @@
-"""The jobs of a sweep: several at a time, each in a process and on devices of its own, watched, stopped and ended."""
+"""The queue of a sweep: runs several jobs at a time, each on its own devices, and repeats those that failed."""
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,40 +32,46 @@ def refusal_in(run: RunFolder) -> str | None:
 
 
 SERVER_PATIENCE_SECONDS = 600.0
-"""Seconds that a sweep waits for a tracking server that went away; a job that begins without it is refused."""
+"""Seconds that a sweep waits for a tracking server that went away. After that, jobs are refused."""
 
 FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
-"""Exit codes after which a job is not run again: the same would happen, or the user wants it to end."""
+"""Exit codes after which a job does not run again: it would end in the same way, or the user stopped it."""
 
 
 @dataclass
 class Scheduler:
     """Runs jobs, as many at a time as there are slots.
 
-    The next job is taken from `jobs` only when a slot is free, after `on_end` of the job that freed it: a search
-    decides by the results so far. Where it `overlaps`, it begins while the one before is evaluated and exported, and
-    trains after that one's end. One that died or failed is run again after the others.
+    The next job is taken only when a slot is free, after `on_end` for the job that freed it, because a search decides
+    by the results so far. Jobs that died or failed run again after the others.
     """
 
-    jobs: Iterator[Job]  # each with a folder of its own; asked again, while others run, after it had none
+    take: Callable[[], Job | None]
+    """Returns the next job, which has its own folder; None if there is none now. Called again while other jobs run."""
     console: Console
+    """Prints why the next job has to wait."""
     free: list[Slot]
-    on_end: Callable[[Job, int, float, bool], None]  # a job, its exit code and seconds, whether it runs again
-    on_poll: Callable[[Sequence[Handle]], None]  # about every POLL_SECONDS; may `stop` any
-    retries: int = 0  # times that each job is run again
-    overlaps: bool = False  # with a single slot, on whose processors two jobs fit
+    """The slots."""
+    on_end: Callable[[Job, int, float, bool], None]
+    """Receives a job that has ended, its exit code, its seconds, and whether it will run again."""
+    on_poll: Callable[[Sequence[Handle]], None]
+    """Receives the jobs that run, about every POLL_SECONDS. It may stop some."""
+    retries: int = 0
+    """How many times each job may run again."""
+    overlaps: bool = False
+    """Whether a job may begin while the one before is evaluated and exported; it trains after the end of that one."""
 
     def __post_init__(self) -> None:
-        self._handles: list[Handle] = []  # those that have not left: a job that has finished may still upload
+        self._handles: list[Handle] = []  # includes jobs that have finished and still upload
         self._running: dict[Handle, Slot] = {}
         self._again = deque[Job]()
         self._left: defaultdict[RunFolder, int] = defaultdict(lambda: self.retries)
 
     def run(self) -> None:
-        """Return when all jobs have ended; whatever ends it, no process is left running.
+        """Run jobs until there is none, and all have ended. However this ends, no process is left running.
 
         Raises:
-            Interrupted: after a signal, when all processes have saved and ended, and `on_end` was called for each.
+            Interrupted: After a signal, when all processes have saved and ended, and `on_end` was called for each.
         """
         supervise(self._handles, self._ended, self._look)
         signals.check()
@@ -100,23 +106,23 @@ class Scheduler:
         self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
 
     def _slot(self) -> Slot | None:
-        """Return the slot of the next job: a free one, or that of a job that has trained and leaves room for it."""
+        """Return the slot for the next job: a free one, or the slot of a job that has trained, if both fit in memory."""
         if self.free or not self.overlaps or len(self._running) != 1:
             return self.free[0] if self.free else None
         [(running, slot)] = self._running.items()
         return slot if running.makes_room() else None
 
     def _release(self, slot: Slot) -> None:
-        """Let the job train that waits in `slot`; where there is none, the slot is free."""
+        """Let the job train that waits for `slot`. If there is none, the slot is free."""
         if not self.overlaps or not self._running:
             self.free.append(slot)
         for running in self._running if self.overlaps else ():
             running.train()
 
     def _next(self) -> Job | None:
-        """Return the next job, once its tracking server answers; None where there is none for now."""
+        """Return the next job, once its tracking server answers; None if there is none now."""
         signals.check()
-        job = next(self.jobs, None) or (self._again.popleft() if self._again else None)
+        job = self.take() or (self._again.popleft() if self._again else None)
         if job is not None:
             wait_for_server(job.experiment, self.console)
         return job
@@ -132,7 +138,7 @@ class Scheduler:
 
 
 def wait_for_server(experiment: Experiment, console: Console) -> None:
-    """Wait for a tracking server that went away since the sweep began: a job cannot begin without it."""
+    """Wait for a tracking server that went away since the sweep began, because no job can begin without it."""
     deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:

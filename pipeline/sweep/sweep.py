@@ -105,9 +105,15 @@ class Sweep:
             signals.check()
         self.record()
         overlaps = not self.work.is_adaptive and may_overlap(slots, self.work.experiments)
-        on_end, on_poll = partial(self._ended, source), self.progress.poll
-        jobs = iter(lambda: self._next(source), None)
-        Scheduler(jobs, self.console, list(slots), on_end, on_poll, self.work.settings.retries, overlaps).run()
+        Scheduler(
+            take=partial(self._next, source),
+            console=self.console,
+            free=list(slots),
+            on_end=partial(self._ended, source),
+            on_poll=self.progress.poll,
+            retries=self.work.settings.retries,
+            overlaps=overlaps,
+        ).run()
 
     def jobs_that_finish(self) -> KnownJobs:
         """Return the jobs that evaluate and export what others have only trained, for the best one or for all.

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ def jobs(outputs: Path, count: int, *overrides: str) -> Iterator[Job]:
         yield Job(experiment(*given, outputs=outputs), RunFolder(outputs / "jobs" / str(number)))
 
 
+def one_by_one(given: Iterator[Job]) -> Callable[[], Job | None]:
+    return lambda: next(given, None)
+
+
 def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(outputs: Path) -> None:
     events: list[str] = []
     codes: list[int] = []
@@ -68,7 +72,7 @@ def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(out
             if process.folder.path.name == "0":
                 process.stop(signal_request(signal.SIGTERM))
 
-    Scheduler(taken(), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
+    Scheduler(one_by_one(taken()), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
     assert sorted(codes) == [1, 1, 143]
     assert max(most) == 2
     assert events[:3] == ["taken", "taken", "ended"]
@@ -99,7 +103,7 @@ def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatc
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(ends):
-            Scheduler(given(), Console(), [Slot()] * places, ended, nothing).run()
+            Scheduler(one_by_one(given()), Console(), [Slot()] * places, ended, nothing).run()
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]
@@ -135,7 +139,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.launch.forked._work", functools.partial(notes, until="begins" if overlaps else ""))
-    Scheduler(iter(jobs(outputs, 3)), Console(), [Slot()], nothing, nothing, overlaps=overlaps).run()
+    Scheduler(one_by_one(jobs(outputs, 3)), Console(), [Slot()], nothing, nothing, overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
     assert len([*outputs.glob("jobs/*/sent")]) == 3
