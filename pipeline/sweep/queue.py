@@ -106,7 +106,7 @@ class Scheduler:
         self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
 
     def _slot(self) -> Slot | None:
-        """Return the slot for the next job: a free one, or the slot of a job that has trained, if both fit in memory."""
+        """Return the slot for the next job: a free one, or that of a job that has trained, if both fit in memory."""
         if self.free or not self.overlaps or len(self._running) != 1:
             return self.free[0] if self.free else None
         [(running, slot)] = self._running.items()
