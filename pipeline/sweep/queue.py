@@ -57,7 +57,7 @@ class Scheduler:
     on_poll: Callable[[Sequence[Handle]], None]
     """Receives the jobs that run, about every POLL_SECONDS. It may stop some."""
     retries: int = 0
-    """How many times each job may run again."""
+    """The number of times that each job may run again."""
     overlaps: bool = False
     """Whether a job may begin while the one before is evaluated and exported; it trains after the end of that one."""
 
