@@ -1,1 +1,1 @@
-"""Refusals: experiments that cannot work, before TensorFlow is imported."""
+"""Checks that refuse experiments that cannot work, before TensorFlow is imported."""

@@ -1,4 +1,4 @@
-"""Callbacks of Keras that cannot work: what they need is missing, or a configuration cannot say it."""
+"""Checks of Keras callbacks: a package may be missing, or an argument may not be possible in a configuration."""
 
 import shlex
 from collections.abc import Mapping
@@ -16,34 +16,35 @@ PACKAGES = {
     "TensorBoard": ("tensorboard", "tensorboard"), "RemoteMonitor": ("requests", "requests"),
     "OrbaxCheckpoint": ("orbax", "orbax-checkpoint"),
 }  # fmt: skip
-"""Modules that callbacks of Keras need, and the packages that have them: TensorFlow does not install these."""
+"""Modules that Keras callbacks need, and the packages that contain them. TensorFlow does not install these."""
 
 FUNCTIONS = ("LambdaCallback", "LearningRateScheduler")
-"""Callbacks of Keras that take functions."""
+"""Keras callbacks whose arguments are functions."""
 
 
 def check_callback(place: str, target: str) -> None:
-    """Refuse what is not a callback, and one that cannot work here.
+    """Refuse a target that is not a callback or cannot work here.
 
     Args:
-        place: What named it, for errors.
+        place: The setting that names it, for errors.
+        target: The import path of the callback.
 
     Raises:
-        UserError: For a target that does not exist or is not a callback, a package that is missing, and a callback that
-            does what the training does.
+        UserError: If the target does not exist or is not a callback, a package is missing, or the callback would
+            interfere with resuming.
     """
     if target.startswith("stages.callbacks."):
         return
     for name in PACKAGES if target.startswith(KERAS) else ():  # before Keras is imported
         _check_package(place, target, name, target == f"{KERAS}{name}")
-    found = load(place, target)
-    if isinstance(found, type) and not extends(found, f"{KERAS}Callback"):  # a function may make one
+    callback = load(place, target)
+    if isinstance(callback, type) and not extends(callback, f"{KERAS}Callback"):  # a function may return a callback
         raise UserError(f"{place}: {target} is not a Keras callback", "a subclass of keras.callbacks.Callback")
-    if extends(found, f"{KERAS}BackupAndRestore"):
+    if extends(callback, f"{KERAS}BackupAndRestore"):
         problem = f"{place}: {target} would restore old weights and train all epochs again"
         raise UserError(problem, "no such callback, because an interrupted run resumes by itself", "train.callbacks=[]")
     for name in PACKAGES:
-        _check_package(place, target, name, extends(found, f"{KERAS}{name}"))
+        _check_package(place, target, name, extends(callback, f"{KERAS}{name}"))
 
 
 def _check_package(place: str, target: str, name: str, needs: bool) -> None:
@@ -54,13 +55,15 @@ def _check_package(place: str, target: str, name: str, needs: bool) -> None:
 
 
 def check_arguments(place: str, target: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of Keras' own callbacks, of any other target none, that end a training at their first use.
+    """Refuse arguments of a Keras callback that would end the training when they are first used.
+
+    Other targets are not checked.
 
     Raises:
-        UserError: For a function as a text, a folder that does not exist, or what the callback itself refuses.
+        UserError: If a function is given as text, a folder does not exist, or the callback itself refuses an argument.
     """
     name = target.removeprefix(KERAS)
-    if name == target or name == "OrbaxCheckpoint":  # which creates its folder
+    if name == target or name == "OrbaxCheckpoint":  # creating this one would create its folder
         return
     for key, value in arguments.items() if name in FUNCTIONS else ():
         if (key == "schedule" or key.startswith("on_")) and not callable(value):
@@ -74,10 +77,10 @@ def check_arguments(place: str, target: str, arguments: Mapping[str, Any]) -> No
             raise UserError(problem, "an existing folder", f"mkdir -p {shlex.quote(str(folder))}")
     try:
         import_target(target)(**arguments)
-    except Exception as error:  # Keras checks values here, by errors of all kinds
+    except Exception as error:  # Keras raises errors of many types for wrong values
         raise UserError(f"{place}: {target}: {error}", "arguments that it accepts") from error
 
 
-def extends(found: Any, base: str) -> bool:
-    """Return whether a class extends the one at the import path `base`."""
-    return isinstance(found, type) and issubclass(found, import_target(base))
+def extends(target: Any, base: str) -> bool:
+    """Return whether `target` is a subclass of the class at the import path `base`."""
+    return isinstance(target, type) and issubclass(target, import_target(base))

@@ -1,4 +1,4 @@
-"""Combinations of settings that cannot work, in the order in which they are checked, and settings without effect."""
+"""Combinations of settings that cannot work, in the order of the checks, and settings that have no effect."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, fields
@@ -21,21 +21,22 @@ from stages.settings.strategy import (
 )
 from stages.settings.train import AdamSettings
 
-if TYPE_CHECKING:  # a job in a process of its own composes nothing
+if TYPE_CHECKING:  # a job in a separate process does not compose configurations
     from pipeline.command_line.compose import Composed
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A combination of settings, and the function that finds it in an experiment."""
+    """A combination of settings, and a function that detects it in an experiment."""
 
     combination: str
-    """As documented: settings are joined by `with`, and the values that a setting may have are separated by commas."""
+    """The combination as documented: settings are joined by `with`, alternative values are separated by commas."""
     applies: Callable[[Settings], object]
-    """Whether an experiment has it: a function of the experiment's settings that returns a true or a false value."""
+    """Returns a true value if an experiment with these settings has the combination."""
     _: KW_ONLY
     shown: Callable[[Settings], str] | None = None
-    """The combination with the values of the experiment, for errors. None: `combination`, if it has no alternatives."""
+    """Returns the combination with the values of the experiment, for errors; None if `combination` has no
+    alternatives."""
     fix: str
     """The settings to type instead."""
 
@@ -62,10 +63,10 @@ class Unread(Rule):
     """A combination in which some settings have no effect."""
 
     settings: tuple[str, ...]
-    """The names of these settings, as they are typed."""
+    """The names of these settings, as users type them."""
 
     def is_about(self, name: str) -> bool:
-        """Return whether the setting `name`, or the mapping that it is a part of, has no effect."""
+        """Return whether this rule is about the setting `name` or a mapping that contains it."""
         return f"{name}.".startswith(tuple(f"{setting}." for setting in self.settings))
 
 
@@ -78,7 +79,7 @@ WITHOUT_FIT = (
     ModelParallelSettings,
     TpuSettings,
 )
-"""Strategies with which Keras' `fit` fails or trains wrongly."""
+"""Strategies under which Keras' `fit` fails or trains incorrectly."""
 
 REFUSED = (
     Refused(
@@ -339,13 +340,13 @@ UNREAD = (
     ),
     Unread("data.size=null", lambda s: s.images.size is None, settings=("data.resize",), fix="data.size=160"),
 )
-"""Combinations in which nothing reads some settings. Those in `fix` give these an effect."""
+"""Combinations in which some settings have no effect. The settings in `fix` give them an effect."""
 
 
 def read_composed(composed: "Composed") -> Experiment:
-    """Return the experiment of a job; refuse the first typed setting that nothing in it reads.
+    """Return the experiment of a job; refuse the first typed setting that has no effect in it.
 
-    Only typed settings count: an experiment's file may hold some that another choice leaves without effect.
+    Only typed settings are checked, because a setting in an experiment's file may lose its effect by another choice.
     """
     check_keras_file()
     experiment = read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
@@ -358,7 +359,7 @@ def read_composed(composed: "Composed") -> Experiment:
 
 
 def advice(experiment: Experiment) -> Iterator[str]:
-    """Yield a line for a precision that works but costs more than it gains on the available devices."""
+    """Yield a line if the precision works on the available devices but is not faster."""
     model, strategy = experiment.of("model", ModelSettings), experiment.settings.get("strategy")
     name = model.precision.lowest if model else "float32"
     kind = "fp16" if name in ("mixed_float16", "float16") else "bf16"

@@ -1,4 +1,4 @@
-"""The settings of an experiment as rules read them, and the devices that it will run on."""
+"""The settings of an experiment and its devices, as rules use them."""
 
 import os
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ Schema = TypeVar("Schema")
 
 
 class NotConfigured(Exception):  # noqa: N818  # it is not an error: a rule about such settings does not apply
-    """The experiment does not have these settings: it leaves their stage out, or runs the user's own function."""
+    """The experiment does not have these settings, because it omits their stage or runs a custom function."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of an experiment by group, such as `settings.train.jit`.
 
-    An attribute raises NotConfigured if the experiment does not have such settings, so a rule needs no check for them.
+    An attribute raises NotConfigured if the experiment does not have such settings, so rules need not check this.
     """
 
     experiment: Experiment
@@ -70,7 +70,7 @@ class Settings:
 
     @property
     def precision(self) -> str:
-        """The policy with the fewest digits."""
+        """The policy with the lowest precision."""
         return self.model.precision.lowest
 
     @property
@@ -88,11 +88,11 @@ class Settings:
     def _of(self, stage: str, kind: type[Schema]) -> Schema:
         return _checked(self.experiment.settings.get(stage), kind)
 
-    # Conditions that are not the value of a single setting.
+    # Conditions that do not depend on a single setting
 
     @property
     def is_fit(self) -> bool:
-        """Whether Keras' own `fit` trains."""
+        """Whether Keras' `fit` trains the model."""
         return isinstance(self.train, FitSettings)
 
     @property
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def has_unequal_shares(self) -> bool:
-        """Whether replicas get parts of a batch that differ in size, as far as the settings show it."""
+        """Whether replicas get parts of a batch that differ in size, as far as the settings show."""
         data = self.experiment.of("load", DigitsSettings)
         replicas, examples = expected_replicas(self.experiment) or 1, data.train_examples() if data else 0
         return any(size % replicas for size in (self.train.batch_size, examples % self.train.batch_size))
@@ -131,7 +131,7 @@ class Settings:
 
     @property
     def has_gpu_without_bfloat16(self) -> bool:
-        """Whether it runs on a GPU of compute capability below 8.0."""
+        """Whether the experiment runs on a GPU with a compute capability below 8.0."""
         return any(gpu.compute_capability < (8, 0) for gpu in machine.gpus()) and not is_on_cpu(self.experiment)
 
     @property
@@ -152,13 +152,13 @@ def _checked(settings: object, kind: type[Schema]) -> Schema:
 
 
 def option_of(settings: object) -> str:
-    """Return the name of the option that has these settings, such as `mirrored`; empty for the user's own class."""
+    """Return the name of the option that has these settings, such as `mirrored`; empty for a custom class."""
     names = (name for schemas in SCHEMAS.values() for name, schema in schemas.items() if type(settings) is schema)
     return next(names, "")
 
 
 def expected_replicas(experiment: Experiment) -> int | None:
-    """Return how many replicas share a batch; None if only TensorFlow can find out."""
+    """Return the number of replicas that share a batch; None if only TensorFlow can determine it."""
     strategy = experiment.settings.get("strategy")
     gpus = len(machine.gpus())
     if isinstance(strategy, (MirroredSettings, CentralStorageSettings)):
@@ -170,7 +170,7 @@ def expected_replicas(experiment: Experiment) -> int | None:
 
 
 def is_on_cpu(experiment: Experiment) -> bool:
-    """Return whether the strategy names CPUs, on a machine that may have GPUs."""
+    """Return whether the strategy names a CPU as a device."""
     strategy = experiment.settings.get("strategy")
     devices = [strategy.device] if isinstance(strategy, OneDeviceSettings) else []
     devices += strategy.devices if isinstance(strategy, DevicesSettings) else []

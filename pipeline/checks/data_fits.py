@@ -1,4 +1,4 @@
-"""Whether the network, the task and the augmentation fit the data, as far as its settings and first rows show."""
+"""Check that the network, the task and the augmentation fit the data, as far as its settings and first rows show."""
 
 import dataclasses
 import zipfile
@@ -23,12 +23,13 @@ from stages.settings.train import AutoTaskSettings, TaskSettings
 
 
 def check_data(experiment: Experiment) -> None:
-    """Refuse what would end the run when its data is loaded, or its network is built.
+    """Refuse settings that would fail when the data is loaded or the network is built.
 
-    A source or a network of the user's own is not judged.
+    Custom sources and networks are not checked.
 
     Raises:
-        UserError: For data without what the network or the augmentation takes, or a target that the task does not have.
+        UserError: If the data lacks the features that the network or the augmentation requires, or its target does not
+            fit the task.
     """
     data = experiment.of("load", DataSettings)
     if data is None or data._target_ != type(data)._target_:
@@ -55,13 +56,15 @@ def check_data(experiment: Experiment) -> None:
     classes = _classes_of(data)
     if classes is not None and task is not None:
         _check_classes(name, classes, task)
-    if isinstance(data, TableSettings) and experiment.from_stage is None:  # a trained model says what is to be read
+    if (
+        isinstance(data, TableSettings) and experiment.from_stage is None
+    ):  # otherwise a trained model determines the target
         check_target(data)
 
 
 def _lacking_in_arrays(data: ArraysSettings) -> dict[str, bool]:
-    """Return whether arrays hold no images and no texts, by the headers of those for training."""
-    import numpy as np  # a tenth of a second, which no other data set costs
+    """Return whether the arrays lack images and texts, according to the headers of the training arrays."""
+    import numpy as np  # takes a tenth of a second to import, and only this data set needs it
 
     lacking = {"images": True, "texts": True}
     with zipfile.ZipFile(data.path) as file:
@@ -77,21 +80,21 @@ def _lacking_in_arrays(data: ArraysSettings) -> dict[str, bool]:
 
 
 def _is_without_texts(data: DataSettings) -> bool:
-    """Return whether the settings alone show that no example has a text."""
+    """Return whether the settings show that no example has a text."""
     if isinstance(data, TableSettings):
         return "text" not in data.declared.values()
     return isinstance(data, (DigitsSettings, SyntheticSettings, ImageFolderSettings))
 
 
 def _classes_of(data: DataSettings) -> int | None:
-    """Return how many classes a source has; None: its target may be something else."""
+    """Return the number of classes of a source; None if its target may not be a class."""
     if isinstance(data, FolderSettings):
         return len(classes_of(data.folder, data.suffixes)[1])
     return 10 if isinstance(data, DigitsSettings) else data.num_classes if isinstance(data, SyntheticSettings) else None
 
 
 def _without_changes(settings: AugmentSettings) -> str:
-    """Return what to type so that nothing is changed, whatever else was typed."""
+    """Return the settings to type so that the augmentation does not change anything."""
     fields = [field for field in dataclasses.fields(settings) if field.name not in ("_target_", "where", "magnitude")]
     changed = [field for field in fields if getattr(settings, field.name) != field.default]
     return " ".join(f"augment.{field.name}={str(field.default).lower()}" for field in changed)

@@ -1,4 +1,4 @@
-"""All checks of an experiment, before TensorFlow is imported and anything is recorded."""
+"""All checks of an experiment, which run before TensorFlow is imported and anything is recorded."""
 
 import dataclasses
 import tempfile
@@ -23,18 +23,19 @@ from stages.settings.train import METRICS, CustomOptimizerSettings, CustomSchedu
 from stages.targets import target_of
 
 PATTERNS = "*?[]\\%"
-"""Characters that TensorFlow's export reads as a pattern, or SQLAlchemy as a part of an address."""
+"""Characters that TensorFlow's export interprets as a pattern, or SQLAlchemy as part of an address."""
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
-"""Leading parameters that stages pass themselves: shape and outputs, the peak rate and the steps. A function that is a
-loss gets targets and answers."""
+"""Number of leading parameters that stages pass themselves: shape and outputs; peak rate and steps. A loss function
+receives targets and predictions."""
 
 
 def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     """Raise UserError for the first rule that `experiment` breaks.
 
     Args:
-        surroundings: Whether to check the folder and the server of its results, too.
+        experiment: The experiment.
+        surroundings: Whether to check the folder and the server for its results as well.
     """
     if not experiment.pipeline:
         raise UserError("`pipeline` has no stages", "at least one stage", "pipeline.<stage>=<name of its result>")
@@ -44,14 +45,14 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     for rule in REFUSED:
         if combination := rule.found(experiment):
             raise UserError(f"{combination} is not supported: {rule.why}", "", rule.fix)
-    for look in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
-        look(experiment)
+    for check_part in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
+        check_part(experiment)
     if surroundings:
         check_surroundings(experiment)
 
 
 def check_surroundings(experiment: Experiment) -> None:
-    """Raise UserError where results cannot be kept, in a folder or a server that all jobs of a sweep share."""
+    """Raise UserError if the folder or the server for results, which all jobs of a sweep share, cannot be used."""
     folder = experiment.outputs
     if any(character in PATTERNS or not character.isprintable() for character in str(folder)):
         expected = f"a path without control characters and {' '.join(PATTERNS)}, which TensorFlow or SQLite misreads"
@@ -66,7 +67,7 @@ def check_surroundings(experiment: Experiment) -> None:
 
 
 def _monitor_is_known(experiment: Experiment) -> None:
-    """Refuse a metric that no task of the project's has; what another one has is known when the network is built."""
+    """Refuse a metric that no task of this project has. The metrics of a custom task are checked by the model stage."""
     train, model = experiment.of("train", TrainSettings), experiment.of("model", ModelSettings)
     task = model.task if model is not None else None
     if train is None or not isinstance(task, TaskSettings) or task.metrics or task._target_ is not None:
@@ -88,11 +89,11 @@ def _packages_are_installed(experiment: Experiment) -> None:
 
 
 def check_own_code(experiment: Experiment) -> None:
-    """Import what the configuration names, and check its settings.
+    """Import the code that the configuration names, and check its settings.
 
     Raises:
         UserError: For a `_target_` that does not exist, a wrong type, an unknown or a missing name, a value outside its
-            range, and a callback or an exporter that is none.
+            range, or a class that is not a callback or an exporter.
     """
     for stage, settings in experiment.settings.items():
         group = experiment.groups[stage]
@@ -100,7 +101,7 @@ def check_own_code(experiment: Experiment) -> None:
             target = str(settings.get("_target_", ""))
             declared = None if target.startswith("stages.") else settings_class(load(group, target))
             if declared is not None:
-                typed(declared, group, settings, experiment.document)
+                as_declared(declared, group, settings, experiment.document)
     train, export = experiment.of("train", TrainSettings), experiment.of("export", ExportSettings)
     for index, entry in enumerate(train.callbacks if train else ()):
         check_callback(f"train.callbacks[{index}]", str(target_of(entry)))
@@ -109,17 +110,19 @@ def check_own_code(experiment: Experiment) -> None:
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
     for stage, settings in experiment.settings.items():
         for path, target, arguments in _calls(settings, experiment.groups[stage]):
-            if path not in (experiment.groups[stage], "task"):  # a task is made of what is known of its target
+            if path not in (experiment.groups[stage], "task"):  # a task is created later, once its target is known
                 _check_call(path, target, arguments)
                 check_arguments(path, target, arguments)
 
 
-def typed(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
-    """Return `settings` as the dataclass `declared`, checked.
+def as_declared(declared: type, group: str, settings: Mapping[str, Any], document: DictConfig) -> Any:
+    """Return the settings of a custom stage as the dataclass that its function declares, checked.
 
     Args:
-        group: The name under which the user sets them.
-        document: The whole configuration, to which defaults of `declared` may refer.
+        declared: The dataclass.
+        group: The group in which users set them.
+        settings: The settings.
+        document: The whole configuration, because defaults of `declared` may refer to it.
 
     Raises:
         UserError: For an unknown or a missing name, a wrong type, or a value outside its range.
@@ -128,7 +131,7 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
     arguments = {key: value for key, value in settings.items() if key != "_target_" or key in names}
     schema = OmegaConf.structured(declared)
     with explained([group, *(f"{group}.{name}" for name in names)]):
-        # Below the group's name, so that errors name `data.size` and not `size`.
+        # The settings are merged under the group's name, so that errors name `data.size` and not `size`.
         values = OmegaConf.to_container(document)
         assert isinstance(values, dict)
         whole = {key: value for key, value in values.items() if key != group}
@@ -139,9 +142,9 @@ def typed(declared: type, group: str, settings: Mapping[str, Any], document: Dic
 
 
 def _calls(settings: Any, path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the place, the function and the arguments of every part of `settings` with a `_target_`.
+    """Yield the place, the function and the arguments of each part of `settings` with a custom `_target_`.
 
-    An option that has its own function was checked as a schema.
+    Settings with the function of their schema have been checked already.
     """
     if isinstance(settings, (list, tuple)):
         for index, part in enumerate(settings):
@@ -165,15 +168,15 @@ def _calls(settings: Any, path: str) -> Iterator[tuple[str, str, Mapping[str, An
 
 
 def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a function that does not exist, and arguments that it does not take."""
-    found = signature(path.removesuffix(".arguments"), target)
+    """Refuse a function that does not exist, and arguments that it does not accept."""
+    called = signature(path.removesuffix(".arguments"), target)
     is_function = path == "task.loss" and not isinstance(load(path, target), type)
     passed = 2 if is_function else PASSED_BY_STAGES.get(path, 0)
     try:
-        for bind in (found.bind_partial, found.bind):  # of the whole, what is missing would be told first
+        for bind in (called.bind_partial, called.bind):  # `bind` alone would report missing arguments first
             bind(*[None] * passed, **arguments)
     except TypeError as error:
-        names = list(named_parameters(found))[passed:]
+        names = list(named_parameters(called))[passed:]
         raise UserError(
             f"{path}: {target}: {error}",
             f"settings of {path}: {', '.join(names)}" if names else f"no settings of {path}",

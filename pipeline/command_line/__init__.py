@@ -1,1 +1,1 @@
-"""The command line: flags, overrides, composition, help, completion."""
+"""The command line: verbs, flags, overrides, composition, help and completion."""

@@ -1,4 +1,4 @@
-"""The command line: its verb, its flags, the overrides between them, and its help. Does not import Hydra."""
+"""The command line: its verb, its flags, the overrides between them, and its help. This module does not use Hydra."""
 
 import argparse
 import difflib
@@ -101,9 +101,8 @@ def refuse_unknown_verb(words: Sequence[str]) -> None:
     """Raise UserError if the first word is meant as a verb: a plain word that is not a setting or a folder."""
     before, rest = _split(words)
     word, following = [*rest, "", ""][:2]
-    if (
-        not re.fullmatch(r"[A-Za-z][\w-]*", word) or following.startswith("=") or suggestion_for_path(word)
-    ):  # `seed = 1`
+    is_setting_with_spaces = following.startswith("=")  # `seed = 1`
+    if not re.fullmatch(r"[A-Za-z][\w-]*", word) or is_setting_with_spaces or suggestion_for_path(word):
         return
     near = OTHER_VERBS.get(word.lower()) or "".join(difflib.get_close_matches(word.lower(), VERBS, 1, cutoff=0.7))
     if near or not is_setting(word):
@@ -112,7 +111,7 @@ def refuse_unknown_verb(words: Sequence[str]) -> None:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the leading words `outputs=<folder>`, and the others."""
+    """Return the leading words `outputs=<folder>`, and the other words."""
     before = list(itertools.takewhile(lambda word: word.startswith("outputs="), words))
     return before, list(words[len(before) :])
 
@@ -168,10 +167,10 @@ def read_arguments(words: Sequence[str]) -> Arguments:
         if word.startswith("-") and word.partition("=")[0] not in known and word.strip("-"):
             raise _unknown_flag(word, words[place + 1] if place + 1 < len(words) else "")
     flags = parser.parse_intermixed_args(list(words))
-    found = vars(flags)
-    shows = found.pop("cfg") is not None or flags.resolve
-    folders = (CONF, *map(options_folder, found.pop("config_dir")))
-    return Arguments(**{**found, "overrides": tuple(flags.overrides)}, show=shows, folders=folders)
+    values = vars(flags)
+    shows = values.pop("cfg") is not None or flags.resolve
+    folders = (CONF, *map(options_folder, values.pop("config_dir")))
+    return Arguments(**{**values, "overrides": tuple(flags.overrides)}, show=shows, folders=folders)
 
 
 def _unknown_flag(flag: str, following: str) -> UserError:
@@ -179,7 +178,7 @@ def _unknown_flag(flag: str, following: str) -> UserError:
 
     Args:
         flag: The flag as typed.
-        following: The next word of the command, which may be the flag's value.
+        following: The next word of the command, which may be the value of the flag.
     """
     dashed, *values = re.split(r"[=\s]+", flag.lstrip("-"), maxsplit=1)
     name, value = dashed.replace("-", "_"), values[0] if values else ""
@@ -197,7 +196,7 @@ def command_name() -> str:
 
 
 def command_line() -> Sequence[str]:
-    """Return the program and the words of the run that this thread starts, without the verb `run`."""
+    """Return the program and the arguments of the run in this thread, without the verb `run`."""
     program, *words = COMMAND_LINE.get(sys.argv)
     return (program, *verb_of(words)[1])
 

@@ -28,9 +28,9 @@ class Command(argparse.ArgumentParser):
 
         Args:
             name: The verb.
-            work: Takes the parsed options and returns the exit code.
-            description: What `--help` shows above the options.
-            examples: What `--help` shows below the options, as it is.
+            work: Is called with the parsed options and returns the exit code.
+            description: The text that `--help` shows above the options.
+            examples: The text that `--help` shows below the options, unchanged.
         """
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(f"python -m pipeline {name}", description=description, epilog=examples, formatter_class=layout)
@@ -39,7 +39,7 @@ class Command(argparse.ArgumentParser):
         self.add_argument("--outputs", type=outputs_folder, default="", metavar="FOLDER", help=about)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse words, among which `outputs=<folder>` stands for `--outputs=<folder>`."""
+        """Parse words, and accept `outputs=<folder>` as `--outputs=<folder>`."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args(
             [f"--{word}" if word.startswith("outputs=") else word for word in words], namespace
@@ -85,7 +85,7 @@ def exit_code(work: Callable[[], int]) -> int:
 
 
 def say(*lines: str) -> None:
-    """Print lines, with control characters escaped, as they may contain names from other people's files."""
+    """Print lines with control characters escaped, because they may contain names from other people's files."""
     print(*map(printable_lines, lines), sep="\n", flush=True)
 
 

@@ -32,7 +32,7 @@ def complete(words: Sequence[str], flags_of: Callable[[str], Sequence[str]]) -> 
     """Print a script for bash to evaluate (`install=bash`), or completions of $COMP_LINE (`query=bash`).
 
     Args:
-        words: What is typed after `--shell-completion`.
+        words: The words after `--shell-completion`.
         flags_of: Returns the flags of a verb other than `run`.
     """
     if Path(sys.argv[0]).name != PROGRAM or list(words) not in (["install=bash"], ["query=bash"]):
@@ -42,9 +42,9 @@ def complete(words: Sequence[str], flags_of: Callable[[str], Sequence[str]]) -> 
 
 
 def matches(line: str, flags_of: Callable[[str], Sequence[str]]) -> list[str]:
-    """Return completions of the last word of `line`; none if the words before it are wrong.
+    """Return completions of the last word of `line`; empty if the words before it are wrong.
 
-    After a verb other than `run`, these are its flags only, and the shell completes file names.
+    After a verb other than `run`, only its flags are completed here; the shell completes file names.
     """
     *typed, prefix = line.split(" ")[1:] or [""]
     verb, words = verb_of([word for word in typed if word])
@@ -71,8 +71,8 @@ def _overrides(words: Sequence[str], prefix: str) -> list[str]:
         return [f"{name}={one}" for one in values if one.startswith(value)]
     plain = name.lstrip("+~")
     groups = [f"{group}=" for group in composer.options.groups]
-    found = {one for one in (*groups, *_settings(document, plain)) if one.startswith(plain)}
-    return [name[: len(name) - len(plain)] + one for one in sorted(found)]
+    names = {one for one in (*groups, *_settings(document, plain)) if one.startswith(plain)}
+    return [name[: len(name) - len(plain)] + one for one in sorted(names)]
 
 
 def _settings(document: DictConfig, prefix: str) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _settings(document: DictConfig, prefix: str) -> Iterator[str]:
 
 
 def _values(document: DictConfig, name: str, prefix: str) -> list[str]:
-    """Return the files whose path begins with `prefix`, or the present value of a setting."""
+    """Return the files whose path begins with `prefix`, or the current value of a setting."""
     if prefix.startswith((".", "/")):
         return sorted(glob(f"{escape(prefix)}*"))  # noqa: PTH207  # pathlib would drop a leading `./`
     value = OmegaConf.select(document, name, throw_on_missing=False, throw_on_resolution_failure=False)

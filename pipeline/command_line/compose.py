@@ -43,11 +43,11 @@ class Composed:
     document: DictConfig
     """All settings, with their interpolations."""
     choices: Mapping[str, str]
-    """The option chosen from each group."""
+    """The chosen option of each group."""
     overrides: tuple[str, ...]
     """The overrides that were applied."""
     typed: tuple[str, ...] = ()
-    """The names of the overrides in the user's command. The others were inherited from another run."""
+    """The names of the overrides in the user's command. Other overrides were inherited from another run."""
     config_dirs: tuple[Path, ...] = ()
     """The folders of options that the user has added."""
 
@@ -76,7 +76,7 @@ class Composer:
         overrides = (*inherited, *checked(typed, self.options, self._is_multirun))
         none = [one for one in overrides if one.key_or_group == "sweep" and one.value() == "none"]
         self._is_one = bool(none) and not self._is_multirun
-        # `sweep=none` is not passed on: a file may set values that this option lacks, such as the number of trials.
+        # `sweep=none` is not applied, because a file may set values that this option lacks, such as `sweep.trials`.
         self._overrides = tuple(one for one in overrides if not (self._is_one and one in none))
         self._inherited = {override.key_or_group for override in inherited}
         self._bases: dict[tuple[str, ...], tuple[bytes, Mapping[str, str]]] = {}
@@ -91,9 +91,12 @@ class Composer:
 
     @functools.cached_property
     def sweep(self) -> SweepSettings:
-        """The settings of the sweep: how its jobs run, and the values that a file lists. Raises as `one` does.
+        """The settings of the sweep: how its jobs run, and the values in its file.
 
-        A run that inherits the overrides of a sweep's job is not a sweep itself.
+        A run that inherits the overrides of a sweep's job is not itself a sweep.
+
+        Raises:
+            UserError: As `one` does.
         """
         choices = [
             self._parsed(next(sweep_lines(override)))
@@ -104,18 +107,18 @@ class Composer:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the command starts several jobs, because of -m or of a file that lists values.
+        """Whether the command starts several jobs, because of -m or of a file with a sweep.
 
         `sweep=none` on the command line makes it a single run in any case.
 
         Raises:
-            UserError: As `one` does, and if settings of a sweep were given for a single run.
+            UserError: As `one` does, and if a single run has settings of a sweep.
         """
-        typed = [override for override in self._overrides if is_of_sweep(override)]
+        sweep_settings = [override for override in self._overrides if is_of_sweep(override)]
         if self._is_multirun or (self.sweep.over and not self._is_one):
             return True
-        if typed:
-            line = typed[0].input_line
+        if sweep_settings:
+            line = sweep_settings[0].input_line
             raise UserError(
                 f"{line} only applies to a sweep, but this command starts a single run",
                 "-m and a setting with several values, or sweep=<option>",
@@ -125,12 +128,12 @@ class Composer:
 
     @property
     def searches(self) -> bool:
-        """Whether the command starts a search, whose jobs depend on earlier results. Raises as `one` does."""
+        """Whether the command starts a search, whose jobs depend on earlier results."""
         return isinstance(self.sweep, SearchSettings)
 
     @functools.cached_property
     def of_jobs(self) -> list[Override]:
-        """The overrides of a sweep's jobs. Those of the command line replace those of its file."""
+        """The overrides of a sweep's jobs. Overrides on the command line replace those in the sweep's file."""
         lines = [override_of(str(name), values) for name, values in self.sweep.over.items()]
         from_file = checked(parsed(lines), self.options, sweep=True)
         varied = {override.key_or_group for override in from_file} & self._inherited
@@ -140,16 +143,24 @@ class Composer:
 
     @functools.cached_property
     def grid(self) -> Grid:
-        """The jobs of the sweep, not composed yet. Raises as `one` does."""
+        """The jobs of the sweep, which are not composed yet."""
         return Grid(self.of_jobs, self.sweep)
 
     def jobs(self) -> Iterator[Composed]:
-        """Yield every combination of the values, the last key changing fastest. Raises as `one` does."""
+        """Yield the configuration of every combination of values; the last key changes fastest.
+
+        Raises:
+            UserError: As `one` does.
+        """
         for lines in self.grid:
             yield self.compose([self._parsed(line) for line in lines])
 
     def with_lines(self, lines: Sequence[str]) -> Composed:
-        """Return a trial of a search: the overrides that do not vary, and `lines`. Raises as `one` does."""
+        """Return the configuration of a trial of a search: the overrides that do not vary, and `lines`.
+
+        Raises:
+            UserError: As `one` does.
+        """
         fixed = [override for override in self.of_jobs if not override.is_sweep_override()]
         return self.compose([*fixed, *map(self._parsed, lines)])
 
@@ -171,9 +182,9 @@ class Composer:
         return self._files.has_group(override.key_or_group) and not isinstance(override.value(), dict)
 
     def compose(self, overrides: Sequence[Override]) -> Composed:
-        """Return the job with these overrides.
+        """Return the configuration with these overrides.
 
-        Jobs that choose the same options share one composition; their values are set in copies of it.
+        Jobs that choose the same options share one composition, and set their values in copies of it.
         """
         lines = tuple(str(override.input_line) for override in overrides)
         options = tuple(line for line, override in zip(lines, overrides, strict=True) if self._chooses(override))
@@ -190,7 +201,7 @@ class Composer:
         if self._inherited:
             own: DictConfig = pickle.loads(saved)
             for override in values:
-                with suppress(UserError):  # it may depend on an inherited one
+                with suppress(UserError):  # it may depend on an inherited override
                     if override in typed:
                         _apply(own, override)
             _refuse_other_targets(document, own)
@@ -208,7 +219,7 @@ class Composer:
 
 
 def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
-    """Refuse a `_target_` in `document` that is not in `own`, which has no inherited values."""
+    """Refuse a `_target_` in `document` that is not in `own`, the configuration without inherited overrides."""
     known = _targets(own)
     if others := {target: name for target, name in sorted(_targets(document).items()) if target not in known}:
         problem = f"the settings taken from another run would import {', '.join(others)}"
@@ -219,8 +230,8 @@ def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
 
 
 def _targets(document: DictConfig) -> dict[str, str]:
-    """Return every `_target_` in a configuration, resolved, with the dotted name of a setting that has it."""
-    found: dict[str, str] = {}
+    """Return each `_target_` in a configuration, resolved, with the dotted name of a setting that has it."""
+    targets: dict[str, str] = {}
     pending: list[tuple[str, Any]] = [("", document)]
     while pending:
         place, node = pending.pop()
@@ -228,14 +239,14 @@ def _targets(document: DictConfig) -> dict[str, str]:
             with suppress(OmegaConfBaseException):  # a missing value has no target
                 part = node[key]
                 if key == "_target_":
-                    found[str(part)] = f"{place}{key}"
+                    targets[str(part)] = f"{place}{key}"
                 elif OmegaConf.is_config(part):
                     pending.append((f"{place}{key!s}.", part))
-    return found
+    return targets
 
 
 def _refuse_alias(document: DictConfig, override: Override) -> None:
-    """Refuse a name that only refers to a group, such as `train.optimizer`: a value would replace the reference."""
+    """Refuse to set a reference to a group, such as `train.optimizer`, because a value would replace the reference."""
     node: Any = document
     part, _, rest = override.key_or_group.partition(".")
     while isinstance(node, DictConfig) and part in node:
@@ -253,7 +264,11 @@ def _refuse_alias(document: DictConfig, override: Override) -> None:
 
 
 def _apply(document: DictConfig, override: Override) -> None:
-    """Set a value. Errors are raised as UserError."""
+    """Apply an override to a configuration.
+
+    Raises:
+        UserError: If it cannot be applied.
+    """
     typed, name = str(override.input_line), override.key_or_group
     try:
         hydra.apply(document, override)

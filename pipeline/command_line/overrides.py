@@ -1,4 +1,4 @@
-"""Overrides: parsed by Hydra, checked before composition, and multiplied into the jobs of a sweep."""
+"""Overrides: parse them with Hydra, check them before composition, and expand them into the jobs of a sweep."""
 
 import itertools
 import math
@@ -23,10 +23,10 @@ _VALUES = "a,b,c, range(<start>,<stop>,<step>) or glob(<pattern>); an interval r
 
 
 def parsed(words: Sequence[str]) -> tuple[Override, ...]:
-    """Return `words` as parsed by Hydra; of a key that is given twice, the last one, unless mappings merge.
+    """Return `words` as parsed by Hydra. If a key is repeated, only its last value counts, unless mappings are merged.
 
     Raises:
-        UserError: For the first that cannot be parsed.
+        UserError: For the first word that cannot be parsed.
     """
     overrides: list[Override] = []
     for place, word in enumerate(words):
@@ -48,7 +48,7 @@ def parsed(words: Sequence[str]) -> tuple[Override, ...]:
 
 
 _UNREADABLE = (HydraException, RecursionError, ValueError)
-"""Errors of words that are not overrides; the last for a number of thousands of digits."""
+"""Exceptions for words that are not overrides; ValueError is for a number with thousands of digits."""
 
 
 def _parse(word: str) -> Override:
@@ -59,7 +59,7 @@ def _parse(word: str) -> Override:
 
 
 def _with_letters(word: str) -> str:
-    """Return `word` with its plain values, of a list as well, in quotes where Hydra takes their letters so alone."""
+    """Return `word` with plain values, also in a list, in quotes if Hydra requires quotes for their characters."""
     name, _, value = word.partition("=")
     if not name.isascii() or not _LETTERS.search(value) or set(value) & set("(){}:='\"$"):
         return word
@@ -70,11 +70,11 @@ def _with_letters(word: str) -> str:
 
 
 _LETTERS = re.compile(r"[^\x00-\x7f]|[~#&;<>^`!]")
-"""Letters that a plain value may have, as in ~/photos, and Hydra's grammar takes in quotes only."""
+"""Characters of plain values, such as ~/photos, for which Hydra's grammar requires quotes."""
 
 
 def _meant(words: Sequence[str], place: int) -> str:
-    """Return what to type instead of a word that is not an override."""
+    """Return what to type instead of the word at `place`, which is not an override."""
     word = words[place]
     around = " ".join(words[max(place - 1, 0) : place + 3])
     spaced = re.search(r"(?:^|\s)([A-Za-z_][\w./@-]*)(?:\s*=\s+|\s+=\s*|:\s+)([^\s=]+)(?=\s|$)", around)
@@ -84,7 +84,7 @@ def _meant(words: Sequence[str], place: int) -> str:
         return assignment(spaced[1], spaced[2])
     if not sign and (path := suggestion_for_path(word)):
         return path
-    if word in VERBS:  # which is not the first word
+    if word in VERBS:  # a verb must be the first word
         return f"python -m pipeline {word}"
     if plain := re.match(r"([A-Za-z_][\w./:]*?)\s*[=:]\s*([\w.-]+)\s*$", word):  # `train.epochs:3`
         return assignment(plain[1].replace(":", "."), plain[2])
@@ -101,10 +101,17 @@ def _meant(words: Sequence[str], place: int) -> str:
 
 
 def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tuple[Override, ...]:
-    """Return the overrides in the form that Hydra takes: choices of options without plus signs, none of a default null.
+    """Return the overrides in the form that Hydra accepts.
+
+    Choices of options lose their plus signs, and null for a group whose default is null is left out.
+
+    Args:
+        overrides: The parsed overrides.
+        options: The available options.
+        sweep: Whether the command is a sweep, so overrides may have several values.
 
     Raises:
-        UserError: For the first that Hydra would ignore, or that has no effect here.
+        UserError: For the first override that Hydra would ignore or that has no effect here.
     """
     effective = []
     for given in overrides:
@@ -129,9 +136,9 @@ def checked(overrides: Sequence[Override], options: Options, sweep: bool) -> tup
 
 
 def _refuse_outside(override: Override, options: Options) -> None:
-    """Refuse an option whose path leads out of the folders of options: Hydra would read any file as one.
+    """Refuse an option whose path leads out of the folders of options, because Hydra would read any file.
 
-    Also an option of a list that does not exist: Hydra would only say that it cannot be loaded.
+    An unknown option in a list is refused as well, because Hydra would only report that it cannot be loaded.
     """
     group, value = override.key_or_group.split("/")[0], override.value()
     is_swept = override.is_sweep_override() and not override.is_interval_sweep()
@@ -142,12 +149,12 @@ def _refuse_outside(override: Override, options: Options) -> None:
 
 
 def is_of_sweep(override: Override) -> bool:
-    """Return whether `override` is of the group `sweep`, which is no part of a job."""
+    """Return whether `override` belongs to the group `sweep`, which is not part of a job."""
     return override.key_or_group == "sweep" or override.key_or_group.startswith("sweep.")
 
 
 def chooses_sweep(overrides: Sequence[Override]) -> bool:
-    """Return whether one of `overrides` chooses a file that says what varies, or says it itself."""
+    """Return whether one of `overrides` chooses a sweep from a file, or defines one with `sweep.over`."""
     return any(
         override.key_or_group.startswith("sweep.over")
         or (override.key_or_group == "sweep" and override.value() not in (None, "none"))
@@ -156,7 +163,7 @@ def chooses_sweep(overrides: Sequence[Override]) -> bool:
 
 
 def sweep_lines(override: Override) -> Iterator[str]:
-    """Yield `override`, which has passed `checked`, with each of its values, as typed."""
+    """Yield a checked override with each of its values, as typed."""
     if not override.is_sweep_override():
         yield str(override.input_line)
         return
@@ -165,14 +172,14 @@ def sweep_lines(override: Override) -> Iterator[str]:
 
 
 def override_of(name: str, values: Any) -> str:
-    """Return an entry of `sweep.over` as a user types it: text as it is, a list as values with commas."""
+    """Return an entry of `sweep.over` as a user would type it: text unchanged, a list as values with commas."""
     if isinstance(values, (list, tuple)):
         return f"{name}={','.join(map(as_typed, values))}"
     return f"{name}={values if isinstance(values, str) else as_typed(values)}"
 
 
 def as_typed(value: Any) -> str:
-    """Return a value as Hydra's grammar for overrides has it."""
+    """Return a value in Hydra's grammar for overrides."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{as_typed(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -185,13 +192,18 @@ def as_typed(value: Any) -> str:
 
 
 class Grid:
-    """The jobs of a sweep as lists of overrides, the last of the values that vary changing fastest."""
+    """The jobs of a sweep as lists of overrides; the last setting with several values changes fastest."""
 
     def __init__(self, overrides: Sequence[Override], settings: SweepSettings) -> None:
-        """Take the overrides of all jobs, in their order.
+        """Create the grid.
+
+        Args:
+            overrides: The overrides of all jobs, in order.
+            settings: The settings of the sweep.
 
         Raises:
-            UserError: If `settings` zip or exclude what does not vary, or zip unequal numbers of values.
+            UserError: If `zip` or `exclude` name a setting that does not vary, or `zip` settings with different
+                numbers of values.
         """
         self._overrides = overrides
         for override in overrides:
@@ -218,14 +230,14 @@ class Grid:
             self._axes[names] = list(zip(*(values[name] for name in names), strict=True))
 
     def __len__(self) -> int:
-        """Return how many jobs there are, those left out included."""
+        """Return the number of jobs, including those that `exclude` leaves out."""
         return math.prod(map(len, self._axes.values()))
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the overrides of each job, as a user types them.
+        """Yield the overrides of each job, as a user would type them.
 
         Raises:
-            UserError: At the end, where `sweep.exclude` has left out all.
+            UserError: At the end, if `sweep.exclude` has left out all jobs.
         """
         count = 0
         for values in itertools.product(*self._axes.values()):
@@ -249,7 +261,7 @@ class Grid:
 def _with_patterns(word: str) -> str:
     """Return `precision.layers.conv2d*=float32` as `precision.layers={conv2d*: float32}`.
 
-    Hydra's names hold no asterisk, and a name that the configuration does not have would need a plus sign.
+    Hydra's names cannot contain an asterisk, and a name that is not in the configuration would need a plus sign.
     """
     match = re.fullmatch(r"((?:precision|strategy)\.layers)\.([^=]+)=(.+)", word)
     if match is None:
@@ -258,7 +270,7 @@ def _with_patterns(word: str) -> str:
 
 
 def _enumerated(override: Override, options: Options, sweep: bool) -> Override:
-    """Return an override with several values, `glob(…)` replaced by the options that it matches.
+    """Return an override with several values, with `glob(…)` replaced by the options that it matches.
 
     Raises:
         UserError: If this is a single run, or if a sweep cannot enumerate the values.
@@ -280,6 +292,6 @@ def _enumerated(override: Override, options: Options, sweep: bool) -> Override:
     is_counted = override.is_interval_sweep() or (
         override.value_type != ValueType.GLOB_CHOICE_SWEEP and any(override.sweep_string_iterator())
     )
-    if getattr(value, "shuffle", False) or not is_counted:  # a different order each time could not be resumed
+    if getattr(value, "shuffle", False) or not is_counted:  # a sweep with a new order each time could not be resumed
         raise UserError(f"{typed} is empty or shuffled", _VALUES, f"{key}=<a>,<b>")
     return override

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.checks.registry import typed
+from pipeline.checks.registry import as_declared
 from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import PrunedError
@@ -72,7 +72,7 @@ def bind(decision: Decision) -> list[BoundStage]:
             settings = experiment.settings[planned.name]
             declared = settings_class(function) if isinstance(settings, Mapping) else None
             if declared is not None:
-                settings = typed(declared, experiment.groups[planned.name], settings, experiment.document)
+                settings = as_declared(declared, experiment.groups[planned.name], settings, experiment.document)
             if isinstance(settings, ModelSettings) and settings.is_tracked:
                 settings = dataclasses.replace(settings, weights=str(_local_weights(settings, experiment)))
             bound.append(BoundStage(planned, function, settings))

@@ -1,4 +1,4 @@
-"""Every callback of Keras works, or is refused before training with what is missing."""
+"""Every Keras callback works, or is refused before training with the reason."""
 
 import importlib.util
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.pipeline.experiments import Patch, experiment
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "CSVLogger": {"filename": "log.csv"}, "ModelCheckpoint": {"filepath": "some/best.keras"},
 }  # fmt: skip
-"""What callbacks of Keras cannot do without."""
+"""Required arguments of Keras callbacks."""
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "BackupAndRestore": ({"backup_dir": "x"}, "would restore old weights"),
@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 OTHERS = ("Callback", "CallbackList", "SwapEMAWeights")
-"""A base, a list, and one that is refused where its optimizer is known: tests/stages/callbacks."""
+"""Callbacks that are not tested here: a base class, a container, and one that tests/stages/callbacks tests."""
 
 
 def check(name: str, **arguments: Any) -> None:
@@ -40,12 +40,12 @@ def check(name: str, **arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in dir(keras.callbacks) if name[0].isupper() and name not in OTHERS])
-def test_a_callback_of_keras_is_made_or_refused(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_keras_callback_is_accepted_or_refused(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     if name in REFUSED:
-        arguments, said = REFUSED[name]
+        arguments, message = REFUSED[name]
         monkeypatch.setattr(checks, "find_spec", lambda module: None)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             check(name, **arguments)
     if name not in ("BackupAndRestore", "OrbaxCheckpoint"):
         monkeypatch.setattr(checks, "find_spec", lambda module: True)
@@ -53,7 +53,7 @@ def test_a_callback_of_keras_is_made_or_refused(name: str, tmp_path: Path, monke
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_class_that_extends_one_needs_the_same_package(monkeypatch: Patch) -> None:
+def test_a_subclass_needs_the_same_package(monkeypatch: Patch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda module: None)
     for target in (f"{__name__}.Board", "keras.callbacks.TensorBoard"):
         with pytest.raises(UserError, match=f"{target} requires the package tensorboard"):
@@ -64,17 +64,17 @@ class Board(keras.callbacks.TensorBoard):
     pass
 
 
-def test_an_experiment_is_refused_before_training() -> None:
+def test_an_experiment_with_a_wrong_callback_is_refused_before_training() -> None:
     given = experiment("train.callbacks=[{_target_: keras.callbacks.ModelCheckpoint, filepath: best}]")
     with pytest.raises(UserError, match=r"^train\.callbacks\[0\]: keras\.callbacks\.ModelCheckpoint: The filepath"):
         check_own_code(given)
 
 
-def test_the_page_names_all_that_are_refused_or_need_more() -> None:
+def test_the_page_names_all_callbacks_that_are_refused_or_need_a_package() -> None:
     page = (ROOT / "docs" / "how-to" / "callbacks.md").read_text()
     for name in ("BackupAndRestore", "SwapEMAWeights", *checks.FUNCTIONS):
         assert f"`{name}`" in page
     for name, (_, package) in checks.PACKAGES.items():
-        installed = package == "requests"  # by MLflow
+        installed = package == "requests"  # MLflow installs it
         assert installed or (f"`{name}`" in page and f"pip install {package}" in page)
     assert importlib.util.find_spec("requests")

@@ -1,4 +1,4 @@
-"""What cannot go together, or has no effect, is refused before TensorFlow is imported; what cannot pay is said."""
+"""Impossible combinations and settings without effect are refused before TensorFlow is imported; others get a hint."""
 
 import os
 from collections.abc import Mapping
@@ -97,12 +97,12 @@ REFUSED: Mapping[str, str] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", REFUSED)
-def test_what_cannot_work_is_refused(given: str) -> None:
+def test_impossible_combinations_are_refused(given: str) -> None:
     assert_refused(["dry_run=true", *given.split()], REFUSED[given])
 
 
 @pytest.mark.slow
-def test_a_way_to_resize_without_a_size_is_refused(tmp_path: Path) -> None:
+def test_a_method_of_resizing_without_a_size_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").touch()
@@ -130,11 +130,11 @@ ALLOWED = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ALLOWED)
-def test_what_works_is_not_refused(given: str) -> None:
+def test_possible_combinations_are_accepted(given: str) -> None:
     assert command_error([*given.split(), "dry_run=true"]) is None
 
 
-def test_a_debug_run_may_end_before_a_rate_falls() -> None:
+def test_a_debug_run_may_end_before_the_learning_rate_decays() -> None:
     debugged(experiment("schedule=step", "debug=fast"))
 
 
@@ -144,12 +144,12 @@ def test_a_debug_run_may_end_before_a_rate_falls() -> None:
      ("precision=bfloat16", "avx2", "lacks the instructions for it"), ("precision=mixed", "avx512_bf16", ""),
      ("precision=float16", "avx512_fp16", ""), ("precision=float64", "avx2", "")],
 )  # fmt: skip
-def test_a_precision_that_cannot_pay_is_told(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
+def test_a_precision_that_is_not_faster_gets_a_hint(given: str, flags: str, line: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: ())
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset({flags}))
-    told = " ".join(advice(experiment(given)))
-    assert line in told
-    assert bool(line) == bool(told)
+    hint = " ".join(advice(experiment(given)))
+    assert line in hint
+    assert bool(line) == bool(hint)
 
 
 def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:
@@ -163,7 +163,7 @@ def test_replicas_are_known_before_tensorflow(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize(("given", "first", "second"), [("", "0,1", "2,3"), ("2,3,6,7", "2,3", "6,7")])
-def test_gpus_are_dealt_to_local_workers(given: str, first: str, second: str, monkeypatch: Patch) -> None:
+def test_gpus_are_divided_among_local_workers(given: str, first: str, second: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: tuple(machine.Gpu("A100", (8, 0)) for _ in range(4)))
     seen = {}
     for task in local_tasks(ParameterServerSettings(deterministic=False, workers=2, servers=1).members()):

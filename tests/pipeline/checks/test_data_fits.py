@@ -27,7 +27,7 @@ ROWS = {
     "constant": ["3.5"] * 60, "empty": [""] * 60, "each": [f"c{number}" for number in range(60)], "none": [],
     "labels": ["0", "1", "1"] * 20, "yes": ["yes"] * 60, "two": ["1.5", "2.5"],
 }  # fmt: skip
-"""Targets of small tables, by their names."""
+"""Target columns of small tables, by the tables' names."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ TABLE, IMAGES, TEXTS = (
 )
 
 
-@pytest.mark.parametrize(("command", "said"), [
+@pytest.mark.parametrize(("command", "message"), [
     (f"{TABLE}classes.csv model=cnn", "model=cnn requires images, but data=table has none"),
     (f"{TABLE}classes.csv model=efficientnet_v2_b0", "requires images, but data=table has none"),
     (f"{TABLE}classes.csv model=text_cnn", "model=text_cnn requires texts, but data=table has none"),
@@ -88,10 +88,10 @@ TABLE, IMAGES, TEXTS = (
     (f"{IMAGES}texts", "has no files that end in .jpg"),
     (f"{TEXTS}images", r"has no files that end in \.txt"),
 ])  # fmt: skip
-def test_data_that_does_not_fit_is_refused(command: str, said: str, place: Path) -> None:
+def test_data_that_does_not_fit_is_refused(command: str, message: str, place: Path) -> None:
     error = refused(command, place)
     assert error is not None
-    assert re.search(said, str(error)), error
+    assert re.search(message, str(error)), error
     assert str(error).isprintable()
     if error.fix:
         after = refused(command, place, shlex.split(error.fix))
@@ -99,7 +99,7 @@ def test_data_that_does_not_fit_is_refused(command: str, said: str, place: Path)
 
 
 def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | None:
-    """Return the error of an experiment in the folder `place`."""
+    """Return the error of an experiment in the folder `place`; None if it is accepted."""
     words = shlex.split(re.sub(r"(files=|dir=|: )(?=[a-z]*(\.csv|\.npz|images|texts|alone))", rf"\1{place}/", command))
     try:
         check_rules(experiment(*words, *more), surroundings=False)
@@ -118,7 +118,7 @@ def test_data_that_fits_is_accepted(command: str, place: Path) -> None:
     assert refused(command, place) is None
 
 
-def test_a_trained_model_may_be_given_a_table_of_one_class(place: Path) -> None:
+def test_a_trained_model_accepts_a_table_with_one_class(place: Path) -> None:
     assert refused(f"{TABLE}one.csv from=evaluate run=abcdef12", place) is None
 
 
@@ -133,8 +133,8 @@ def loaded(settings: TableSettings, task: TaskSettings) -> None:
     chosen_task(dataset.task, task, dataset.train.targets)
 
 
-def test_nothing_is_refused_that_could_be_loaded(tmp_path: Path) -> None:
-    """Of random tables: whatever `check_target` refuses, loading refuses, too."""
+def test_only_tables_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
+    """For random tables: if `check_target` refuses one, loading refuses it as well."""
     draw = random.Random(0)
     count = 0
     for number, (task, on_error) in enumerate(itertools.product(TASKS * 25, ("fail", "skip"))):
@@ -161,7 +161,7 @@ def test_the_first_rows_are_those_of_the_file(kind: str, tmp_path: Path, monkeyp
     settings = TableSettings(files=str(path), target="y")
     found = first_rows.first_rows([path], settings)
     assert (list(found.values["y"]), found.are_all) == (["cat"] * 20, False)
-    check_target(settings)  # others may follow
+    check_target(settings)  # the rows that follow may be different
     monkeypatch.setattr(first_rows, "ROWS", 30)
     first_rows._first_rows.cache_clear()
     assert list(first_rows.first_rows([path], settings).values["y"]) == list(frame["y"])

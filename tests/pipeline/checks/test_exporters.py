@@ -1,4 +1,4 @@
-"""Formats of export, and networks, whose packages or settings are missing are refused before anything starts."""
+"""Export formats and networks with missing packages or settings are refused before anything starts."""
 
 from pathlib import Path
 

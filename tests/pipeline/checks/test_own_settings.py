@@ -1,4 +1,4 @@
-"""Settings of own code are checked before anything is recorded."""
+"""Settings of custom code are checked before anything is recorded."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -54,11 +54,11 @@ def own(target: str, settings: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_wrong_settings_of_an_own_stage_are_refused(kind: str, own_code: Path) -> None:
+def test_wrong_settings_of_a_custom_stage_are_refused(kind: str, own_code: Path) -> None:
     write_files(own_code, {"own_a.py": MODULES[kind]})
     own("own_a.stage", "bins: 3, sides: [2], share: 1")
-    for settings, said in list(WRONG.items())[: None if kind == "a dataclass" else 3]:
-        with pytest.raises(UserError, match=said):
+    for settings, message in list(WRONG.items())[: None if kind == "a dataclass" else 3]:
+        with pytest.raises(UserError, match=message):
             own("own_a.stage", settings)
 
 
@@ -96,7 +96,7 @@ CALLS: dict[str, str | None] = {
 
 @pytest.fixture(scope="module")
 def composer(tmp_path_factory: pytest.TempPathFactory) -> Composer:
-    """Compose with an option of one's own, a model whose network is to be said."""
+    """Return a composer with a custom option: a model whose network is not set."""
     folder = tmp_path_factory.mktemp("conf")
     option = "defaults:\n  - /schema/model@_here_: model\n  - _self_\nnetwork: {}\n"
     write_files(folder, {"model/own.yaml": option})
@@ -108,11 +108,11 @@ def test_arguments_of_code_are_checked_by_its_signature(given: str, own_code: Pa
     write_files(own_code, {"own_net.py": NETWORK})
     words = ["model=own", f"+{given}"] if given.startswith("model.network={") else [given]
     composed = composer.compose(parsed([*words, "dry_run=true"]))
-    with pytest.raises(UserError, match=said) if (said := CALLS[given]) else nullcontext():
+    with pytest.raises(UserError, match=message) if (message := CALLS[given]) else nullcontext():
         check(read(composed.document, composed.choices, composed.config_dirs))
 
 
-def test_a_module_that_is_no_python_is_named_with_its_line(own_code: Path) -> None:
+def test_a_module_with_a_syntax_error_is_named_with_its_line(own_code: Path) -> None:
     write_files(own_code, {"own_broken.py": "x = 1\ndef stage(:\n"})
     with pytest.raises(UserError, match=r"own_broken\.stage cannot be imported .*own_broken\.py, line 2\)"):
         own("own_broken.stage", "a: 1")

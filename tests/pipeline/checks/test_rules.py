@@ -1,4 +1,4 @@
-"""Each rule about a combination of settings: what it is documented to find, it finds, and nothing else."""
+"""Each rule applies to exactly the combinations of settings that it documents."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ RULES: Mapping[str, Rule] = {rule.combination: rule for rule in (*REFUSED, *UNRE
 
 
 class Case(NamedTuple):
-    """Settings with which a rule applies, and settings with which it just does not."""
+    """Settings to which a rule applies, and similar settings to which it does not."""
 
     found: str
     near: str
@@ -103,7 +103,7 @@ CASES: Mapping[str, Case] = {
     "precision=float64": Case("precision=float64 precision.tf32=true", "precision=float32 precision.tf32=true"),
     "data.size=null": Case("data=tfds data.name=mnist data.resize=crop", "data=tfds data.size=32 data.resize=crop"),
 }  # fmt: skip
-"""For each rule, by its combination."""
+"""The cases of each rule, by its combination."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     **{group: tuple(SCHEMAS[group]) for group in ("strategy", "cluster", "train", "optimizer")},
@@ -117,7 +117,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "deterministic": ("true", "false"),
     "model.frozen": ("true", "false"),
 }
-"""All values of settings that have a few."""
+"""All values of settings with a fixed set of values."""
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def devices(monkeypatch: Patch) -> None:
 
 
 def with_settings(base: Experiment, words: str) -> Experiment:
-    """Return an experiment with other settings, without composing it, which takes half a second."""
+    """Return an experiment with other settings, without composing it again (half a second)."""
     parts = {
         **base.settings,
         "data": base.settings["load"],
@@ -157,7 +157,7 @@ def with_settings(base: Experiment, words: str) -> Experiment:
 
 
 def _value(text: str) -> Any:
-    return text if text in ("on", "off") else yaml.safe_load(text)  # as Hydra has it
+    return text if text in ("on", "off") else yaml.safe_load(text)  # as Hydra reads it
 
 
 def _option(parts: Mapping[str, Any], group: str, option: str) -> Any:
@@ -180,7 +180,7 @@ def old_gpu(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
         monkeypatch.setattr(machine, "gpus", lambda: (machine.Gpu("Tesla T4", (7, 5)),))
 
 
-def test_every_rule_has_a_case_whose_advice_is_typed() -> None:
+def test_every_rule_has_a_case_that_tests_its_suggestion() -> None:
     assert list(CASES) == list(RULES)
     elsewhere = {
         "precision=mixed_bfloat16",  # with a GPU, in tests/pipeline/system/test_machine.py
@@ -191,7 +191,7 @@ def test_every_rule_has_a_case_whose_advice_is_typed() -> None:
 
 @pytest.mark.usefixtures("old_gpu")
 @pytest.mark.parametrize("combination", RULES)
-def test_a_rule_finds_its_combination_and_shows_the_values(combination: str, base: Experiment) -> None:
+def test_a_rule_applies_to_its_combination_and_shows_the_values(combination: str, base: Experiment) -> None:
     rule, case = RULES[combination], CASES[combination]
     shown = rule.found(with_settings(base, case.found))
     assert shown is not None
@@ -200,7 +200,7 @@ def test_a_rule_finds_its_combination_and_shows_the_values(combination: str, bas
 
 
 def _pattern(combination: str) -> str:
-    """Return an expression for a documented combination with the values of an experiment."""
+    """Return a regular expression that matches a documented combination with the values of an experiment."""
     parts = []
     for part in re.split("( with | without )", combination):
         name, relation, values = re.findall(r"([^=>]*)([=>]?)(.*)", part)[0]
@@ -213,14 +213,14 @@ def _pattern(combination: str) -> str:
 
 
 def _documented() -> list[tuple[str, str, str]]:
-    """Return each rule with each of its settings that has a few values, and those with which the rule applies."""
+    """Return each rule with each of its settings that has fixed values, and the values to which the rule applies."""
     terms = [(combination, *term) for combination in RULES for term in re.findall(r"([\w.]+)=(\S+)", combination)]
     return [term for term in terms if term[1] in CHOICES and term[2] != "*"]
 
 
 @pytest.mark.usefixtures("old_gpu")
 @pytest.mark.parametrize(("combination", "name", "values"), _documented())
-def test_a_rule_applies_to_the_documented_values_only(
+def test_a_rule_applies_only_to_the_documented_values(
     combination: str, name: str, values: str, base: Experiment
 ) -> None:
     rule, words = RULES[combination], CASES[combination].found.split()
@@ -234,7 +234,7 @@ def test_a_rule_applies_to_the_documented_values_only(
         assert (rule.found(with_settings(base, given)) is not None) == is_documented, given
 
 
-def test_a_rule_does_not_apply_to_what_an_experiment_lacks_or_defines_itself(base: Experiment) -> None:
+def test_a_rule_does_not_apply_to_missing_or_custom_stages(base: Experiment) -> None:
     lacks = dataclasses.replace(base, settings={}, groups={})
     custom = dataclasses.replace(base, settings={stage: {"_target_": "mine.of"} for stage in base.settings})
     for each in (lacks, custom):

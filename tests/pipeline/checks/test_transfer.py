@@ -1,4 +1,4 @@
-"""From a tracked run to another: its weights, the backbone frozen and then fine-tuned, in one record."""
+"""A run starts from the weights of a tracked run, freezes the backbone, then fine-tunes it, in a single record."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def network(input_shape: tuple[int, int, int], num_classes: int, filters: list[i
     return with_backbone(input_shape, num_classes, filters[0])
 
 
-def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
+def test_a_run_starts_from_the_weights_of_another(outputs: Path) -> None:
     source = ran(outputs, *NETWORK, "pipeline.evaluate=null")
     uri = f"runs:/{source.run_id}"
     words = (f"model.weights={uri}", "model.frozen=true", "train.fine_tune_epochs=1", "data.split_seed=7")
@@ -49,7 +49,7 @@ def test_a_run_begins_with_the_weights_of_another(outputs: Path) -> None:
 
 
 def test_a_path_without_weights_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """For a run's folder, the message names the weights in it."""
+    """For the folder of a run, the error names the weights in it."""
     for name, content in {"empty.h5": b"", "text.weights.h5": b"weights", "page.keras": b"<html>"}.items():
         (tmp_path / name).write_bytes(content)
     os.mkfifo(tmp_path / "pipe.h5")
@@ -62,7 +62,7 @@ def test_a_path_without_weights_is_refused_before_anything_starts(tmp_path: Path
 
 
 @pytest.mark.parametrize("given", ["runs:/0123456789abcdef0123456789abcdef", "models:/nobody/3"])
-def test_an_unknown_model_is_said_before_anything_is_recorded(given: str, outputs: Path) -> None:
+def test_an_unknown_model_is_refused_before_anything_is_recorded(given: str, outputs: Path) -> None:
     with pytest.raises(UserError, match=f"model.weights={given} cannot be loaded"):
         ran(outputs, *NETWORK, f"model.weights={given}")
     assert not list(outputs.glob("runs/*/*"))

@@ -1,4 +1,4 @@
-"""Completion of the command line: what `tf-pipeline tr<Tab>` offers, in bash itself as well."""
+"""Completion of the command line, such as `tf-pipeline tr<Tab>`, also in a real bash."""
 
 import subprocess
 import sys
@@ -52,14 +52,14 @@ def test_an_empty_word_offers_verbs_groups_and_settings() -> None:
     assert "train=" in offered  # `train` is a group as well
 
 
-def test_files_and_options_of_ones_own_are_completed(tmp_path: Path) -> None:
+def test_files_and_custom_options_are_completed(tmp_path: Path) -> None:
     write_files(tmp_path, {"model/mine.yaml": "defaults: [cnn]\n", "a b.csv": "x\n"})
     assert matches(f"tf-pipeline --config-dir {tmp_path} model=mi", _flags) == ["model=mine"]
     assert matches(f"tf-pipeline data.files={tmp_path}/a", _flags) == [f"data.files={tmp_path}/a b.csv"]
 
 
 def test_bash_completes_with_the_script(tmp_path: Path) -> None:
-    """`=` belongs to the word, and only what is before the cursor counts."""
+    """`=` belongs to the word, and only the text before the cursor counts."""
     answer = tmp_path / "tf-pipeline"
     code = "import sys; sys.argv[0] = 'tf-pipeline'; from pipeline.__main__ import main; main()"
     answer.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')

@@ -1,4 +1,4 @@
-"""No value of any setting gives a traceback, or a run that fails for it: it is valid, or refused in one line."""
+"""No value of any setting leads to a traceback or a failing run: it is valid, or refused in one line."""
 
 import dataclasses
 import inspect
@@ -34,7 +34,7 @@ NEEDED = {
     "optimizer=custom": "optimizer._target_=keras.optimizers.Lion",
     "schedule=custom": "schedule._target_=keras.optimizers.schedules.CosineDecay",
 }  # fmt: skip
-"""What an option cannot do without."""
+"""Settings without which an option cannot be composed."""
 
 FILES_OF_OPTIONS = [path for path in CONF.glob("*/*.yaml") if path.parent.name not in ("pipeline", "experiment")]
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in FILES_OF_OPTIONS)
@@ -42,13 +42,15 @@ OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in FILES_OF_OPTIONS)
 
 @pytest.fixture
 def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has data sets and packages be there that are not."""
+    """Pretend that all data sets and packages exist."""
     for name in (
         "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "arrays.ArraysSettings",
         "model.KerasHubSettings", "data.TextFolderSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)
-    monkeypatch.setattr("pipeline.checks.registry.check_data", lambda experiment: None)  # an option alone fits no other
+    monkeypatch.setattr(
+        "pipeline.checks.registry.check_data", lambda experiment: None
+    )  # a single option does not fit the other defaults
     monkeypatch.setattr("stages.settings.model.KerasHubSettings.requires", ())
 
 
@@ -58,7 +60,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_option_of_every_group_composes(option: str) -> None:
     own = experiment(option, *NEEDED.get(option, "").split(), "dry_run=true")
     group, _, name = option.partition("=")
-    if option != "debug=none":  # what is no debug run does not say so
+    if option != "debug=none":  # only a debug run has this group
         assert own.choices[group] == name
     check(own)
 
@@ -74,13 +76,13 @@ SEEN: set[tuple[str, str]] = set()
 
 
 def first_definition(schema: type, name: str) -> str:
-    """Return the class that declares a field: what is inherited need not be tried in each heir."""
+    """Return the class that declares a field, so inherited fields are not tried in each subclass."""
     return next(base.__name__ for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_setting_takes_every_value_or_refuses_it(option: str) -> None:
+def test_every_setting_accepts_or_refuses_every_value(option: str) -> None:
     composed = compose(option, *NEEDED.get(option, "").split(), "dry_run=true")
     saved = pickle.dumps(composed.document)
     settings = [
@@ -93,12 +95,16 @@ def test_every_setting_takes_every_value_or_refuses_it(option: str) -> None:
         if (first_definition(schema, field.name), field.name) in SEEN:
             continue
         SEEN.add((first_definition(schema, field.name), field.name))
-        for value in HOSTILE[len(SEEN) % 7 :: 7]:  # its neighbors take the others
-            changed: DictConfig = pickle.loads(saved)  # to copy it takes seven times as long
+        for value in HOSTILE[len(SEEN) % 7 :: 7]:  # the next settings try the other values
+            changed: DictConfig = pickle.loads(saved)  # copying it takes seven times as long
             try:
                 OmegaConf.update(changed, path, value, force_add=True)
                 check_rules(read(changed, composed.choices))
-            except (UserError, OmegaConfBaseException, OverflowError) as raised:  # the command turns all into a line
+            except (
+                UserError,
+                OmegaConfBaseException,
+                OverflowError,
+            ) as raised:  # the command prints each of them as one line
                 error = raised if isinstance(raised, UserError) else explain(raised)
                 assert str(error).isprintable(), (path, value)
                 assert f"unknown setting '{path}'" not in error.problem  # as under another option
@@ -108,7 +114,7 @@ def test_every_setting_takes_every_value_or_refuses_it(option: str) -> None:
 
 
 def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
-    """Return whether a setting may have taken `value`: numbers must be ones that a run can compute with."""
+    """Return whether a setting may accept `value`; numbers must be ones that a run can compute with."""
     hint = typing.get_type_hints(schema)[field.name]
     if not isinstance(value, (int, float, str)) or isinstance(value, bool) or hint is Any:
         return True
@@ -120,7 +126,7 @@ def is_valid(value: Any, field: dataclasses.Field, schema: type) -> bool:
     return abs(number) <= largest
 
 
-def test_a_relative_path_of_sqlite_is_completed() -> None:
+def test_a_relative_path_of_sqlite_becomes_absolute() -> None:
     assert TrackingSettings("server", "sqlite:///a/b.db").uri == f"sqlite:///{Path.cwd()}/a/b.db"
     assert TrackingSettings("server", "sqlite:////a/b.db?timeout=9").uri == "sqlite:////a/b.db?timeout=9"
 
@@ -137,7 +143,7 @@ FILES = {
 
 
 @pytest.mark.slow
-def test_configurations_of_ones_own_that_are_none(tmp_path: Path) -> None:
+def test_wrong_files_of_a_user_are_refused(tmp_path: Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name / "model").mkdir(parents=True)
         (tmp_path / name / "model" / "own.yaml").write_bytes(content)

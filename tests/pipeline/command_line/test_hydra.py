@@ -1,7 +1,4 @@
-"""Nothing that is typed is accepted and ignored: each word has an effect, or is refused with what to type.
-
-And what varies in a sweep: on the command line, in files, zipped, with exclusions.
-"""
+"""Each override has an effect, or is refused with a suggestion; a sweep varies settings by flags, files, zip, exclude."""
 
 import time
 from pathlib import Path
@@ -25,7 +22,7 @@ def composer(*words: str) -> Composer:
 
 
 def jobs(*words: str) -> list[str]:
-    """Return the jobs that a command asks for, each as its overrides."""
+    """Return the jobs of a command, each as its overrides."""
     made = composer(*words)
     assert made.is_sweep
     return [" ".join(lines) for lines in made.grid]
@@ -52,7 +49,7 @@ def jobs(*words: str) -> list[str]:
         (["+sweep.over={seed: [1, 2]}"], ["seed=1", "seed=2"]),
     ],
 )  # fmt: skip
-def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
+def test_values_are_expanded_to_jobs(words: list[str], expected: list[str]) -> None:
     assert jobs(*words) == expected
 
 
@@ -66,7 +63,7 @@ def test_values_make_jobs(words: list[str], expected: list[str]) -> None:
         (["sweep.n_jobs=2"], "only applies to a sweep, but this command starts a single run"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(words: list[str], message: str) -> None:
+def test_wrong_overrides_are_refused_in_one_line(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         jobs(*words)
     assert "\n" not in str(caught.value)
@@ -86,8 +83,8 @@ def test_a_sweep_of_a_users_own_file(tmp_path: Path) -> None:
     assert composer(*words).sweep.n_jobs == 2
 
 
-def test_what_a_sweep_is_changes_no_job() -> None:
-    """The same job has the same configuration, overrides and identity, whatever sweep it is of."""
+def test_the_settings_of_a_sweep_do_not_change_its_jobs() -> None:
+    """The same job has the same configuration, overrides and identity in any sweep."""
     [first, _] = composer("-m", "seed=1,2").jobs()
     [other, _] = composer("-m", "seed=1,2", "sweep.n_jobs=2", "sweep.retries=1").jobs()
     assert first.overrides == other.overrides
@@ -99,7 +96,7 @@ def test_what_a_sweep_is_changes_no_job() -> None:
     ["seed=interval(0.1,0.2)", "seed=shuffle(1,2)", "seed=range(4,1)", "seed=glob(*)",
      "model=glob(nothing*)", "model=cnn,nothing"],
 )  # fmt: skip
-def test_values_that_no_sweep_can_enumerate_say_what_to_type(given: str) -> None:
+def test_values_that_a_sweep_cannot_enumerate_are_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
         list(composer("-m", given).jobs())
 
@@ -111,7 +108,7 @@ def test_jobs_are_counted_without_being_composed() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
-def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
+def test_hydras_settings_and_groups_are_refused(prefix: str) -> None:
     options = read_options([CONF])
     for key in ("hydra", "hydra.run.dir", "hydra.nothing", "hydra/launcher"):
         for mode in (False, True):
@@ -119,7 +116,7 @@ def test_every_setting_and_group_of_hydras_is_refused(prefix: str) -> None:
                 checked(parsed([f"{prefix}{key}=basic", "dry_run=true"]), options, mode)
 
 
-def test_a_users_file_refers_to_choices(tmp_path: Path) -> None:
+def test_a_users_file_may_refer_to_choices(tmp_path: Path) -> None:
     mine = (
         "# @package _global_\ndefaults:\n  - /noted@notes: ${experiment}\n  - override /model: mlp\n"
         "name: ${hydra:runtime.choices.model}_of_mine\n"
@@ -130,7 +127,7 @@ def test_a_users_file_refers_to_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["C:\\a", "o'b\\x", "end\\", "a\\'b", ""])
-def test_a_text_in_quotes_is_read_as_it_is(text: str) -> None:
+def test_a_quoted_text_is_unchanged(text: str) -> None:
     assert parsed([f"name={quoted(text)}"])[0].value() == text
 
 
@@ -142,7 +139,7 @@ def test_a_users_file_that_would_be_ignored_is_refused(name: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
+def test_settings_added_to_a_schema_are_refused_everywhere() -> None:
     made = composer()
     nodes = schema_nodes(made.one().document)
     assert {*SCHEMAS} - {"network", "format"} <= {*nodes}
@@ -158,15 +155,15 @@ def test_what_is_added_where_a_schema_is_is_refused_everywhere() -> None:
             assert "Try: " in str(refused.value)
 
 
-def test_a_name_that_refers_to_a_group_is_not_set() -> None:
-    """It would cut the stage off its group: `train.optimizer` is `${optimizer}`."""
+def test_a_reference_to_a_group_cannot_be_set() -> None:
+    """A value would disconnect the stage from its group: `train.optimizer` is `${optimizer}`."""
     for given in ("+train.optimizer.foo=1", "load=null", "model.precision={policy: x}"):
         with pytest.raises(UserError, match="this setting is defined in the group"):
             composer(given).one()
 
 
 @pytest.mark.parametrize("value", ["${oc.env:NONE_SUCH}", "${none.such}"])
-def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp_path: Path) -> None:
+def test_an_unresolvable_value_is_refused_in_one_line_and_may_be_replaced(value: str, tmp_path: Path) -> None:
     write_files(tmp_path, {"experiment/mine.yaml": f"# @package _global_\ntrain: {{epochs: '{value}'}}\n"})
     words = [f"--config-dir={tmp_path}", "experiment=mine"]
     assert Composer(read_arguments([*words, "train.epochs=9"])).one().document.train.epochs == 9
@@ -174,7 +171,7 @@ def test_what_cannot_be_resolved_is_one_line_and_may_be_replaced(value: str, tmp
         Composer(read_arguments(words)).show(resolve=True)
 
 
-def test_plain_values_may_have_letters_of_any_script() -> None:
+def test_unquoted_values_may_have_letters_of_any_script() -> None:
     one = composer("data=image_folder", "data.dir=/home/jörg/图片", "tracking.note=Größe").one()
     assert (one.document.data.dir, one.document.tracking.note) == ("/home/jörg/图片", "Größe")
     table = composer("data=table", "data.files=x", "data.target=[Größe,Preis €]").one()
@@ -187,7 +184,7 @@ def test_plain_values_may_have_letters_of_any_script() -> None:
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])
-def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
+def test_options_may_be_chosen_with_hydras_plus_signs(plus: str) -> None:
     one = composer(f"{plus}experiment=mnist_cnn", f"{plus}model=mlp").one()
     assert (one.choices["experiment"], one.choices["model"], one.document.name) == ("mnist_cnn", "mlp", "mnist_cnn")
     assert one.overrides == ("experiment=mnist_cnn", "model=mlp")  # so a fork can give it again
@@ -196,6 +193,6 @@ def test_hydras_ways_to_choose_an_option_choose_it(plus: str) -> None:
 
 @pytest.mark.parametrize("given", ["experiment@_global_=mnist_cnn", "optimizer@other=sgd", "model=[cnn,mlp]", "model=",
                                    "model=1", "optimizer=null", "seed=range(1,3)", "model=nothing"])  # fmt: skip
-def test_what_chooses_no_option_says_what_to_type(given: str) -> None:
+def test_a_choice_of_an_unknown_option_is_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"Try: (?!.*--help)"):
         composer(given).one()

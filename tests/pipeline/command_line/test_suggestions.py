@@ -1,4 +1,4 @@
-"""What an error says to type, typed after the same command, passes the check that raised it."""
+"""The suggestion of an error, added to the same command, passes the check that raised it."""
 
 import re
 from pathlib import Path
@@ -16,15 +16,15 @@ MEANINGS: dict[str, str] = yaml.safe_load(OTHER_WORDS)
 
 
 @pytest.mark.parametrize("fix", MEANINGS)
-def test_words_of_other_projects_are_told_those_of_this_one(fix: str) -> None:
-    """What is to be typed in their place is known, names what exists, and does not come to the same error."""
+def test_words_of_other_projects_have_suggestions(fix: str) -> None:
+    """Each suggestion names existing settings and does not lead to the same error."""
     word = MEANINGS[fix].split()[0]
     error = assert_refused([word if "=" in word else f"{word}=1"], is_replaced=True)
     assert error.fix == fix.replace("{}", "1")
 
 
-def test_no_meaning_is_listed_twice() -> None:
-    """YAML would keep the last alone."""
+def test_no_suggestion_is_listed_twice() -> None:
+    """YAML would keep only the last one."""
     assert sum(line[:1] not in ("#", " ", "") for line in OTHER_WORDS.splitlines()) == len(MEANINGS)
 
 
@@ -39,7 +39,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("given", MEANT)
-def test_a_word_is_told_what_it_means_here_and_not_any_option(given: str) -> None:
+def test_an_unknown_option_gets_the_name_used_here_as_its_suggestion(given: str) -> None:
     assert assert_refused([given], is_replaced=True).fix == MEANT[given]
 
 
@@ -59,12 +59,12 @@ STANDARD = {
     "model": "model", "train": "trained", "evaluate": "evaluation", "export": "exported",
 }  # fmt: skip
 ORDERS = {"load inspect": "", "strategy load model train": "", "load inspect model": "strategy", "train": "model"}
-"""From stages in their order to the input that is not there."""
+"""Orders of stages, with the input that is missing."""
 
 
 @pytest.mark.parametrize("stages", ORDERS)
-def test_an_own_pipeline_works_or_is_told_what_it_lacks(stages: str, tmp_path: Path) -> None:
-    """As a file of one's own: groups of stages that it leaves out are there, and nothing reads them."""
+def test_a_custom_pipeline_works_or_its_missing_input_is_named(stages: str, tmp_path: Path) -> None:
+    """The pipeline is in a file; the groups of stages that it leaves out exist, but are not read."""
     lines = "".join(f"{stage}: {STANDARD[stage]}\n" for stage in stages.split())
     write_files(tmp_path, {"pipeline/mine.yaml": lines})
     words = ["--config-dir", str(tmp_path), "pipeline=mine", "dry_run=true"]
@@ -86,6 +86,6 @@ MORE = (
 
 
 @pytest.mark.parametrize("given", MORE, ids=lambda given: given[:60])
-def test_what_it_says_to_type_passes_its_check(given: str) -> None:
-    """As of all that is refused in `test_combinations` and `test_config`."""
+def test_a_suggestion_passes_the_check(given: str) -> None:
+    """`test_combinations` and `test_config` check this for all that they refuse."""
     assert_refused(["dry_run=true", *given.split()])

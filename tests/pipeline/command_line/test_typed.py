@@ -1,4 +1,4 @@
-"""Commands as a new user types them: each is refused, or taken, and what is advised works."""
+"""Commands as a new user types them: each is accepted, or refused with a suggestion that works."""
 
 import gzip
 import shlex
@@ -45,13 +45,13 @@ ADVISED = {
 
 
 @pytest.mark.parametrize("given", ADVISED)
-def test_the_words_of_a_new_user_are_told_what_they_mean_here(given: str) -> None:
+def test_the_words_of_a_new_user_get_suggestions(given: str) -> None:
     is_of_option = not given.startswith("-")
     assert assert_refused(shlex.split(given), is_replaced=is_of_option).fix == ADVISED[given]
 
 
-def test_a_path_is_typed_as_in_a_shell() -> None:
-    """Hydra takes `~`, `#`, `;` and others in quotes only."""
+def test_a_path_may_be_typed_as_in_a_shell() -> None:
+    """Hydra requires quotes around `~`, `#`, `;` and others."""
     [override] = parsed(["outputs=~/out#1"])
     assert override.value() == "~/out#1"
     error = command_error(["data=image_folder", "data.dir=~/no photos;here"])
@@ -59,8 +59,8 @@ def test_a_path_is_typed_as_in_a_shell() -> None:
     assert error.problem.startswith("data.dir=~/no photos;here")
 
 
-def test_a_sweep_that_was_meant_is_one_with_the_flag() -> None:
-    """What is advised is the same word, so that nothing is typed twice."""
+def test_a_setting_with_several_values_is_a_sweep_with_the_flag() -> None:
+    """The suggestion is the same word with the flag, so nothing is typed twice."""
     error = command_error(["train.epochs=1,2"])
     assert error is not None
     assert shlex.split(error.fix)[:4] == ["python", "-m", "pipeline", "-m"]
@@ -76,7 +76,7 @@ def test_the_nearest_name_is_listed_first(given: str) -> None:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that a new user has."""
+    """Files that a new user may have."""
     folder = tmp_path_factory.mktemp("tables")
     names = [*(f"column{place}" for place in range(15)), "density", "sale price", "2024"]
     rows = [",".join(str((row * place) % 7) for place in range(len(names))) for row in range(40)]
@@ -105,13 +105,13 @@ OF_TABLES = {
 
 
 @pytest.mark.parametrize("given", OF_TABLES)
-def test_what_is_wrong_with_a_table_is_told_with_its_own_names(given: str, tables: Path) -> None:
+def test_errors_about_a_table_use_the_names_in_it(given: str, tables: Path) -> None:
     name, *words = shlex.split(given)
     error = assert_refused(["data=table", f"data.files={tables / name}", *words])
     assert error.fix == OF_TABLES[given]
 
 
-def test_a_file_under_another_name_is_told_its_own(tables: Path) -> None:
+def test_a_misspelled_file_gets_its_name_as_the_suggestion(tables: Path) -> None:
     words = ["data=table", f"data.files={tables / 'packed.csv'}", "data.target=density"]
     error = command_error(words)
     assert error is not None
