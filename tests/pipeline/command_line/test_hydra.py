@@ -1,4 +1,4 @@
-"""Each override has an effect, or is refused with a suggestion; a sweep varies settings by flags, files, zip, exclude."""
+"""Each override has an effect or is refused with a suggestion; a sweep varies them by flags, files, zip and exclude."""
 
 import time
 from pathlib import Path
