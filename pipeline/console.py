@@ -20,21 +20,22 @@ from stages.errors import printable, printable_lines
 from stages.settings.places import appendable
 
 PLAIN_PROGRESS_SECONDS = 30
-"""Seconds between two lines of progress where there is no terminal."""
-
+"""Seconds between two lines of progress without a terminal."""
 
 PLAIN_WIDTH = 80
-"""Columns of text where there is no terminal."""
+"""Columns of text without a terminal."""
 
 LABEL = 12
-"""Columns of a label and the space after it."""
+"""Columns of a label, including the space after it."""
 
 
 def wrapped_lines(text: str, width: int, label: str | None = None) -> list[str]:
-    """Return `text` in lines of at most `width` columns; no word is divided. An indented text stays indented.
+    """Return `text` in lines of at most `width` columns, without dividing words. Indentation is kept.
 
     Args:
-        label: Stands before the first line, in a column of its own.
+        text: The text.
+        width: The number of columns.
+        label: A label before the first line, in a separate column.
     """
     indent = text[: len(text) - len(text.lstrip())]
     first, rest = (indent, 2 * indent) if label is None else (f"{label:{LABEL}}", " " * LABEL)
@@ -50,13 +51,13 @@ def wrapped_lines(text: str, width: int, label: str | None = None) -> list[str]:
 
 
 class Console:
-    """Prints to the terminal, or plainly to a file or pipe; remembers what it printed until a log is opened."""
+    """Prints to a terminal, or plain lines to a file or pipe. Lines are also written to the log once it is open."""
 
     def __init__(self, log: Path | None = None) -> None:
-        """Print to standard output.
+        """Create a console for standard output.
 
         Args:
-            log: Prints nothing, and writes to this file from the beginning: of a process whose output is there, too.
+            log: Write only to this file, for a process whose output is redirected to it.
         """
         width = None if sys.stdout.isatty() else 140
         self.is_quiet = log is not None
@@ -70,7 +71,7 @@ class Console:
         self._last_plain = time.monotonic()
 
     def open_log(self, path: Path) -> None:
-        """Write everything said so far to `path`, and from now on every line with its time; once."""
+        """Write all lines so far to `path`, and every later line with its time. Only the first call has an effect."""
         if isinstance(self._log, StringIO):
             before = self._log.getvalue()
             self._log = appendable(path).open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -79,7 +80,7 @@ class Console:
     def close(self) -> None:
         self.end_progress()
         log, self._log = self._log, sys.stderr if self.is_quiet else StringIO()
-        if log is not self._log:  # it may be closed again
+        if log is not self._log:  # `close` may be called again
             with suppress(OSError):
                 log.close()
 
@@ -89,10 +90,11 @@ class Console:
         self._write(text)
 
     def wrapped(self, text: str, label: str | None = None) -> None:
-        """Print `text` in lines that fit the terminal, 80 columns elsewhere; no word is divided.
+        """Print `text` in lines that fit the terminal, or 80 columns elsewhere, without dividing words.
 
         Args:
-            label: Stands before the first line, in a column of its own.
+            text: The text.
+            label: A label before the first line, in a separate column.
         """
         width = self._rich.width if self._rich.is_terminal else PLAIN_WIDTH
         for line in wrapped_lines(text, width, label):
@@ -105,13 +107,13 @@ class Console:
         self.log(f"error: {line}", style="bold red")
 
     def live(self, shown: Callable[[], RenderableType]) -> AbstractContextManager[object]:
-        """Keep what `shown` returns at the bottom of a terminal, up to date, while lines are printed above it."""
+        """Show the current result of `shown` at the bottom of a terminal, while lines are printed above it."""
         if not self._rich.is_terminal:
             return nullcontext()
         return Live(console=self._rich, get_renderable=shown, refresh_per_second=4, transient=True)
 
     def working(self, what: str) -> AbstractContextManager[object]:
-        """Show on a terminal that something takes its time."""
+        """Show on a terminal what the command is doing while the block runs."""
         return self._rich.status(printable(what)) if self._rich.is_terminal else nullcontext()
 
     def log_only(self, text: str) -> None:
@@ -132,7 +134,7 @@ class Console:
             self.log(note if total is None else f"step {done}/{total}  {note}")
 
     def doing(self, what: str) -> None:
-        """Show `what` in the place of the last progress and its time left."""
+        """Show `what` instead of the last progress and its remaining time."""
         self.progress(0, None, what)
 
     def end_progress(self) -> None:
@@ -146,12 +148,12 @@ class Console:
             self._bar = Progress(*columns, console=self._rich, transient=True)
             self._bar.start()
             self._bar.add_task(note)
-        self._bar.tasks[0].total = total  # `update` takes None for "as before", and then knows a time left
+        self._bar.tasks[0].total = total  # `update` would ignore None, and show a remaining time
         self._bar.update(self._bar.tasks[0].id, completed=done, description=note)
 
     def _write(self, text: str) -> None:
         try:
             self._log.write(f"{time.strftime('%H:%M:%S')} {text}".rstrip() + "\n")
-        except OSError as error:  # a full disk must not end a training by way of its log
+        except OSError as error:  # a full disk must not end a training because of its log
             self.close()
             self._rich.print(f"warning: pipeline.log ends here ({error.strerror})", style="yellow")

@@ -12,34 +12,34 @@ from stages.settings.places import resolved
 _HERE = Path(__file__).resolve().parent
 
 CHECKOUT: Path | None = _HERE.parent if (_HERE.parent / "pyproject.toml").is_file() else None
-"""The source tree, or None where the package is installed from a wheel."""
+"""The source tree; None if the package is installed from a wheel."""
 
 CONF: Path = CHECKOUT / "conf" if CHECKOUT else _HERE / "conf"
-"""The configuration; a wheel carries it inside the package."""
+"""The folder of the configuration; a wheel contains it inside the package."""
 
 LOCK = ".lock"
-"""The file in the folder of a run or a sweep that the process at work there has locked; nothing is written to it."""
+"""The empty file in the folder of a run or a sweep that the process working there has locked."""
 
 OUTPUT_FOLDERS = ("runs", "sweeps", "cache", "artifacts")
 """Folders in `outputs` that runs write to."""
 
 
 def shorter(path: Path) -> str:
-    """Return `path`, relative if it is below the working directory, which may have been removed since the start."""
-    with suppress(FileNotFoundError, ValueError):
+    """Return `path` as text, relative if it is below the working directory."""
+    with suppress(FileNotFoundError, ValueError):  # the working directory may have been removed
         return str(path.relative_to(Path.cwd()))
     return str(path)
 
 
 NAME_TIME = "%Y%m%d-%H%M%S"
-"""The beginning of a folder's name: when it was made, in UTC, as clocks go back in local time."""
+"""The format of the time at the beginning of a folder's name, in UTC because local time may go back."""
 
 
 def new_folder_name(outputs: Path) -> str:
-    """Return the name of a new run or sweep: its beginning and 8 digits.
+    """Return the folder name of a new run or sweep: the time of its start and 8 digits.
 
-    Runs are ordered by their names. The new one comes after all others in `outputs`, whatever the clock says: where it
-    was set back, or in the same second, its name is a second after the last one's.
+    Runs are ordered by their names, and the new name comes after all others in `outputs`. If the clock was set back, or
+    if the last run started in the same second, the time is one second after that of the last run.
     """
     now = datetime.now(UTC)
     for path in (*outputs.glob("runs/*/*"), *outputs.glob("sweeps/*")):
@@ -49,10 +49,10 @@ def new_folder_name(outputs: Path) -> str:
 
 
 def age_order(folder: Path) -> tuple[str, int, str]:
-    """Return what sorts runs, sweeps and their jobs from the oldest to the newest.
+    """Return a key that sorts runs, sweeps and their jobs from the oldest to the newest.
 
-    That is their names, and not the times of files: those follow a clock that may be set back. A folder without a time
-    in its name, as it was renamed, is older than all others.
+    The order follows the names and not the times of files, because clocks may be set back. A renamed folder without a
+    time in its name sorts before all others.
     """
     is_job = folder.parent.parent.name == "sweeps"
     name = folder.parent.name if is_job else folder.name
@@ -61,10 +61,10 @@ def age_order(folder: Path) -> tuple[str, int, str]:
 
 
 def outputs_folder(setting: str | None) -> Path:
-    """Return the folder that `outputs` names, as an absolute path; for None and an empty text, `outputs` here.
+    """Return the absolute path of the setting `outputs`; the default is `outputs` in the working directory.
 
     Raises:
-        UserError: If `setting` is an address, or can be no path.
+        UserError: If `setting` is a URL or an invalid path.
     """
     if not setting:
         return Path.cwd() / "outputs"

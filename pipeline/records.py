@@ -1,4 +1,4 @@
-"""JSON and YAML files of runs, read as the records that they are: a value of another type is an error."""
+"""Read JSON and YAML files of runs as typed records: a value of the wrong type is an error."""
 
 import dataclasses
 import functools
@@ -15,31 +15,31 @@ import yaml
 from stages.settings.places import regular_file
 
 OTHERS = "others"
-"""The field of an open record with the values of all other names."""
+"""The field of an open record that contains the values with undeclared names."""
 
 
 @dataclass(kw_only=True)
 class OpenRecord:
-    """Base of records that keep values of names that they do not declare, next to their own in the file."""
+    """Base of records that also keep values with undeclared names, in the same mapping of the file."""
 
     others: dict[str, Any] = field(default_factory=dict)
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the record as its file has it. Values that are None are left out."""
+        """Return the record as a mapping for its file, without values that are None."""
         kind: Any = type(self)
         values = {name: getattr(self, name) for name in known_types(kind)}
         return {**{name: value for name, value in values.items() if value is not None}, **self.others}
 
 
 DEEPEST = 100
-"""Mappings and lists of YAML that may be within each other."""
+"""Maximum depth of nested mappings and lists in YAML."""
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises:
-        OSError: If there is no such file, or it is not a regular one.
+        OSError: If the file does not exist or is not a regular file.
         ValueError: If it is not JSON, or nested too deeply.
     """
     try:
@@ -49,11 +49,11 @@ def read_json(path: Path) -> Any:
 
 
 def yaml_text(path: Path) -> bytes:
-    """Return the content of a YAML file that a recursive reader can take, as that of libyaml crashes on deep nesting.
+    """Return the text of a YAML file that is safe to load; libyaml crashes on deep nesting.
 
     Raises:
-        OSError: If there is no such file, or it is not a regular one.
-        ValueError: If it is nested too deeply, or has aliases, by which a small file can hold any number of values.
+        OSError: If the file does not exist or is not a regular file.
+        ValueError: If it is nested too deeply or has aliases, which can expand a small file to any size.
         yaml.YAMLError: If it is not YAML.
     """
     text = regular_file(path).read_bytes()
@@ -66,13 +66,15 @@ def yaml_text(path: Path) -> bytes:
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:
-    """Return a value of JSON as `kind`: a dataclass, a class, a list or mapping of these, or one of these or None.
+    """Convert a JSON value to a type.
 
     Args:
-        name: What it is called, for errors; empty for a whole file.
+        value: The value.
+        kind: A dataclass, a class, a list or mapping of these, or a union of one of these with None.
+        name: The name of the value, for errors; empty for a whole file.
 
     Raises:
-        ValueError: If it is of another type.
+        ValueError: If the value has a different type.
 
     Example:
         >>> typed({"loss": 1}, dict[str, float], "metrics")
@@ -98,7 +100,7 @@ def typed(value: Any, kind: Any, name: str) -> Any:
 
 
 def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    """Return a mapping whose values are of the types in `kinds`; those under other names stay as they are."""
+    """Convert the values of a mapping to the types in `kinds`; values with other names are unchanged."""
     parts = typed(values, dict[str, Any], name)
     return {key: typed(part, kinds.get(key, Any), f"{name}.{key}".lstrip(".")) for key, part in parts.items()}
 
@@ -113,7 +115,7 @@ def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
         raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not support")
     try:
         return kind(**typed_parts(values, kinds, name))
-    except TypeError as error:  # one without a default is missing
+    except TypeError as error:  # a field without a default is missing
         raise ValueError(f"{name or 'it'} is incomplete ({error})") from error
 
 
@@ -126,6 +128,6 @@ def _as_float(value: float, name: str) -> float:
 
 @functools.cache
 def known_types(record: Any) -> Mapping[str, Any]:
-    """Return the types of the values that a record declares, by their names."""
+    """Return the types of the fields that a record declares, by their names."""
     hints = typing.get_type_hints(record)
     return {entry.name: hints[entry.name] for entry in dataclasses.fields(record) if entry.name != OTHERS}

@@ -1,6 +1,6 @@
-"""Masks secrets as `***`: values under secret names, known values anywhere, credentials in addresses and headers.
+"""Mask secrets as `***`: values under secret names, known values anywhere, credentials in addresses and headers.
 
-Applied where text leaves: to the streams, to the journal, to the files of a run. Values in use are never changed.
+This is applied to all output: the streams, the journal and the files of a run. Values in use are never changed.
 """
 
 import json
@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 MASK = "***"
 
 SHORTEST = 6
-"""Characters of a value from which on it is masked anywhere: shorter ones may be common words."""
+"""Minimum length of a value that is masked anywhere; shorter values may be common words."""
 
 LARGEST_FILE = 10_000_000
 
@@ -32,7 +32,7 @@ _ORDINARY = re.compile(
     r"(com|by)pass$|(sub|de)token$|(^|_)(n|num|max|min|pad|padding|eos|bos|unk|mask|cls|sep|special|start|end|stop|first"
     r"|last|next|class|word|text|image|patch|prompt|keep|drop|low|high|band|forward|backward|single|all)_(token|pass)$"
 )
-"""Names of ordinary settings that end as those of secrets do."""
+"""Names of ordinary settings that end like the names of secrets."""
 
 _ABOUT = re.compile(r"(^|_)(file|path|name|type|dir|folder|length|size|count|prompt|pattern|version|method|mode)$")
 """Last words of names that describe a secret, such as `password_file`."""
@@ -43,14 +43,14 @@ _VALUE = re.compile(
     r"|(?![{\[(])[^\s\"',;&}\])]+(?:[,;&](?![\w.\- ]{1,50}[=:])[^\s\"',;&}\])]+)*",
     re.S,
 )
-"""In quotes, also escaped ones, in brackets, or up to a space, quote or the next pair."""
+"""A value: in quotes (also escaped ones), in brackets, or up to a space, a quote or the next pair."""
 _PAIR = re.compile(r"(?<![\w.\-])-{0,2}(\w[\w.\-]*+)(?P<sep>\\*[\"']?\s*(?::=|=>|->|:(?!//)|=(?!=))\s*)")
 _FLAG = re.compile(r"(?<![\w.\-])--(\w[\w\-]*+)(?P<sep>\s+|[\"'],\s*)")
-"""An option of a command line, in a text or in a list of words."""
+"""An option of a command line, in a text or a list of words."""
 _ENCODED = re.compile(r"(?i)(?:(?<![\w.%\-])|%(?:25)*[0-9a-f]{2})([a-z_][\w.\-]*+)(?P<sep>%(?:25)*3[AD])")
 """A pair of a percent-encoded address, up to its next `&`."""
 _BLOCK = re.compile(r"(?<![\w.\-])(\w[\w.\-]*+)(?P<sep>:[ \t]*)(?=[|>][-+\d]*\n|\n[ \t]*- )")
-"""YAML: a text of several lines, or a list."""
+"""A multi-line text or a list in YAML."""
 _ELEMENT = re.compile(r"<(\w[\w.:\-]*+)(?P<sep>>\s*)")
 _FORMS = (
     (_BLOCK, re.compile(r"(?P<mark>)(?:[|>][-+\d]*\n(?:[ \t]+.*\n?)+|\n(?:[ \t]*- .*(?:\n|\Z))+)"), "\n"),
@@ -59,13 +59,13 @@ _FORMS = (
     (_ENCODED, re.compile(r"(?i)(?P<mark>)(?:(?!%(?:25)*26)[\w.~+/=%!*-])+"), "%"),
     (_ELEMENT, re.compile(r"(?P<mark>)[^<>\s]+(?=\s*</)"), "</"),
 )
-"""Forms of a name with its separator, of the value after it, and what a text with one has."""
+"""Forms of a name with its separator, the form of the value after it, and a text that occurs in any match."""
 _LOGIN = re.compile(r"(?<![\w\-])((?:-u|--user)[ =]\s*[\"']?[^\s:\"']+:)[^\s\"']+")
-"""User and password, as curl takes them."""
+"""User and password as an argument of curl."""
 _PROSE = re.compile(r"(?i)\b(?:an?|the|no|any|every|each|this|that|its|your|without)\s+\Z")
-"""Words before a noun of a sentence, whose colon is followed by an explanation instead of a value."""
+"""Words before a noun in a sentence. After such a noun, a colon introduces an explanation and not a value."""
 _WORDS = re.compile(r"(?i)[a-z]+[.,;:!?]?|(?:https?://|\.{0,2}/|\w+/)[\w./#?=&%~+-]*|<\w+>")
-"""Words, addresses of pages and paths."""
+"""Words, paths and addresses of pages."""
 _FILLERS = frozenset(
     ["is", "was", "are", "and", "or", "has", "must", "may", "in", "of", "to", "for", "with", "without", "needs"]
 )
@@ -73,21 +73,21 @@ _NO_VALUE = re.compile(
     r"(?i)\W*(\*\*\*|\$\{|\$[a-z_]+$|<|…|(none|null|true|false|str|int|float|bool|bytes|any)(?![\w.+/=-]))"
     r"|[a-z_][\w.]*[(\[]|[-+.\deE, ]{1,7}$"
 )
-"""Placeholders, types, calls in code and numbers."""
+"""Values that are not secrets: placeholders, types, calls in code, and numbers."""
 _OWN_WORDS = frozenset(
     [
         "number", "category", "text", "image", "vector", "leave_out", "yes", "no", "true", "false",
         "mlflow", "tensorflow", "python", "pipeline", "digits",
     ]
 )  # fmt: skip
-"""Values that are no secrets: a column `cookies_enabled` is a `category`, and the words of every record."""
+"""Values that are not secrets: kinds of columns, such as the `category` of `cookies_enabled`, and common words."""
 
 _USER = re.compile(r"(?<=://)[^/@\s:'\"]{0,200}(?::(?!\d{2,5}[/?#])[^\s'\"]{0,400})?@")
-"""User and password of an address (RFC 3986); from a colon that precedes no port up to the last @."""
+"""User and password of an address (RFC 3986): from a colon that is not before a port, up to the last @."""
 _ENCODED_USER = re.compile(r"(?i)(?<=%3A%2F%2F)[\w.~+!*%-]{1,400}?(?=%40)")
-"""The same, percent-encoded."""
+"""User and password in a percent-encoded address."""
 _SIGNATURE = re.compile(r"(?i)([?&](?:sig|signature|x-(?:amz|goog)-signature)=)[^&#\s'\"]+")
-"""That of an address which whoever has it may use."""
+"""The signature of a presigned address, which gives access to anyone who has it."""
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|(?<![\w-])x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
     r"(\\?[\"']?\s*+:\s*+\\?[\"']?+)(?!\*\*\*)[^\"'\r\n]+"
@@ -97,20 +97,20 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----.*?(?:--
 """A PEM block (RFC 7468); without an end line, up to the end of the text."""
 
 learned: set[str] = set()
-"""Secrets that settings and arguments have brought, from `learn`; those of the environment are looked up."""
+"""Secrets from settings and arguments, which `learn` adds. Those in the environment are looked up on each call."""
 
 
 @lru_cache(maxsize=10_000)
 def is_secret_name(name: str) -> bool:
-    """Whether a part of a dotted name is that of a secret: `tags.apiKey`, `DB_PASSWORD`, `SMTP_PASS2`.
+    """Return whether a part of a dotted name is the name of a secret: `tags.apiKey`, `DB_PASSWORD`, `SMTP_PASS2`.
 
-    Any variable, as its capitals tell, that ends in KEY or PASS is one; a setting may be a `sort_key`.
+    A name in capitals (a variable) that ends in KEY or PASS is a secret. A setting may be a `sort_key`.
     """
     return name not in ("PWD", "OLDPWD", "INIT_CWD") and any(map(_is_secret_part, re.split(r"[./\s]", name)))
 
 
 def is_secret(name: str, value: Any) -> bool:
-    """Whether `name` is that of a secret, and `value` no word of the project's own."""
+    """Return whether `name` is the name of a secret and `value` may be one."""
     return is_secret_name(name) and str(value).lower() not in _OWN_WORDS
 
 
@@ -124,18 +124,19 @@ def _is_secret_part(part: str) -> bool:
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """Return `value` without secrets, including those in lists and mappings, and as text that every encoding can hold.
+    """Return `value` without secrets, also within lists and mappings, and with texts that any encoding can represent.
 
-    Numbers of fewer than six digits are settings, by which runs differ, whatever their name.
+    Numbers with fewer than six digits are never masked, because they are settings in which runs differ.
 
     Args:
-        name: That of the value; all of the texts below the name of a secret are.
+        value: A text, a number, or a list or mapping of values.
+        name: The name of the value. All texts below the name of a secret are masked.
     """
     if isinstance(value, Mapping):
         return {redact(key): redact(part, name if is_secret_name(name) else str(key)) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         words = [redact(part, name) for part in value]
-        for place, (flag, part) in enumerate(pairwise(value), 1):  # `--password`, and its value as a word of its own
+        for place, (flag, part) in enumerate(pairwise(value), 1):  # `--password` followed by its value as the next word
             is_option = isinstance(flag, str) and isinstance(part, str) and flag.startswith("--")
             if is_option and not part.startswith("-") and is_secret(flag.lstrip("-"), part):
                 words[place] = MASK
@@ -152,9 +153,9 @@ def redact(value: Any, name: str = "") -> Any:
 
 
 def redact_values(text: str) -> str:
-    """Return `text` without known secrets and credentials of addresses: where names mean something else.
+    """Return `text` without known secrets and credentials in addresses, whatever names it contains.
 
-    Lone surrogates, as the names of files that are not UTF-8 have, become `\\udcff`.
+    Lone surrogates, such as in the names of files that are not UTF-8, become `\\udcff`.
     """
     known = _known()
     text = _PRIVATE_KEY.sub(MASK, text)
@@ -166,7 +167,7 @@ def redact_values(text: str) -> str:
 
 
 def redact_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return `key=value` arguments without secrets; the value of a secret name is masked whole, including spaces."""
+    """Return `key=value` arguments without secrets; a value under a secret name is masked as a whole."""
     parts = [text.partition("=") for text in overrides]
     return [
         f"{redact(name)}={MASK}" if value and is_secret(name, value) and not _NO_VALUE.match(value) else redact(text)
@@ -175,7 +176,7 @@ def redact_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def redact_file(path: Path) -> None:
-    """Mask known secrets in a text file, or in those of a folder; others, and large ones, stay unchanged."""
+    """Mask known secrets in a text file, or in the text files of a folder; binary and large files are unchanged."""
     for file in path.rglob("*") if path.is_dir() else [path]:
         with suppress(OSError, UnicodeDecodeError):
             if file.is_file() and file.stat().st_size <= LARGEST_FILE:
@@ -185,7 +186,7 @@ def redact_file(path: Path) -> None:
 
 
 def learn(settings: Any, name: str = "") -> None:
-    """Mask from now on, anywhere: values under secret names in `settings`, and credentials in addresses."""
+    """Mask the secrets in `settings` anywhere from now on: values under secret names, and credentials in addresses."""
     if isinstance(settings, Mapping):
         for key, part in settings.items():
             learn(part, f"{name}.{key}")
@@ -204,7 +205,7 @@ def learn_arguments(arguments: Sequence[str]) -> None:
 
 
 def credentials_of(address: str) -> tuple[str, str, str]:
-    """Return `address` without user and password, and these two, decoded; empty if absent."""
+    """Return `address` without user and password, then the decoded user and password (empty if absent)."""
     try:
         parts = urlsplit(address)
     except ValueError:  # not an address, which its check reports
@@ -220,7 +221,7 @@ def guard_output() -> None:
 
 
 class GuardedStream:
-    """A text stream that masks secrets; it writes whole lines, as `print` writes them in pieces, and when flushed."""
+    """A text stream that masks secrets. It buffers up to the end of a line, because `print` writes lines in pieces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -246,9 +247,9 @@ class GuardedStream:
 
 
 def _masked(form: re.Pattern[str], after: re.Pattern[str], text: str) -> str:
-    """Return `text` with the values masked that follow the names of secrets, in their quotes, at every depth.
+    """Return `text` with values after the names of secrets masked, keeping their quotes.
 
-    What follows another name is looked into: it may have a secret in it.
+    Values after other names are searched as well, because they may contain a secret.
     """
     parts, place, written = list[str](), 0, 0
     while (name := form.search(text, place)) is not None:
@@ -264,13 +265,13 @@ def _masked(form: re.Pattern[str], after: re.Pattern[str], text: str) -> str:
 
 
 def _is_masked(name: re.Match[str], value: str, is_quoted: bool) -> bool:
-    """Return whether the value after the name of a secret is one, and no placeholder, code or sentence."""
+    """Return whether a value after the name of a secret is a secret, and not a placeholder, code or a sentence."""
     if not value or value.startswith(MASK) or value.lower() in _OWN_WORDS:
         return False
     separator = name["sep"]
     if is_quoted:
         return True
-    if value[0] in "{[(":  # of code, or of a sentence, unless it is set
+    if value[0] in "{[(":  # code or part of a sentence, unless it is assigned
         is_set = "=" in separator or separator[0] in "\\\"'"
         return is_set and not _OWN_WORDS.issuperset(re.findall(r"\w+", value)[-1:])
     if _NO_VALUE.match(value) or (separator.isspace() and value.lower() in _FILLERS):
@@ -281,8 +282,8 @@ def _is_masked(name: re.Match[str], value: str, is_quoted: bool) -> bool:
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:
-    """Yield the secrets in a value: all of it, and its lines, under a secret name; credentials of addresses."""
-    if is_secret(name, value) and not value.startswith(("/", "~")):  # the path of a file with a secret is none
+    """Yield the secrets in a value: the value and its lines if the name is secret, and credentials in addresses."""
+    if is_secret(name, value) and not value.startswith(("/", "~")):  # the path of a file is not a secret
         yield from {value.strip(), *map(str.strip, value.splitlines())}
     for address in re.findall(r"[a-z][\w+.-]*://[^\s'\"]+", value):
         _, user, password = credentials_of(address)
@@ -290,13 +291,13 @@ def _secrets(name: str, value: str) -> Iterator[str]:
 
 
 _last: tuple[Mapping[bytes, bytes], frozenset[str], re.Pattern[str] | None] = ({}, frozenset(), None)
-"""The environment, what was learned, and the expression for both, as of the last call of `_known`."""
+"""The environment, the learned secrets and the expression for both, from the last call of `_known`."""
 
 
 def _known() -> re.Pattern[str] | None:
-    """Return an expression for all forms of the known secrets, the longest first; None where there are none.
+    """Return an expression for all forms of the known secrets, the longest first; None if no secrets are known.
 
-    It is made again where the environment has changed, which code may do at any time.
+    The expression is created again if the environment has changed, which code may do at any time.
     """
     global _last
     environment: Mapping[bytes, bytes] = vars(os.environ)["_data"]  # `os.environb` copies and encodes it each time
@@ -306,7 +307,7 @@ def _known() -> re.Pattern[str] | None:
 
 
 def _expression(environment: Mapping[bytes, bytes]) -> re.Pattern[str] | None:
-    # A variable's name counts in capitals; as bytes, because `os.environ` decodes all of them each time.
+    # Names are compared in capitals. The environment is read as bytes, because `os.environ` decodes it on each access.
     pairs = ((os.fsdecode(name).upper(), os.fsdecode(value)) for name, value in environment.items())
     secrets = {*learned, *(secret for name, value in pairs for secret in _secrets(name, value))}
     forms: set[str] = set()

@@ -1,7 +1,7 @@
-"""Functions and classes that a configuration names by `_target_`, and the parameters that they take.
+"""Functions and classes that a configuration names by `_target_`, and their parameters.
 
-Functions of the project's own stages are read from their source, as their import starts TensorFlow. The user's code is
-imported, so that a wrong name or setting is refused before anything is recorded.
+The functions of this project's stages are read from their source, because importing them starts TensorFlow. Custom code
+is imported, so a wrong name or setting is refused before anything is recorded.
 """
 
 import ast
@@ -21,23 +21,25 @@ from stages.targets import imported
 
 
 def load(place: str, target: str) -> Callable[..., Any]:
-    """Import the function or class `target`, which the setting `place` names, such as `model.network`.
+    """Import the function or class `target` of the setting `place`, such as `model.network`.
 
     Raises:
-        UserError: If there is none.
+        UserError: If it does not exist.
     """
     expected = "the import path of a function or class, from an installed package or the working directory"
     fix = f"{place}._target_=<package>.<module>.<function>"
     with quiet_stderr(), light_imports():
-        found: Callable[..., Any] = imported(target, f"{place}._target_={target}", expected, fix)
-    return found
+        function: Callable[..., Any] = imported(target, f"{place}._target_={target}", expected, fix)
+    return function
 
 
 def signature(place: str, target: str) -> inspect.Signature:
-    """Signature of a function, or of a class without `self`; of compiled code, one that takes anything.
+    """Return the signature of a function, or of a class without `self`.
+
+    For compiled code without a signature, it is one that accepts any arguments.
 
     Raises:
-        UserError: If there is no `target`.
+        UserError: If `target` does not exist.
     """
     if (read := _read(target)) is not None:
         return read
@@ -47,18 +49,18 @@ def signature(place: str, target: str) -> inspect.Signature:
         return inspect.Signature([inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)])
 
 
-def named_parameters(found: inspect.Signature) -> dict[str, inspect.Parameter]:
-    """Parameters that a keyword can give, by name."""
+def named_parameters(called: inspect.Signature) -> dict[str, inspect.Parameter]:
+    """Return the parameters that have a name, without `*args` and `**kwargs`."""
     return {
         name: entry
-        for name, entry in found.parameters.items()
+        for name, entry in called.parameters.items()
         if entry.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }
 
 
 @functools.cache
 def _read(target: str) -> inspect.Signature | None:
-    """Return the names of the parameters of a function of the project's stages; None for any other function."""
+    """Return the signature of a function of this project's stages from its source; None for any other function."""
     package, *inner, name = ("", *target.split("."))[target.count(".") > 0 :]
     path = Path(stages.__path__[0], *inner).with_suffix(".py")
     if package != "stages" or not path.is_file():
@@ -84,7 +86,13 @@ def settings_class(function: Callable[..., Any]) -> type | None:
 
 
 def check_installed(setting: str, packages: Sequence[str], extra: str) -> None:
-    """Raise UserError where a package that `setting` needs, of one of the project's extras, is not installed."""
+    """Raise UserError if a package that `setting` requires is not installed.
+
+    Args:
+        setting: The setting that requires the packages, for errors.
+        packages: The required packages.
+        extra: The extra of this project that contains them.
+    """
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         expected = f"the packages of this project's extra '{extra}': {', '.join(packages)}"

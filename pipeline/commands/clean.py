@@ -21,7 +21,7 @@ KINDS = {
 }
 """Patterns of the files of each kind.
 
-`checkpoints` of runs that have finished, the `cache` of prepared data, and `partial` files of killed processes."""
+These are `checkpoints` of finished runs, the `cache` of prepared data, and `partial` files of killed processes."""
 
 Removable = tuple[str, Path, float, int]
 """A file or folder that may be deleted: its kind, path, seconds since its last use, and size in bytes."""
@@ -58,7 +58,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
             is_kept = kind == "checkpoints" and not options.unfinished and not RunFolder(path.parents[1]).has_finished
             if is_kept or path.resolve() != path:
                 continue
-            with suppress(OSError):  # it has been deleted since
+            with suppress(OSError):  # the file may have been deleted in the meantime
                 facts = [file.lstat() for file in [path, *path.rglob("*")]]
                 age = time.time() - max(one.st_mtime for one in facts)
                 if age >= 86400 * options.older_than:
@@ -67,7 +67,7 @@ def _find(options: argparse.Namespace) -> Iterator[Removable]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock what `path` belongs to: an entry of the cache (see `stages.storage.cache`), or a run and its sweep.
+    """Lock the owner of `path`: an entry of the cache (see `stages.storage.cache`), or a run and its sweep.
 
     Raises:
         BlockingIOError, LockedError: If a process uses it.

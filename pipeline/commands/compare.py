@@ -30,7 +30,7 @@ def _compare(options: argparse.Namespace) -> int:
     columns = [name for name in (options.columns or "").split(",") if name]
     sweep, comparison = compared(options.what, options.outputs, baseline, columns, print_warning)
     show(comparison, Console(width=None if sys.stdout.isatty() else 80, markup=False, highlight=False))
-    # The files in the folder of a sweep remain those of its standard comparison, which MLflow has too.
+    # The folder of a sweep only gets the files of its standard comparison, which are also in MLflow.
     folder = to or (sweep if baseline is None and not columns else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _baseline(text: str | None) -> dict[str, str] | None:
-    """Return the settings of the baseline by their names, from `name=value,name=value`."""
+    """Return the settings of the baseline from `name=value,name=value`."""
     if text is None:
         return None
     parts = [part.partition("=") for part in re.split(r",(?=[\w./+~]+=)", text)]

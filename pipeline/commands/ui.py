@@ -13,7 +13,7 @@ FIRST_PORT = 5000
 
 
 def _open(options: argparse.Namespace) -> NoReturn:
-    """Print the address, and replace this process by MLflow's server, which runs until it is interrupted."""
+    """Print the address, and replace this process with MLflow's server, which runs until it is interrupted."""
     from pipeline.system.machine import HOST, free_port
     from pipeline.tracking.store import WORKFLOW
 
@@ -24,7 +24,7 @@ def _open(options: argparse.Namespace) -> NoReturn:
     print(f"http://{HOST}:{port}/#/experiments?{WORKFLOW}\nin a few seconds; Ctrl-C ends it", flush=True)
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{options.outputs / 'mlflow.db'}", "--uvicorn-opts=--log-level=error"]
-    # Without the runners of GenAI jobs: eight processes that compute for nine seconds and serve no page of a run.
+    # MLflow would start runners for GenAI jobs: eight processes that compute for nine seconds and are not needed here.
     os.execve(sys.executable, command, {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ})
 
 

@@ -1,1 +1,1 @@
-"""Private and undocumented names of other libraries: one module per library, each with a test of what it relies on."""
+"""Private and undocumented names of other libraries, one module per library, with tests of what they rely on."""

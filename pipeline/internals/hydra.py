@@ -1,7 +1,8 @@
 """Private names of Hydra (1.3 and 1.4): its grammar of overrides, and composition without Hydra's own settings.
 
-Hydra's public `compose()` also composes Hydra's own settings, a dozen files that nothing here reads: 250 ms instead of
-90. `tests/pipeline/internals/test_hydra.py` compares the results. The grammar has no public interface.
+Hydra's public `compose()` also composes Hydra's own settings, a dozen files that this project does not use, and takes
+250 ms instead of 90 ms. `tests/pipeline/internals/test_hydra.py` compares the results. The grammar has no public
+interface.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,10 @@ PRIMARY = "config"
 
 
 def parse(text: str) -> Override:
-    """Return the override that `text` is in Hydra's grammar.
+    """Parse an override in Hydra's grammar.
 
     Raises:
-        HydraException: If it is not one.
+        HydraException: If it is not an override.
         RecursionError, ValueError: For deep nesting, and for a number with thousands of digits.
     """
     [override] = OverridesParser.create().parse_overrides([text])
@@ -42,7 +43,7 @@ def parse(text: str) -> Override:
 
 
 def apply(document: DictConfig, override: Override) -> None:
-    """Set, add or delete a value of `document`, by the rules of Hydra's grammar.
+    """Set, add or delete a value of `document`, according to Hydra's rules.
 
     Raises:
         HydraException, OmegaConfBaseException: If there is no such setting, or the value is of the wrong type.
@@ -53,12 +54,12 @@ def apply(document: DictConfig, override: Override) -> None:
 _INTERPOLATION_MAP = "_create_interpolation_map"
 """A function of Hydra 1.3 that copies all choices for each file, in case its defaults list refers to one of them.
 
-It takes a third of the time of a composition. Hydra 1.4 copies nothing.
+It takes a third of the time of a composition. Hydra 1.4 does not copy anything.
 """
 
 
 def _copy_choices_if_used() -> None:
-    """Have Hydra 1.3 copy the choices only for files whose defaults list refers to one."""
+    """Make Hydra 1.3 copy the choices only for files whose defaults list refers to one."""
     copy_choices = getattr(defaults_list, _INTERPOLATION_MAP)
 
     def copy_if_used(overrides: Any, defaults: list[Any], self_added: bool) -> DictConfig:
@@ -73,7 +74,7 @@ if hasattr(defaults_list, _INTERPOLATION_MAP):
 
 
 def resolve_choices(choices: Mapping[str, Any]) -> None:
-    """Have `${hydra:runtime.choices.<group>}` in users' files mean the option of the group."""
+    """Make `${hydra:runtime.choices.<group>}` in users' files resolve to the option of the group."""
 
     def resolve(name: str) -> Any:
         return choices[name.removeprefix("runtime.choices.")]
@@ -85,9 +86,9 @@ def resolve_choices(choices: Mapping[str, Any]) -> None:
 
 
 class SchemaSource(ConfigSource):
-    """A source of configurations for Hydra: the dataclasses of the settings, as `schema/<group>/<name>`.
+    """Provides the dataclasses of the settings to Hydra as configurations named `schema/<group>/<name>`.
 
-    Unlike those in Hydra's ConfigStore, a node is made when it is loaded: few of them are.
+    Unlike in Hydra's ConfigStore, a node is created when it is loaded, because only a few of them are.
     """
 
     @staticmethod
@@ -114,13 +115,13 @@ class SchemaSource(ConfigSource):
 
 
 def _group_and_name(path: str) -> tuple[str, str]:
-    """Return the group and the name of a schema; of another configuration an empty group."""
+    """Return the group and the name of a schema; the group is empty for any other configuration."""
     group, _, name = path.removesuffix(".yaml").removeprefix("schema/").rpartition("/")
     return (group, name) if path.startswith("schema/") else ("", name)
 
 
 class Files:
-    """The configuration files in `folders`, the first of which has `config.yaml`, and the schemas of the settings."""
+    """The configuration files in `folders`, and the schemas of the settings. The first folder has `config.yaml`."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         setup_globals()  # the resolvers of interpolations, such as `${now:%Y}`
@@ -128,16 +129,16 @@ class Files:
         first, *more = folders
         self._path = create_config_search_path(str(first))
         for folder in more:
-            self._path.prepend("command-line", f"file://{folder}", "schema")  # which must be the last
+            self._path.prepend("command-line", f"file://{folder}", "schema")  # `schema` must be the last
         self._path.prepend("settings", "dataclass://", "schema")
         self._loader = ConfigLoaderImpl(self._path)
 
     def has_group(self, name: str) -> bool:
-        """Return whether there is a config group of this name."""
+        """Return whether there is a config group with this name."""
         return self._loader.repository.group_exists(name)
 
     def compose(self, options: Sequence[str]) -> tuple[DictConfig, Mapping[str, Any]]:
-        """Return the configuration with these options, its interpolations unresolved, and the option of each group.
+        """Return the configuration with these options and unresolved interpolations, and the option of each group.
 
         Args:
             options: Overrides that choose options of groups.
@@ -145,7 +146,7 @@ class Files:
         Raises:
             HydraException, OmegaConfBaseException: If it cannot be composed.
         """
-        # Hydra copies the sources that a repository begins with: everything in its ConfigStore.
+        # An empty repository, because Hydra copies the sources that one is created with: everything in its ConfigStore.
         repository = CachingConfigRepository(ConfigRepository(ConfigSearchPathImpl()))
         repository.initialize_sources(self._path)
         overrides = [parse(option) for option in options]

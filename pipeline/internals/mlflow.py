@@ -1,6 +1,6 @@
 """Private and undocumented names of MLflow: its caches, its HTTP session, its database, its scoring server.
 
-Nothing here imports MLflow, which takes seconds, before it is called.
+MLflow takes seconds to import, so the functions import it when they are called.
 """
 
 import sqlite3
@@ -12,10 +12,11 @@ from typing import Any
 
 
 def limit_answers(most_bytes: int, most_seconds: float) -> None:
-    """Limit the answers that MLflow reads into memory; a second call changes the limits.
+    """Limit the responses that MLflow reads into memory; a second call changes the limits.
 
-    A server whose answer has no end would use up the memory. MLflow reads answers without a limit, through the session
-    of `requests` that one of its functions returns. Files, which it writes to the disk, are not limited.
+    MLflow reads responses without a limit, so an endless response would use up the memory. The limits apply to the
+    session of `requests` that one of MLflow's functions returns. Files are not limited, because MLflow writes them to
+    the disk.
     """
     import requests
     from mlflow.utils import request_utils
@@ -43,7 +44,7 @@ def limit_answers(most_bytes: int, most_seconds: float) -> None:
 
 
 def disconnect(uri: str) -> None:
-    """Close the database at `uri`, so that MLflow opens it again. It caches stores, with their connections, forever."""
+    """Close the database at `uri`, so MLflow opens it again. MLflow never drops its cached stores and connections."""
     from mlflow.exceptions import MlflowException
     from mlflow.tracking._tracking_service import utils
 
@@ -54,7 +55,7 @@ def disconnect(uri: str) -> None:
 
 
 def forget_artifact_folders() -> None:
-    """Have MLflow look up again where the artifacts of runs and models are."""
+    """Make MLflow look up the locations of artifacts again."""
     from mlflow.tracking._tracking_service import utils
 
     utils._artifact_repos_cache.clear()
@@ -66,7 +67,7 @@ LOCATIONS = (
     ("logged_models", "artifact_location"),
     ("model_versions", "storage_location"),
 )
-"""Tables of MLflow's database, and their columns that hold absolute paths or addresses of artifacts."""
+"""Tables and columns of MLflow's database that contain absolute paths or addresses of artifacts."""
 
 
 def experiment_folders(database: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -86,7 +87,7 @@ def move_artifacts(database: sqlite3.Connection, old: str, new: str) -> None:
 
 
 def remote_artifacts(database: sqlite3.Connection) -> str | None:
-    """Return an address of artifacts in MLflow's database that is on a server; None if all are local files."""
+    """Return the address of artifacts on a server from MLflow's database; None if all artifacts are local files."""
     for table, column in LOCATIONS:
         remote = f"SELECT {column} FROM {table} WHERE {column} LIKE 'http%://%' OR {column} LIKE '%artifacts://_%'"
         if row := database.execute(remote).fetchone():
@@ -96,10 +97,10 @@ def remote_artifacts(database: sqlite3.Connection) -> str | None:
 
 @contextmanager
 def default_store(uri: str) -> Iterator[None]:
-    """Make `uri` the process' default store, in which MLflow 3.17 looks for the model of a new version.
+    """Make `uri` the default store of the process; MLflow 3.17 looks up the model of a new version there.
 
-    It does so whichever store its client has. All names in use are public, but None is not a documented address: it
-    removes the default, also from the environment, to which MLflow writes it.
+    MLflow does this even if its client has a different store. All names used here are public, but None is not a
+    documented address: it removes the default, also from the environment variable that MLflow sets.
     """
     import mlflow
 
@@ -115,7 +116,7 @@ def default_store(uri: str) -> Iterator[None]:
 def requirements_unchecked() -> Iterator[None]:
     """Keep MLflow from comparing a model's requirements with the installed packages.
 
-    For that it reads the names of all files of all packages, which takes a second. The requirements are made from the
+    MLflow would read the names of all files of all packages, which takes a second. The requirements come from the
     installed versions, so they cannot differ.
     """
     from mlflow.utils import environment
@@ -146,11 +147,11 @@ def scoring_app(predict: Callable[[Any], Any], read_csv: Callable[[Any], Any], o
             return read_json(*arguments)
         except MlflowException:
             raise
-        except Exception as error:  # a number of thousands of digits, brackets in brackets, bytes that are not UTF-8
+        except Exception as error:  # such as numbers with thousands of digits, deep nesting, invalid UTF-8
             raise MlflowException.invalid_parameter_value(f"the JSON cannot be read ({one_line(error)})") from error
 
     guarded.unguarded = read_json  # type: ignore[attr-defined]
     scoring_server._parse_json_data = guarded
     scoring_server.parse_csv_input = lambda csv_input, schema=None: read_csv(csv_input)
-    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # by which MLflow would cast values: 2.5 to 2
+    no_schema = SimpleNamespace(get_input_schema=lambda: None)  # with a schema, MLflow would cast 2.5 to 2
     return scoring_server.init(SimpleNamespace(metadata=no_schema, predict=predict))

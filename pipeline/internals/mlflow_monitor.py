@@ -1,6 +1,6 @@
-"""MLflow's monitor of the machine, which its documentation does not describe, with a last point at the end of the run.
+"""MLflow's undocumented monitor of the machine, extended to record a last point at the end of the run.
 
-Separate from `mlflow.py`, as it imports MLflow.
+It is separate from `mlflow.py` because it imports MLflow.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 
 class Monitor(SystemMetricsMonitor):
-    """MLflow's monitor. Each point measures the time until it is recorded.
+    """MLflow's monitor, with points that cover the time up to their recording.
 
-    MLflow 3.17 measures before it waits, so the first point of the processor's usage would be 0.
+    MLflow 3.17 measures before it waits, so the first point of the CPU usage would be 0.
     """
 
     _is_ending = False

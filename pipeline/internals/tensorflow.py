@@ -1,4 +1,4 @@
-"""Whether TensorFlow has started, which no public function reports. Nothing here imports TensorFlow."""
+"""Detects whether TensorFlow has started, which no public function reports. This module does not import TensorFlow."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Environment variables of the process, and its standard error and garbage collector around slow imports."""
+"""Environment variables of the process, and control of its standard error and garbage collection in slow imports."""
 
 import gc
 import json
@@ -14,39 +14,39 @@ from stages.errors import UserError
 from stages.settings.places import regular_file, resolved
 
 _DEFAULTS = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; the rest is noise
-    "OMP_WAIT_POLICY": "PASSIVE",  # scikit-learn's threads would spin while other processes want their core
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors reach Python as exceptions; other lines are noise
+    "OMP_WAIT_POLICY": "PASSIVE",  # scikit-learn's threads would busy-wait while other processes need the core
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the summary has the address, without a password
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that is down; MLflow's own 7 take 4 minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 13 s for a server that is down; MLflow's default of 7 takes 4 minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-"""Read by TensorFlow's first operation in a process."""
+"""Variables that TensorFlow reads at the first operation in a process."""
 
 
 def thread_variables(count: int, deterministic: bool) -> dict[str, str]:
     """Return the variables of a process that computes with `count` threads, without those that the user has set.
 
-    A deterministic experiment has as many threads as anywhere: how TensorFlow divides a sum among them decides its last
-    bits.
+    A deterministic experiment does not limit its threads, because the last bits of a sum depend on how TensorFlow
+    divides it among the threads.
     """
     return {} if deterministic else {name: str(count) for name in THREADS if name not in os.environ}
 
 
 def prepare() -> None:
-    """Set defaults of unset variables. Keras must run on TensorFlow, whatever the shell sets."""
+    """Set defaults for unset variables. KERAS_BACKEND is always set, because Keras must run on TensorFlow."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"
     try:
         Path.home()
-    except RuntimeError:  # neither HOME nor an entry in the list of users: MLflow could not be imported
-        os.environ["HOME"] = "/"  # as Docker has it for a user that it does not know
+    except RuntimeError:  # MLflow cannot be imported by a user without HOME and without an entry in the user database
+        os.environ["HOME"] = "/"  # as Docker sets it for an unknown user
 
 
 _KERAS_FILE: Mapping[str, tuple[Callable[[object], bool], str]] = {
@@ -60,12 +60,12 @@ _KERAS_FILE: Mapping[str, tuple[Callable[[object], bool], str]] = {
 
 
 def check_keras_file() -> None:
-    """Refuse a user's `keras.json` with which Keras cannot be imported; runs take none of its settings.
+    """Refuse a user's `keras.json` with which Keras cannot be imported. Runs do not use its settings.
 
-    Keras passes over one that is not JSON (Keras 3.15, keras/src/backend/config.py).
+    Keras ignores a file that is not JSON (Keras 3.15, keras/src/backend/config.py).
 
     Raises:
-        UserError: With the file and what is wrong in it.
+        UserError: If Keras cannot be imported with the file.
     """
     home = "~" if os.access(resolved("~"), os.W_OK) else "/tmp"
     path = resolved(os.environ.get("KERAS_HOME", f"{home}/.keras")) / "keras.json"
@@ -94,8 +94,8 @@ def quiet_stderr() -> Iterator[None]:
         return
     sys.stderr.flush()
     saved = os.dup(2)
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+    with Path(os.devnull).open("w") as null_device:
+        os.dup2(null_device.fileno(), 2)
     try:
         yield
     finally:
@@ -104,11 +104,11 @@ def quiet_stderr() -> Iterator[None]:
 
 
 _UNUSED_PARTS = ("wrappers", "visualization", "array_slicing")
-"""Modules of Keras that import scikit-learn, Matplotlib and pandas, and that few runs use."""
+"""Keras modules that few runs use and that import scikit-learn, Matplotlib and pandas."""
 
 
-class _Later:
-    """A finder by which the parts of Keras that few runs use are imported by their first use, not with Keras."""
+class _LazyFinder:
+    """A module finder that imports the Keras modules in `_UNUSED_PARTS` on first use instead of with Keras."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
@@ -122,17 +122,20 @@ class _Later:
 
 @contextmanager
 def light_imports(kept: bool = False) -> Iterator[None]:
-    """Import Keras without its parts that few runs use, half of TensorFlow's time; collects no garbage meanwhile.
+    """Within the block, import Keras without modules that few runs use, and pause garbage collection.
 
-    kept: never looks again for garbage among the objects that are there at the end.
+    This saves half of the time for importing TensorFlow.
+
+    Args:
+        kept: Whether to exclude all objects that exist at the end of the block from garbage collection for good.
     """
     was_enabled = gc.isenabled()
     gc.disable()
-    sys.meta_path.insert(0, _Later)
+    sys.meta_path.insert(0, _LazyFinder)
     try:
         yield
     finally:
-        sys.meta_path.remove(_Later)
+        sys.meta_path.remove(_LazyFinder)
         if kept:
             gc.freeze()
         if was_enabled:
@@ -140,9 +143,9 @@ def light_imports(kept: bool = False) -> Iterator[None]:
 
 
 def imports_kept() -> AbstractContextManager[None]:
-    """Import as `light_imports` does, for good.
+    """Import like `light_imports`, and exclude the imported modules from garbage collection for good.
 
-    Python's collector would look through all modules several times while they are imported, and in every process that
-    is forked afterwards, which copies their memory by that: half a second each time with TensorFlow.
+    Python's garbage collector would traverse all modules several times during the import, and again in every forked
+    process, which copies their memory. With TensorFlow, this takes half a second each time.
     """
     return light_imports(kept=True)

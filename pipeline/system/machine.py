@@ -21,15 +21,16 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Gpu:
-    """compute_capability: (major, minor), (7, 0) and up has tensor cores, (8, 0) and up computes in bfloat16."""
+    """An NVIDIA GPU."""
 
     name: str
     compute_capability: tuple[int, int]
+    """Major and minor version: from (7, 0), the GPU has tensor cores; from (8, 0), it computes in bfloat16."""
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Return the NVIDIA GPUs that this process may use, by `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
+    """Return the NVIDIA GPUs that this process may use, according to `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
     query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
     visible = os.environ.get(GPUS)
     if not shutil.which(query[0]) or visible in ("", "-1"):
@@ -39,8 +40,8 @@ def gpus() -> tuple[Gpu, ...]:
         listed = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    found = re.findall(r"^(.+), *(\d+)\.(\d+) *$", listed, re.MULTILINE)
-    return tuple(Gpu(name, (int(major), int(minor))) for name, major, minor in found)
+    rows = re.findall(r"^(.+), *(\d+)\.(\d+) *$", listed, re.MULTILINE)
+    return tuple(Gpu(name, (int(major), int(minor))) for name, major, minor in rows)
 
 
 def visible_gpus() -> list[str]:
@@ -52,8 +53,8 @@ def visible_gpus() -> list[str]:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's instruction sets, such as `avx512_bf16`; empty where the system does not list them."""
-    return frozenset(_of_cpu("flags", "Features").split())
+    """Return the CPU's instruction sets, such as `avx512_bf16`; empty if the system does not list them."""
+    return frozenset(_cpu_info("flags", "Features").split())
 
 
 def usable_cores() -> int:
@@ -66,7 +67,7 @@ def facts() -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
-        "processor": _of_cpu("model name") or platform.processor() or platform.machine(),
+        "processor": _cpu_info("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -74,31 +75,31 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _of_cpu(*names: str) -> str:
-    """Return the first value of /proc/cpuinfo that has one of these names; empty where there is none."""
+def _cpu_info(*names: str) -> str:
+    """Return the first value in /proc/cpuinfo with one of these names; empty if there is none."""
     with suppress(OSError), Path("/proc/cpuinfo").open() as file:
         return next((line.partition(":")[2].strip() for line in file if line.startswith(names)), "")
     return ""
 
 
 def peak_memory_mib() -> float | None:
-    """Return the most memory that this process has had in RAM since it began, in MiB; None where that is not known.
+    """Return the peak resident memory of this process in MiB; None if it is unknown.
 
-    By Linux' own account of the address space: `ru_maxrss` is inherited from the process that this one was forked from.
+    The value is from /proc, because a forked process inherits `ru_maxrss` from its parent.
     """
     status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 1024 if found else None
+    match = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
+    return int(match[1]) / 1024 if match else None
 
 
 HOST = "127.0.0.1"
 
 
 def free_port(port: int | None, first: int) -> int:
-    """Return `port`, or without one the first free one from `first`.
+    """Return `port` if it is free; if it is None, return the first free port from `first`.
 
     Raises:
-        UserError: If it is none, taken, or not for this user.
+        UserError: If the port is invalid, in use, or not permitted for this user.
     """
     for candidate in [port] if port else range(first, first + 100):
         with suppress(OSError, OverflowError), socket.create_server((HOST, candidate)):

@@ -1,4 +1,4 @@
-"""Standard streams that never raise, even for a closed pipe or terminal; errors of full disks as one line."""
+"""Standard streams that never raise, even for a closed pipe or terminal, and one-line errors for full disks."""
 
 import errno
 import io
@@ -12,14 +12,14 @@ from pipeline.system import signals
 from stages.errors import UserError
 
 CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
-"""Errors of writing to a stream without a reader; EIO is a closed terminal."""
+"""Errors when writing to a stream without a reader; EIO means a closed terminal."""
 
 _errors: dict[int, OSError] = {}
-"""By descriptor, the first error of writing to it."""
+"""The first error when writing to each file descriptor."""
 
 
 class _Sink(io.FileIO):
-    """A file descriptor that accepts every write; failed writes are dropped, and a closed one ends the run."""
+    """A file descriptor that accepts every write. Failed writes are dropped; if the output is closed, the run ends."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
@@ -38,8 +38,8 @@ class _Sink(io.FileIO):
 def guard() -> None:
     """Make `sys.stdout` and `sys.stderr` streams that never raise.
 
-    A descriptor that is closed at the start (`>&-`) is opened to /dev/null: otherwise the next opened file would get
-    its number, and receive what is printed.
+    A descriptor that is closed at the start (`>&-`) is opened to /dev/null. Otherwise the next opened file would get
+    its number and receive the output.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -49,30 +49,30 @@ def guard() -> None:
 
 
 def append_to(file: Path) -> None:
-    """Has this process print to the end of `file` from now on, its native code, too."""
+    """Append all output of this process to `file` from now on, including that of native code."""
     with file.open("ab") as log:
         for number in (1, 2):
             os.dup2(log.fileno(), number)
 
 
 def all_written(code: int) -> int:
-    """Return the exit code of a command that has printed its result: 1 in place of 0 where part of it is lost."""
+    """Return the exit code of a command that has printed its result: 1 instead of 0 if part of the output is lost."""
     sys.stdout.flush()
     error = _errors.get(1)
-    if error is None or error.errno in CLOSED:  # a reader that has enough closes its end
+    if error is None or error.errno in CLOSED:  # a reader such as `head` closes its end when it has enough
         return code
     print(f"error: standard output: {error.strerror}, so part of the output is lost", file=sys.stderr)
     return code or FAILED
 
 
 def is_read() -> bool:
-    """Return whether standard output still has a reader, as far as it has been written to."""
+    """Return whether standard output still has a reader, as far as earlier writes have shown."""
     return 1 not in _errors or _errors[1].errno not in CLOSED
 
 
 def _stream(number: int, before: Any) -> Any:
     if isinstance(getattr(getattr(before, "buffer", None), "raw", None), _Sink):
-        return before  # also below the stream that masks secrets
+        return before  # it may be wrapped in the stream that masks secrets
     if isinstance(before, io.TextIOWrapper):
         before.flush()
     encoding = getattr(before, "encoding", None) or "utf-8"
@@ -85,7 +85,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def no_room(error: BaseException) -> UserError | None:
-    """Return the user's error for one of a full or a read-only disk; None for any other."""
+    """Return the UserError for an error caused by a full or read-only disk; None for any other error."""
     cause = None if isinstance(error, UserError) else error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:

@@ -1,4 +1,4 @@
-"""Experiments composed as the command composes them, and what a run of one comes to."""
+"""Helpers for tests: compose experiments like the command does, and read the runs they start."""
 
 import dataclasses
 import functools
@@ -35,42 +35,42 @@ Patch = pytest.MonkeyPatch
 Printed = pytest.CaptureFixture[str]
 
 QUICK = ("train.epochs=2", "model.network.filters=[8,16]")
-"""Settings of a run that is over in about two seconds."""
+"""Settings of a run that takes about two seconds."""
 
 BARE = ("pipeline.inspect=null", "pipeline.export=null")
-"""Settings without the stages that take longer than such a run, for tests that do not look at what these make."""
+"""Settings without the stages that take longer than such a run, for tests that do not need their results."""
 
 TRAINED = (*BARE, "pipeline.evaluate=null")
 """Settings of a run that ends with its training."""
 
 SMALL = ("data=synthetic", "data.height=8", "data.width=8", "data.examples=300", "model=mlp", "train.epochs=2")
-"""The smallest run that trains: two epochs of five steps, over in a second with `TRAINED`."""
+"""The smallest run that trains: two epochs of five steps, which take a second with `TRAINED`."""
 
 LONG = (*SMALL, *TRAINED, "train.epochs=5000")
-"""A training for tests that end it: of epochs that are over at once, and that nobody waits for."""
+"""A long training of short epochs, for tests that stop it."""
 
 
 @functools.cache
 def _composer() -> Composer:
-    """Compose the options of all experiments that share them once."""
+    """Return a composer that all experiments share, so each choice of options is composed only once."""
     return Composer(read_arguments([]))
 
 
 def experiment(*overrides: str, outputs: Path | None = None) -> Experiment:
-    """Return what `python -m pipeline <overrides>` would run."""
+    """Return the experiment that `python -m pipeline <overrides>` would run."""
     composed = compose(*overrides, *([f"outputs={outputs}"] if outputs else []))
     return read(composed.document, composed.choices, overrides=overrides)
 
 
 def compose(*overrides: str) -> Composed:
-    """Return the configuration that `overrides` give, not yet read."""
-    if "--config-dir" in overrides:  # folders of its own
+    """Return the composed configuration of `overrides`, without checking it."""
+    if "--config-dir" in overrides:  # additional folders
         return Composer(read_arguments(overrides)).one()
     return _composer().compose([parse(one) for one in overrides])
 
 
 def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
-    """Return every part of a configuration that has a schema: from its dotted name to the dataclass."""
+    """Return the dataclass of each part of a configuration that has a schema, by its dotted name."""
     found = {}
     if OmegaConf.is_dict(node):
         schema = OmegaConf.get_type(node)
@@ -83,7 +83,7 @@ def schema_nodes(node: Any, name: str = "") -> dict[str, type]:
 
 
 def command_error(words: Sequence[str]) -> UserError | None:
-    """Return the error of a whole command line, its flags included."""
+    """Return the error of a command line, including its flags."""
     try:
         check(read_composed(Composer(read_arguments(words)).one()))
     except UserError as error:
@@ -94,7 +94,7 @@ def command_error(words: Sequence[str]) -> UserError | None:
 
 
 def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = False) -> UserError:
-    """Assert that a command line is refused in one line, and that what the line says to type passes its check.
+    """Assert that a command line is refused in one line, and that the suggestion in it passes the check.
 
     Args:
         is_replaced: Whether what is to be typed stands for the last word, and not beside it.
@@ -116,25 +116,25 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
 
 
 def _readable(words: Sequence[str], error: UserError) -> list[str]:
-    """Return the words without the one that an error names, and what belongs to it, such as a flag's value."""
+    """Return the words without the one that an error names and its value, such as the value of a flag."""
     return [
         word for word in words if re.match(r"[\w.]+=.|--?[a-z]", word) and word not in re.split("[ '/]", error.problem)
     ]
 
 
 def complaint(error: UserError) -> str:
-    """Return what an error complains of, without the values."""
+    """Return the problem of an error, without the values."""
     return re.sub(r"[\d.]+|=\S*", "", error.problem)[:60]
 
 
 def ran(outputs: Path, *words: str) -> Summary:
-    """Return the run that an experiment has ended in, in this process."""
+    """Run an experiment in this process and return the summary of its run."""
     assert run_job(Job(experiment(*words, outputs=outputs)), Console()) == 0
     return last(outputs)
 
 
 def last(outputs: Path) -> Summary:
-    """Return the run in `outputs` that has written last."""
+    """Return the run in `outputs` that was written last."""
     path = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.stat().st_mtime)
     return Summary.read(path.parent)
 
@@ -163,28 +163,28 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts into `folder`, by the names of their files."""
+    """Write files with these texts into `folder`."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
 def write_run(folder: Path, status: str = "FINISHED", run_id: str | None = "abcdef12", **values: Any) -> Path:
-    """Write the summary of a run, and nothing else of it; return its folder."""
+    """Write only the summary of a run; return its folder."""
     folder.mkdir(parents=True)
     Summary(run_id, status, "tried", str(folder), {}, **values).write(folder)
     return folder
 
 
 def tracked(outputs: Path) -> tuple[MlflowClient, list[Run]]:
-    """Return the store of `outputs`, and the runs of the one experiment in it."""
+    """Return the store of `outputs`, and the runs of the only experiment in it."""
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     [own] = client.search_experiments(filter_string="name != 'Default'")
     return client, client.search_runs([own.experiment_id])
 
 
 def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
-    """Return the parent run of the one sweep in the store, and those under it in their order."""
+    """Return the parent run of the only sweep in the store, and its child runs in order."""
     _, found = tracked(outputs)
     [parent] = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
@@ -193,12 +193,12 @@ def sweep_runs(outputs: Path) -> tuple[Run, list[Run]]:
 
 
 def only_run(outputs: Path) -> tuple[MlflowClient, Run]:
-    """Return the store of `outputs`, and the one run in it."""
+    """Return the store of `outputs`, and the only run in it."""
     client, [run] = tracked(outputs)
     return client, run
 
 
 def only_folder(outputs: Path) -> Path:
-    """Return the folder of the one run in `outputs`."""
+    """Return the folder of the only run in `outputs`."""
     [folder] = (outputs / "runs").glob("*/*")
     return folder

@@ -1,6 +1,6 @@
-"""Whatever an error says after `Try:` can be typed: settings and flags that exist, or a whole command; no prose.
+"""The text after `Try:` in an error can be typed: existing settings and flags, or a whole command, but not prose.
 
-What an error advises is read from the source, so that a new one is checked without being listed.
+The advice is read from the source, so new errors are checked without listing them.
 """
 
 import ast
@@ -37,21 +37,21 @@ from tests.pipeline.experiments import complaint, compose, write_run
 
 ROOT = CONF.parent
 PART = "…"
-"""Stands for what only the running program knows."""
+"""A placeholder for values that are known only at run time."""
 
 CODE = (
     "multiprocessing.get_context(", "….toarray()", "keras.Input(", "return ", "importlib.reload(", "a last layer ",
     "name=own_", "name: mine", "from_logits: false", "keras.ops.mean(", "….update_state(", "trainable layers",
     "def ", "class ", "the function ", "import ",
 )  # fmt: skip
-"""Beginnings of advice for the reader's own code."""
+"""Beginnings of advice for custom code."""
 
 AGAIN = ("the same command again", "the command again in a new process")
-"""Beginnings of advice to repeat what was typed."""
+"""Beginnings of advice to repeat the command."""
 
 
 COMMANDS = ("mv", "mkdir", "srun", "pip", "unset", "eval", "TF_CONFIG")
-"""First words of commands other than the project's, and of variables."""
+"""First words of other commands, and environment variables."""
 
 
 def _fields(schema: type) -> list[str]:
@@ -69,7 +69,7 @@ def _names() -> set[str]:
 
 
 def is_typable(text: str, names: set[str]) -> bool:
-    """Return whether advice is a command, or settings and flags that a command takes."""
+    """Return whether advice is a command, or settings and flags of a command."""
     if text.startswith((*CODE, *AGAIN)):
         return True
     try:
@@ -111,7 +111,7 @@ NAMED_BY_USERS = (
 
 
 def templates(node: ast.expr | None, local: dict[str, list[ast.expr]]) -> Iterator[str]:
-    """Yield the texts that an expression can be, with PART for what is not constant; nothing where it is unknown."""
+    """Yield the possible texts of an expression, with PART for values that are not constant; nothing if unknown."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -133,7 +133,7 @@ def templates(node: ast.expr | None, local: dict[str, list[ast.expr]]) -> Iterat
 
 
 def advised() -> Iterator[tuple[str, str]]:
-    """Yield the place, `file:function`, and the text, of all advice in the source."""
+    """Yield the place (`file:function`) and the text of all advice in the source."""
     for path in sorted([*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "stages").rglob("*.py")]):
         module = ast.parse(path.read_text())
         shared = _assigned(ast.Module([one for one in module.body if isinstance(one, ast.Assign)], []))
@@ -170,18 +170,18 @@ def test_all_advice_can_be_typed() -> None:
 
 
 @pytest.mark.parametrize("text", ["another data.delimiter", "model=auto, or fewer layers", "data.nope=1", "--x or y=1"])
-def test_prose_and_names_that_do_not_exist_are_no_advice(text: str) -> None:
+def test_prose_and_unknown_names_are_not_accepted_as_advice(text: str) -> None:
     assert not is_typable(text, _names())
 
 
 CASES: dict[str, Case] = {**commands.CASES, **settings.CASES, **training.CASES}
-"""From places in the source to a command, or a call, that leads there."""
+"""For each place in the source, a command or a call that leads to its advice."""
 
 UNREACHED: dict[str, str] = {**commands.UNREACHED, **settings.UNREACHED, **training.UNREACHED}
-"""From places that no case can lead to, to the reason."""
+"""Places that cannot be tested, with the reason."""
 
 
-def test_all_places_that_advise_have_a_case() -> None:
+def test_every_place_with_advice_has_a_case() -> None:
     places = {place for place, text in advised() if text}
     assert sorted(places - CASES.keys() - UNREACHED.keys()) == []
 
@@ -190,12 +190,12 @@ FILLED = {
     "<value>": "1", "<option>": "digits", "<folder>": "conf", "<directory>": "docs", "<run id>": "0123abcd",
     "<more>": "50", "<another>": "0", "<file>": "conf/data/mine.yaml", "<a folder without keras.json>": ".",
 }  # fmt: skip
-"""What a user types for what only they know; the rest is left as it is."""
+"""Values that a user would type for placeholders in advice; other placeholders are unchanged."""
 
 
 @pytest.mark.parametrize("place", CASES)
-def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command after it is taken, or has come further: it is not refused at the same place for the same reason."""
+def test_following_the_advice_works(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command with the advice is accepted, or at least not refused at the same place for the same reason."""
     reached: list[str] = []
     initialize = UserError.__init__
 
@@ -224,12 +224,12 @@ def test_what_is_advised_is_typed(place: str, monkeypatch: pytest.MonkeyPatch, t
         afterwards = [advice]
     else:  # typed after the command, or in the place of its last words
         afterwards = [[*words[:count], *advice] for count in range(len(words), max(len(words) - 3, -1), -1)]
-    answers = map(_error, afterwards)  # up to the first that is taken
+    answers = map(_error, afterwards)  # up to the first one that is accepted
     assert any(answer is None or complaint(answer) != complaint(error) for answer in answers), error
 
 
 @pytest.mark.parametrize("given", ["test/acc>0.9", "test/accurcy>=0.9", "test/lss<1", "experimnt=tried"])
-def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_path: Path) -> None:
+def test_a_filter_with_an_unknown_name_gets_the_nearest_as_a_suggestion(given: str, tmp_path: Path) -> None:
     metrics = {"test/accuracy": 0.95, "test/loss": 0.2, "test/macro_f1": 0.9}
     write_run(tmp_path / "runs" / "tried" / "20260101-000000-abcdef12", metrics=metrics)
     entries = read_all(tmp_path)
@@ -239,7 +239,7 @@ def test_a_filter_of_a_name_that_no_run_has_is_told_the_nearest(given: str, tmp_
 
 
 def _error(words: list[str]) -> UserError | None:
-    """Return the error of a command, which is checked without being run; only the words are checked of other verbs."""
+    """Return the error of a command, which is checked but not run; for verbs other than `run`, only its words are."""
     verb = "run"
     if words[:2] == ["python", "-m"]:
         assert words[2] == "pipeline"

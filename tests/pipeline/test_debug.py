@@ -1,4 +1,4 @@
-"""`debug=…`: short runs that check an experiment, that count nowhere, and that no real run meets."""
+"""`debug=…`: short runs that check an experiment; they do not count as results, and real runs never use them."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def checked(*overrides: str, outputs: Path | None = None) -> Experiment:
 
 
 @pytest.mark.smoke
-def test_a_real_experiment_knows_nothing_of_debug_runs() -> None:
+def test_a_real_experiment_has_no_debug_settings() -> None:
     real = experiment()
     assert debugged(real) is real
     assert "debug" not in {*real.document, *real.choices}
@@ -36,7 +36,7 @@ def test_a_real_experiment_knows_nothing_of_debug_runs() -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["fast", "overfit", "profile"])
-def test_a_debug_run_has_another_identity_and_resumes_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_debug_run_has_a_different_identity_and_never_resumes(kind: str, tmp_path: Path) -> None:
     run = checked(f"debug={kind}", outputs=tmp_path)
     assert identity(run) != identity(experiment(outputs=tmp_path))
     assert run.resume == "never"
@@ -54,7 +54,7 @@ def test_a_long_warm_up_is_shortened_with_the_epochs(tmp_path: Path) -> None:
     assert run.settings["evaluate"].batch_size == train.batch_size
 
 
-def test_one_batch_is_neither_augmented_nor_smoothed_nor_left_early() -> None:
+def test_overfitting_has_no_augmentation_no_smoothing_and_no_early_stopping() -> None:
     run = checked("debug=overfit", "augment=strong", "train.label_smoothing=0.1", "train.early_stopping_patience=2")
     assert list(run.pipeline) == ["strategy", "load", "shorten", "normalize", "model", "train", "overfit"]
     train = run.settings["train"]
@@ -71,7 +71,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("overrides", REFUSED)
-def test_what_a_debug_run_cannot_do_is_refused_in_one_line(overrides: str) -> None:
+def test_impossible_debug_runs_are_refused_in_one_line(overrides: str) -> None:
     with pytest.raises(UserError, match=REFUSED[overrides]) as refused:
         checked(*overrides.split())
     assert "\n" not in str(refused.value)
@@ -87,7 +87,7 @@ def test_a_search_is_refused(pipeline_command: Callable[..., subprocess.Complete
 
 @pytest.fixture(scope="module")
 def sweep(module_outputs: Path) -> tuple[Path, str]:
-    """Outputs of a sweep of debug runs, one of them with processes of its own, and what it printed."""
+    """The outputs of a sweep of debug runs, one of them with several processes, and the printed text."""
     done = commands.succeed(
         "-m", "debug=fast", "strategy=one_device,multi_worker", "model.network.filters=[8]",
         "export.register=digits", "export.alias=champion", f"outputs={module_outputs}", cwd=module_outputs,
@@ -118,8 +118,8 @@ def test_no_debug_run_is_best(sweep: tuple[Path, str]) -> None:
     assert "No winner: debug runs" in sweep[1]
 
 
-def test_no_run_builds_upon_a_debug_run(sweep: tuple[Path, str]) -> None:
-    """Not even one that was interrupted."""
+def test_no_run_starts_from_a_debug_run(sweep: tuple[Path, str]) -> None:
+    """Not even from an interrupted one."""
     outputs = sweep[0]
     path = sorted(latest(outputs).glob("*one_device*/summary.json"))[0]
     content = path.read_text()

@@ -1,4 +1,4 @@
-"""Texts of others, such as the names in a run's files, reach neither the terminal's control nor the layout of pages."""
+"""Texts from other people, such as names in a run's files, cannot control the terminal or the layout of pages."""
 
 import json
 import re
@@ -23,7 +23,7 @@ HOSTILE = (
     "\x1b[2J\x1b[31m", "\x1b]8;;http://evil\x07link\x1b]8;;\x07", "\x9b31m", "\u202e\u2066", "a\rb", "a\nb",
     "\x00", "\x7f\x08", "\u200b\ufeff", "\u2028",
 )  # fmt: skip
-"""Escape sequences, links, one-byte ones, writing from right to left, ends of lines, and what nobody sees."""
+"""Escape sequences (also of one byte), links, right-to-left marks, line ends, and invisible characters."""
 
 TEXT = "".join(HOSTILE)
 
@@ -34,7 +34,7 @@ def assert_plain(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs with such texts wherever a file of theirs may have one, in folders with such names."""
+    """Two runs with such texts in all of their files, in folders with such names."""
     place = tmp_path_factory.mktemp("outputs")
     for number in "12":
         made = MadeRun({"seed": number, f"tracking.tags.{number}": TEXT, TEXT: number}, np.array([True, False] * 20))
@@ -91,7 +91,7 @@ NAMES = (
 )
 
 
-def test_tables_keep_their_columns_and_mark_up_nothing() -> None:
+def test_tables_keep_their_columns_and_escape_markup() -> None:
     rows = [("name", "value"), *((name, name) for name in NAMES)]
     lines = markdown(rows).splitlines()
     assert len(lines) == len(rows) + 1

@@ -1,4 +1,4 @@
-"""Numbers through everything that compares runs: a sweep, its table and page, another run."""
+"""Regression in everything that compares runs: a sweep with its table and page, and a comparison with another run."""
 
 import csv
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(outputs: Path, *words: str) -> str:
-    """Train on a table of numbers; return what it printed."""
+    """Train on a table of numbers; return the printed text."""
     load_diabetes(as_frame=True).frame.to_csv(outputs / "diabetes.csv", index=False)
     given = ("data=table", f"data.files={outputs}/diabetes.csv", "data.target=target", "evaluate.baseline=false")
     words = (*words, *given, *BARE, "train.monitor=val_rmse", "tracking=off", f"outputs={outputs}")
@@ -25,7 +25,7 @@ def run(outputs: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a sweep, and what it printed."""
+    """The folder of a sweep, and the printed text."""
     outputs = tmp_path_factory.mktemp("outputs")
     printed = run(outputs, "-m", "train.epochs=1,4")
     return latest(outputs), printed

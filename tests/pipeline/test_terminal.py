@@ -1,4 +1,4 @@
-"""What a command prints fits a terminal of 80 columns."""
+"""The output of commands fits a terminal of 80 columns."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ from pipeline.sweep.index import compare
 from tests.conftest import ROOT
 
 
-def test_prose_is_wrapped_between_words_and_an_address_is_left_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_wrapped_between_words_and_an_address_is_not_divided(capsys: pytest.CaptureFixture[str]) -> None:
     address = "http://127.0.0.1:5000/#/experiments/1/runs/" + 40 * "d"
     Console().wrapped(f"see {address}: {'a word, ' * 30}", "time")
     first, *lines = capsys.readouterr().out.splitlines()
@@ -41,7 +41,7 @@ def on_terminal(folder: Path, *words: str) -> list[str]:
     assert done.returncode in (0, 1)
     os.close(theirs)
     with os.fdopen(ours, "rb") as file:
-        return re.sub(r"\x1b\[[01]m", "", file.read1(1 << 16).decode()).splitlines()  # bold is no color
+        return re.sub(r"\x1b\[[01]m", "", file.read1(1 << 16).decode()).splitlines()  # bold is not a color
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def sweep(tmp_path: Path) -> Path:
     return folder
 
 
-def test_runs_are_a_table_in_which_a_sweep_has_the_result_of_its_best(sweep: Path, tmp_path: Path) -> None:
+def test_the_table_of_runs_shows_the_best_result_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
     lines = on_terminal(tmp_path, "runs")
     assert (max(map(len, lines)) <= 80, "\x1b" in "".join(lines)) == (True, False)
     [own] = [line for line in lines if "sweep of" in line]
@@ -64,7 +64,7 @@ def test_runs_are_a_table_in_which_a_sweep_has_the_result_of_its_best(sweep: Pat
     assert ["0.8" in line for line in (own, jobs[1])] == [True, True]
 
 
-def test_two_runs_differ_in_a_setting_once_and_in_measurements_apart(sweep: Path, tmp_path: Path) -> None:
+def test_the_diff_of_two_runs_has_each_setting_once_and_measurements_separately(sweep: Path, tmp_path: Path) -> None:
     jobs = sorted(path.parent for path in sweep.glob("*/summary.json"))
     for job, rate in zip(jobs, (0.1, 0.01), strict=True):
         (job / "config.yaml").write_text(f"optimizer: {{rate: {rate}}}\ntrain: {{optimizer: {{rate: {rate}}}}}\n")

@@ -1,4 +1,4 @@
-"""What `python -m pipeline clean` removes: what it lists, and nothing that anybody still needs."""
+"""`python -m pipeline clean` removes the files that it lists, and never files that are still needed."""
 
 import fcntl
 import os
@@ -51,7 +51,7 @@ def clean(outputs: Path, *arguments: str) -> int:
     return main(["--outputs", str(outputs), *arguments])
 
 
-def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> None:
+def test_unneeded_files_of_each_run_are_removed(outputs: Path, capsys: Printed) -> None:
     expected = {
         make_run(outputs, "finished", "FINISHED"): LEFTOVERS | CHECKPOINTS,
         make_run(outputs, "1_seed=1", "FINISHED", place="sweeps/20260101"): LEFTOVERS | CHECKPOINTS,
@@ -61,7 +61,7 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> N
     damaged = make_run(outputs, "unreadable", "FINISHED")
     (damaged / "summary.json").write_text("{")
     running = make_run(outputs, "running", "RUNNING")
-    expected |= {running: set(), damaged: LEFTOVERS}  # the damaged one may be one that could be resumed
+    expected |= {running: set(), damaged: LEFTOVERS}  # the damaged run might be resumable
     died = outputs / "runs" / "digits_cnn" / "died"  # before it wrote its summary
     write_files(died, {".lock": "", ".partial-summary.json": "{"})
     aged(died, 40)
@@ -80,7 +80,7 @@ def test_of_each_run_goes_what_nobody_needs(outputs: Path, capsys: Printed) -> N
     assert {"summary.json", *KEPT} <= set.intersection(*map(files, before))
 
 
-def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None:
+def test_links_are_not_followed(outputs: Path, tmp_path: Path) -> None:
     elsewhere = make_run(tmp_path / "elsewhere", "mine", "FINISHED")
     inside = make_run(outputs, "inside", "FINISHED")
     (outputs / "runs" / "digits_cnn" / "linked").symlink_to(elsewhere)
@@ -93,7 +93,7 @@ def test_nothing_is_removed_beyond_a_link(outputs: Path, tmp_path: Path) -> None
     assert files(tmp_path) == before
 
 
-def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
+def test_unused_entries_of_the_cache_are_removed(outputs: Path) -> None:
     cache = outputs / "cache"
 
     def make(folder: Path) -> Contents:
@@ -111,12 +111,14 @@ def test_the_cache_loses_what_no_run_uses(outputs: Path) -> None:
         assert clean(outputs, "--yes") == 0
     left = {path.name for path in cache.iterdir() if path.is_dir()}
     assert left == {"new", "used", ".partial-making"}
-    np.testing.assert_array_equal(held.arrays["data"], np.zeros(100_000, np.uint8))  # what has it keeps it
+    np.testing.assert_array_equal(
+        held.arrays["data"], np.zeros(100_000, np.uint8)
+    )  # whoever has opened the file keeps its content
     entry, is_new = cached(cache / "old", make, Reporter())
     assert (is_new, len(entry.arrays["data"])) == (True, 100_000)
 
 
-def test_without_a_terminal_it_says_what_to_type(outputs: Path, capsys: Printed, monkeypatch: Patch) -> None:
+def test_without_a_terminal_it_suggests_yes(outputs: Path, capsys: Printed, monkeypatch: Patch) -> None:
     run = make_run(outputs, "finished", "FINISHED")
     before = files(run)
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: PTH123, SIM115

@@ -1,4 +1,4 @@
-"""`python -m pipeline compare`: what it takes, what it refuses, what it writes."""
+"""`python -m pipeline compare`: its arguments, its errors and its files."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of four jobs, a later one of two, and three runs by themselves."""
+    """A sweep of four jobs, a later one of two jobs, and three single runs."""
     place = tmp_path_factory.mktemp("outputs")
     runs = [
         MadeRun({"strategy": strategy, "seed": seed}, RANDOM.random(100) < 0.9, metrics={"my/score": 1.5})
@@ -46,7 +46,7 @@ def test_the_last_sweep_by_default(outputs: Path, capsys: Printed) -> None:
     assert max(map(len, printed.splitlines()[:5])) <= 80
 
 
-def test_a_sweep_by_name_and_another_baseline_leave_what_mlflow_has(outputs: Path, capsys: Printed) -> None:
+def test_a_comparison_with_another_baseline_does_not_replace_the_standard_files(outputs: Path, capsys: Printed) -> None:
     folder = outputs / "sweeps" / "20260101-000000-aaaa"
     for word in (folder.name, str(folder)):
         assert ran(outputs, word) == 0
@@ -65,8 +65,8 @@ def test_runs_by_name_and_by_filter(outputs: Path, tmp_path: Path, capsys: Print
     assert (tmp_path / "there" / "comparison.html").is_file()
 
 
-def test_a_sweep_among_words_stands_for_its_jobs_with_the_tests_of_the_runs_that_finished_them(tmp_path: Path) -> None:
-    """Also where filters find them; a run that finishes a job is none of its own unless it is named."""
+def test_a_sweep_among_runs_stands_for_its_jobs_with_the_test_results_of_their_finishing_runs(tmp_path: Path) -> None:
+    """This also holds for jobs found by filters. A finishing run counts separately only if the user names it."""
     folder = tmp_path / "sweeps" / "20260101-000000-aaaa"
     correct = RANDOM.random(100) < 0.9
     make_sweep(folder, [MadeRun({"seed": seed}, None) for seed in "12"])
@@ -86,7 +86,7 @@ def test_a_sweep_among_words_stands_for_its_jobs_with_the_tests_of_the_runs_that
     [("learning_rate", ("2e-3", "0.002")), ("nesterov", ("True", "true")), ("clipnorm", ("Null", "null")),
      ("exclude", ("[bias, 8]", "[bias,8.0]"))],
 )  # fmt: skip
-def test_defaults_that_are_typed_make_no_other_setting_and_no_run_counts_twice(
+def test_typed_defaults_are_not_different_settings_and_no_run_counts_twice(
     name: str, forms: tuple[str, str], tmp_path: Path, capsys: Printed
 ) -> None:
     name = f"optimizer.{name}"
@@ -136,7 +136,9 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
         (["test/accuracy>high"], "does not compare two numbers"),
     ],
 )
-def test_what_does_not_compare_is_one_line(arguments: list[str], message: str, outputs: Path, capsys: Printed) -> None:
+def test_wrong_arguments_are_refused_in_one_line(
+    arguments: list[str], message: str, outputs: Path, capsys: Printed
+) -> None:
     assert ran(outputs, *arguments) == 2
     printed = capsys.readouterr()
     assert message in printed.err

@@ -1,4 +1,4 @@
-"""The command that is printed for two runs shows, typed, the lines of code in which they differ."""
+"""The command printed for two runs shows the lines of code in which they differ."""
 
 import shlex
 from pathlib import Path
@@ -29,7 +29,7 @@ def commit(repository: Path, text: str) -> None:
 
 
 def record(repository: Path, run: Path) -> Path:
-    """Write the journal of a run with the code in `repository` as it is now."""
+    """Write the journal of a run with the current code in `repository`."""
     state = code_state.code_state(repository)
     assert state is not None
     run.mkdir()
@@ -58,7 +58,7 @@ def test_the_command_shows_the_lines_that_differ(
     assert diff.main([str(first), str(first)]) == 0
 
 
-def test_uncommitted_changes_and_unknown_commits_are_said(repository: Path, tmp_path: Path) -> None:
+def test_uncommitted_changes_and_unknown_commits_are_reported(repository: Path, tmp_path: Path) -> None:
     clean = record(repository, tmp_path / "clean")
     (repository / "net.py").write_text("layers = 2\nunits = 8\n")
     run = record(repository, tmp_path / "run")

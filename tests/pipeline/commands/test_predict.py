@@ -1,4 +1,4 @@
-"""`python -m pipeline predict` prints every file whole, for programs and for terminals, and ends at a signal."""
+"""`python -m pipeline predict` prints complete lines for programs and terminals, and ends at a signal."""
 
 import json
 import signal
@@ -71,7 +71,7 @@ def test_wrong_arguments_are_refused(
 
 
 def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The other one is refused before it loads the model. A lock that a killed process left does not count."""
+    """The other process is refused before it loads the model. The lock file of a killed process does not count."""
     table = tmp_path / "x.csv"
     table.touch()
     output = tmp_path / "answers.csv"
@@ -89,7 +89,7 @@ def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: py
 
 
 def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hidden files, such as those that macOS leaves beside each image, and folders by an image's name are none."""
+    """Hidden files, such as those of macOS, and folders with the name of an image are skipped."""
     for name in ("a.bmp", "inside/b.BMP", "folder.png/c.bmp", "._a.bmp", ".hidden/d.bmp", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(IMAGE)
@@ -101,7 +101,7 @@ def test_folders_are_read_as_training_reads_them(run: Path, tmp_path: Path, caps
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_enough_ends_it(run: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_it(run: Path, tmp_path: Path) -> None:
     (tmp_path / "image.bmp").write_bytes(IMAGE)
     words = [str(run), *[str(tmp_path)] * 5_000]
     command = commands.start("predict", *words, stdout=subprocess.PIPE)
@@ -130,7 +130,7 @@ def test_an_interrupt_while_it_classifies_ends_it_without_a_traceback(run: Path,
 def test_a_finished_run_names_the_commands_that_use_its_model(
     run: Path, image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its folder; in the default outputs by its id. One without a model, or that has not finished, names none."""
+    """The run is named by its folder, or by its id in the default outputs. An unfinished run names no commands."""
     found = replace(Summary.read(run), exported={"saved_model": "x"}, facts=Facts(unit="images"))
     outputs = run.parents[2]
 

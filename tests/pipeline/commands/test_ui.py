@@ -1,4 +1,4 @@
-"""MLflow's pages on the project's store: `python -m pipeline ui`, and what a person sees there in a real browser."""
+"""`python -m pipeline ui`, and MLflow's pages for the project's runs in a real browser."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from tests.servers import browser, free_port, wait_for
 pytestmark = pytest.mark.slow
 
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
-"""A folder for screenshots of the pages, of a larger sweep; `make screenshots` sets it."""
+"""A folder for screenshots of the pages with a larger sweep; `make screenshots` sets it."""
 
 READY_SECONDS = 120.0
 
@@ -34,7 +34,7 @@ PARENT = "mlflow.parentRunId"
 
 @contextmanager
 def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m pipeline ui`, ended with the block; yields it and the address that it has printed."""
+    """Run `python -m pipeline ui` during the block; yield the process and the address that it prints."""
     command = [sys.executable, "-m", "pipeline", "ui", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -47,21 +47,21 @@ def ui(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def refused(*arguments: str) -> str:
-    """Return the one line with which `python -m pipeline ui` refuses its arguments."""
+    """Return the one-line error of `python -m pipeline ui` with wrong arguments."""
     done = commands.run("ui", *arguments, trains=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
 
 
 @pytest.mark.smoke
-def test_without_a_run_there_is_no_page(tmp_path: Path) -> None:
+def test_without_runs_it_is_refused(tmp_path: Path) -> None:
     said = refused(f"outputs={tmp_path}")
     assert re.fullmatch(r"error: .* contains no MLflow database\..* Try: python -m pipeline\n", said)
 
 
 @pytest.fixture(scope="module")
 def swept(module_outputs: Path) -> tuple[Path, dict[str, str]]:
-    """The outputs of a sweep with a clear result and of a run, and the addresses that they have printed."""
+    """The outputs of a sweep with a clear result and of a run, and the addresses that the commands printed."""
     given = ["optimizer.learning_rate=0.0001,0.01", "seed=1,2", *QUICK]
     if SCREENSHOTS:
         given = [
@@ -78,7 +78,7 @@ def swept(module_outputs: Path) -> tuple[Path, dict[str, str]]:
     return module_outputs, links
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(outputs: Path) -> None:
+def test_a_port_in_use_is_refused_in_one_line(outputs: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -139,7 +139,7 @@ def test_the_links_of_a_sweep_and_a_run_open_pages_that_show_their_results(swept
 
 
 def _best_first(jobs: list[Run]) -> list[str]:
-    """What the table has of each combination: those of the lowest mean of the validation loss come first."""
+    """Return the table's rows of combinations; those with the lowest mean of the validation loss come first."""
     losses: dict[str, list[float]] = {}
     for job in jobs:
         losses.setdefault(job.data.tags["combination"], []).append(job.data.metrics["val/best_loss"])
@@ -176,7 +176,7 @@ def _open(opened: Any, address: str, *texts: str) -> None:
 
 
 def _see(opened: Any, *texts: str) -> None:
-    """Wait until the page shows every one of `texts`."""
+    """Wait until the page shows all `texts`."""
     deadline = time.monotonic() + READY_SECONDS
     shown, missing = "", list(texts)
     while missing and time.monotonic() < deadline:
@@ -188,5 +188,5 @@ def _see(opened: Any, *texts: str) -> None:
 
 def _keep(opened: Any, name: str) -> None:
     if SCREENSHOTS:
-        time.sleep(3)  # plots are drawn after their texts
+        time.sleep(3)  # plots appear after texts
         assert opened.save_screenshot(str(Path(SCREENSHOTS).absolute() / f"{name}.png"))

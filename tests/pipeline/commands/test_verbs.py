@@ -1,4 +1,4 @@
-"""The contract of all verbs: which there are, how they are chosen and refused, and what they import."""
+"""The contract of all verbs: their names, how they are chosen and refused, and their imports."""
 
 import os
 import re
@@ -30,7 +30,7 @@ from tests import commands
 from tests.pipeline.test_light_imports import HEAVY
 
 PARSED = [verb for verb in VERBS if verb != "run"]
-"""Verbs with a parser of their own; `run` has the command line of overrides."""
+"""Verbs with an argument parser. The arguments of `run` are overrides."""
 
 NEEDED = {"diff": "run", "predict": "RUN|MODEL, files", "serve": "RUN|MODEL"}
 """Arguments that a verb requires."""
@@ -53,8 +53,8 @@ def test_the_verbs_are_the_modules_of_the_package() -> None:
     assert not {*OTHER_VERBS} & {*VERBS}
 
 
-def test_the_code_its_configuration_and_its_documents_name_verbs_that_exist() -> None:
-    """A plain word after `python -m pipeline`, in messages, comments and pages; there are no other modules to run."""
+def test_code_configuration_and_documents_name_existing_verbs() -> None:
+    """A plain word after `python -m pipeline` in messages, comments and pages must be a verb."""
     patterns = ("*.md", "Makefile", "Dockerfile", "docs/**/*.*", "conf/**/*.yaml", "pipeline/**/*.*", "stages/**/*.py")
     wrong = []
     for path in [path for pattern in patterns for path in commands.ROOT.glob(pattern)]:
@@ -80,8 +80,8 @@ def test_each_verb_has_its_own_help(verb: str, capsys: pytest.CaptureFixture[str
     assert printed.out.startswith(f"usage: python -m pipeline {verb} [-h] [--outputs FOLDER]")
 
 
-def test_no_verb_imports_what_only_its_work_needs() -> None:
-    """So `--help` and errors take as long as Python itself needs to start, and the modules of a command line."""
+def test_verbs_do_not_import_what_only_their_work_needs() -> None:
+    """So `--help` and errors take only the time to start Python and import the command line."""
     done = commands.run_alone(SCRIPT.format(verbs=[*VERBS], heavy=[*HEAVY, "hydra", "omegaconf", "rich", "jinja2"]))
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
@@ -127,14 +127,14 @@ SUGGESTED = {
 
 
 @pytest.mark.parametrize("given", SUGGESTED)
-def test_a_word_that_is_no_verb_is_refused_with_a_suggestion(given: str) -> None:
+def test_an_unknown_verb_is_refused_with_a_suggestion(given: str) -> None:
     with pytest.raises(UserError, match=r"neither a verb nor an override\. Expected run, runs, .* or key=") as error:
         refuse_unknown_verb(shlex.split(given))
     assert error.value.fix == (SUGGESTED[given] or f"python -m pipeline {given.replace('predikt', 'predict')}")
 
 
 @pytest.mark.parametrize("given", ["", "seed=1", "seed = 1", "seed", "model cnn", "-m", "~train", "houses.csv", "docs"])
-def test_settings_flags_and_files_are_left_to_the_run(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_flags_and_files_are_not_refused_as_verbs(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(commands.ROOT)
     refuse_unknown_verb(given.split())
 
@@ -172,16 +172,16 @@ def test_a_full_disk_behind_the_help_of_a_verb_is_an_error() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_verb_at_once_with_its_exit_code(number: signal.Signals, tmp_path: Path) -> None:
-    """Here one that waits for an answer on a terminal. Nothing is printed, and nothing is deleted."""
+    """The verb waits for an answer on a terminal. Nothing is printed, and nothing is deleted."""
     (tmp_path / "cache" / "data").mkdir(parents=True)
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "pipeline", "clean", "--older-than=0", f"outputs={tmp_path}"]
     with subprocess.Popen(command, cwd=commands.ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         printed = ""
-        while "[y/N] " not in printed:  # ends by an error if the process does
+        while "[y/N] " not in printed:  # fails if the process ends
             printed += os.read(ours, 1000).decode()
-        while process.poll() is None:  # again, as Python does not notice one that comes just before it reads
+        while process.poll() is None:  # again, because Python misses a signal that arrives just before it reads
             process.send_signal(number)
             time.sleep(0.05)
         assert process.returncode == 128 + number

@@ -1,4 +1,4 @@
-"""What `pipeline/internals/hydra.py` relies on in Hydra: composition equals the public one, and the grammar."""
+"""The parts of Hydra that `pipeline/internals/hydra.py` relies on: its composition and its grammar."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ MINE = {
 
 
 def composed_in_public(options: list[str], folder: Path) -> tuple[Any, dict[str, str]]:
-    """Return what Hydra's documented functions make of these options: settings, and the option of each group."""
+    """Compose with Hydra's public functions; return the settings and the option of each group."""
     with public.initialize_config_dir(str(CONF), version_base=None):
         words = [*options, f"hydra.searchpath=['file://{folder}','dataclass://']"]
         document = public.compose("config", words, return_hydra_config=True)
@@ -39,7 +39,7 @@ def composed_in_public(options: list[str], folder: Path) -> tuple[Any, dict[str,
 
 
 def schemas_of(document: DictConfig) -> dict[str, Any]:
-    """Return the schema of each node, by its dotted name, and what it accepts."""
+    """Return the schema of each node and the types that it accepts, by the node's dotted name."""
     found: dict[str, Any] = {}
     for name, node, key in parts(document):
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
@@ -53,7 +53,7 @@ def schemas_of(document: DictConfig) -> dict[str, Any]:
      ["experiment=mine"], ["optimizer=mine", "+noted=mine", "~augment"]],
 )  # fmt: skip
 def test_composition_equals_hydras_public_one(options: list[str], tmp_path: Path) -> None:
-    """The same settings in the same order, of the same schemas, and the same choices."""
+    """It has the same settings in the same order, the same schemas and the same choices."""
     write_files(tmp_path, MINE)
     document, choices = Files([CONF, tmp_path]).compose(options)
     expected, expected_choices = composed_in_public(options, tmp_path)
@@ -71,7 +71,7 @@ def test_each_composition_is_a_new_one() -> None:
     assert files.compose([])[0].train.epochs != 99
 
 
-def test_groups_are_folders_and_what_is_wrong_is_refused() -> None:
+def test_groups_are_folders_and_unknown_options_are_refused() -> None:
     files = Files([CONF])
     assert [files.has_group(name) for name in ("model", "train", "seed", "schema/model", "nothing")] == [
         True, True, False, True, False,
@@ -121,7 +121,7 @@ def test_a_range_has_its_bounds_and_tags() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a=[1", "a=1 b=2", "a={"])
-def test_what_is_no_override_raises(text: str) -> None:
+def test_a_text_that_is_not_an_override_raises(text: str) -> None:
     with pytest.raises(HydraException):
         hydra.parse(text)
 
@@ -141,8 +141,8 @@ def test_values_are_set_added_and_deleted(text: str, expected: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("text", "has_cause"), [("a.c=2", True), ("+a.b=2", False), ("~a.c", False), ("seed@x=1", False)]
 )
-def test_what_cannot_be_set_raises(text: str, has_cause: bool) -> None:
-    """`command_line/compose.py` tells an unknown name by the cause of the error, and by its `full_key`."""
+def test_an_impossible_override_raises(text: str, has_cause: bool) -> None:
+    """`command_line/compose.py` detects an unknown name by the cause of the error and its `full_key`."""
     document = OmegaConf.create({"a": {"b": 1}, "seed": 1})
     OmegaConf.set_struct(document, True)
     override: Override = hydra.parse(text)
@@ -153,7 +153,7 @@ def test_what_cannot_be_set_raises(text: str, has_cause: bool) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_files_of_users_refer_to_choices_without_a_warning() -> None:
+def test_users_files_may_refer_to_choices_without_a_warning() -> None:
     for model in ("cnn", "mlp"):
         hydra.resolve_choices({"model": model})
         assert OmegaConf.create({"a": "${hydra:runtime.choices.model}"}).a == model

@@ -1,4 +1,4 @@
-"""What `pipeline/internals/mlflow.py` and `tracking/` rely on in MLflow, and its documentation does not promise."""
+"""Undocumented behavior of MLflow that `pipeline/internals/mlflow.py` and `tracking/` rely on."""
 
 import ast
 import asyncio
@@ -33,13 +33,13 @@ SOURCES = {path: path.read_text() for path in (ROOT / "pipeline").rglob("*.py")}
 
 
 def texts() -> Iterator[str]:
-    """Yield every text in the code of `pipeline/`."""
+    """Yield every string in the code of `pipeline/`."""
     for source in SOURCES.values():
         nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
         yield from (node.value for node in nodes if isinstance(node.value, str))
 
 
-def test_the_tags_and_variables_in_use_are_mlflows() -> None:
+def test_the_tags_and_variables_in_use_exist_in_mlflow() -> None:
     known = {value for name, value in vars(mlflow_tags).items() if name.startswith("MLFLOW_")}
     used = {text for text in texts() if re.fullmatch(r"mlflow\.\w+(\.\w+)+|mlflow\.(user|parentRunId)", text)}
     assert used >= {"mlflow.parentRunId", "mlflow.note.content", "mlflow.data.context", "mlflow.source.git.commit"}
@@ -51,7 +51,7 @@ def test_the_tags_and_variables_in_use_are_mlflows() -> None:
 
 
 def test_mlflows_pages_read_the_views_that_are_written() -> None:
-    """The names in a view and in its address, in MLflow's compiled pages; a browser opens them in `test_ui.py`."""
+    """MLflow's compiled pages contain the names in a view and its address; `test_ui.py` opens them in a browser."""
     folder = Path(mlflow.__path__[0]) / "server" / "js" / "build" / "static" / "js"
     pages = "".join(path.read_text() for path in folder.glob("*.js"))
     view = View("a", ["lr"], ["val/best_loss"], True, ["lr=1"], "parent")
@@ -73,7 +73,7 @@ def test_all_columns_with_addresses_of_artifacts_are_known(migrated_store: Path)
 
 
 def test_artifacts_follow_their_folder(outputs: Path, tmp_path: Path) -> None:
-    """Addresses in the database change, and MLflow, which caches them, looks them up again."""
+    """Addresses in the database change, and MLflow drops its cached addresses."""
     uri = f"sqlite:///{outputs / 'mlflow.db'}"
     old, new = tmp_path / "old", tmp_path / "new"
     client = MlflowClient(uri)
@@ -103,14 +103,14 @@ def test_a_database_that_was_replaced_is_opened_again(outputs: Path, migrated_st
     with closing(sqlite3.connect(file)) as database, database:
         assert "new" in dict(internals.experiment_folders(database))
         database.execute("UPDATE alembic_version SET version_num = 'older'")
-    MlflowClient(uri).search_experiments()  # the store in MLflow's cache checks nothing
+    MlflowClient(uri).search_experiments()  # MLflow's cached store does not check the database
     internals.disconnect(uri)
     with pytest.raises(MlflowException, match="out-of-date database schema"):
         MlflowClient(uri).search_experiments()
 
 
 def test_the_points_of_a_run_have_their_time_and_step(outputs: Path) -> None:
-    """`mlflow_run` copies the last ones of a run to its model, where equal points count once."""
+    """`mlflow_run` copies the last points of a run to its model, where equal points count once."""
     client = MlflowClient(f"sqlite:///{outputs / 'mlflow.db'}")
     run = client.create_run(client.create_experiment("e")).info.run_id
     client.log_batch(run, [Metric("test/a", 0.5, 1_700_000_000_123, 7), Metric("val/a", 0.5, 1, 1)])
@@ -119,7 +119,7 @@ def test_the_points_of_a_run_have_their_time_and_step(outputs: Path) -> None:
     assert (point.model_id, point.run_id) == ("m-1", run)
 
 
-def test_the_default_store_changes_only_for_a_moment(monkeypatch: Patch) -> None:
+def test_the_default_store_changes_only_within_the_block(monkeypatch: Patch) -> None:
     for before in ("sqlite:////users.db", None):
         if before is None:
             monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -133,7 +133,7 @@ def test_the_default_store_changes_only_for_a_moment(monkeypatch: Patch) -> None
 
 
 class Page(BaseHTTPRequestHandler):
-    """Answers with 10,000 bytes of JSON."""
+    """Responds with 10,000 bytes of JSON."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -144,8 +144,8 @@ class Page(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_limit_of_answers_is_that_of_the_last_call(monkeypatch: Patch) -> None:
-    """And holds for MLflow's client. One without an end is in `tracking/test_foreign_folder.py`."""
+def test_the_last_call_sets_the_limit_of_responses(monkeypatch: Patch) -> None:
+    """The limit applies to MLflow's client. `tracking/test_foreign_folder.py` tests an endless response."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -159,7 +159,7 @@ def test_the_limit_of_answers_is_that_of_the_last_call(monkeypatch: Patch) -> No
 
 
 def test_requirements_are_checked_again_afterwards() -> None:
-    """That MLflow reads no names of files within is in `tracking/test_registry.py`."""
+    """`tracking/test_registry.py` tests that MLflow does not read the names of files within the block."""
     check = environment.warn_dependency_requirement_mismatches
     with internals.requirements_unchecked():
         assert environment.warn_dependency_requirement_mismatches is not check
@@ -167,7 +167,7 @@ def test_requirements_are_checked_again_afterwards() -> None:
 
 
 def asked(app: Any, body: bytes, content_type: str) -> tuple[int, Any]:
-    """Return the status and the answer of an ASGI application to a POST to `/invocations`."""
+    """Return the status and the response of an ASGI application to a POST to `/invocations`."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -183,7 +183,7 @@ def asked(app: Any, body: bytes, content_type: str) -> tuple[int, Any]:
     return sent[0]["status"], json.loads(content)
 
 
-def test_the_scoring_server_reads_with_our_functions_and_casts_nothing() -> None:
+def test_the_scoring_server_reads_with_our_functions_and_does_not_cast_values() -> None:
     given: list[Any] = []
 
     def predict(data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether TensorFlow has started: not by its import, but by its first operation."""
+"""TensorFlow starts with its first operation, not when it is imported."""
 
 from tests import commands
 

@@ -1,4 +1,4 @@
-"""No secret is recorded, written or printed, by its name or its value; and nothing else is masked."""
+"""Secrets are never recorded, written or printed, neither by name nor by value, and nothing else is masked."""
 
 import json
 import os
@@ -99,7 +99,7 @@ INSIDE = (
     "password=none-{}",
     "password=$e{}",
 )
-"""Texts in which a secret stands inside of something larger."""
+"""Texts with a secret inside of a larger value."""
 
 ORDINARY_TEXTS = """
 without a password: https://docs.ray.io/en/latest/ray-security/index.html
@@ -131,7 +131,7 @@ def nothing_learned(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.smoke
-def test_names_of_secrets_are_known_in_every_style_and_others_are_not() -> None:
+def test_names_of_secrets_are_recognized_in_every_style_and_ordinary_names_are_not() -> None:
     assert [name for name in SECRET_NAMES if not is_secret_name(name)] == []
     assert [name for name in ORDINARY_NAMES if is_secret_name(name)] == []
 
@@ -155,7 +155,7 @@ def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
     assert redact_overrides([words[0] % "a b", *words[1:]]) == [words[0] % "***", *words[1:]]
 
 
-def test_what_follows_the_name_of_a_secret_is_masked_in_texts() -> None:
+def test_values_after_the_name_of_a_secret_are_masked_in_texts() -> None:
     for text, secret in IN_TEXT.items():
         assert secret not in redact(text), text
         assert redact(redact(text)) == redact(text)
@@ -173,8 +173,8 @@ def test_secrets_are_masked_inside_of_larger_values() -> None:
     assert S not in redact(b64encode(S.encode()).decode())
 
 
-def test_looking_for_secrets_takes_time_by_the_length_of_a_text() -> None:
-    """Of texts that a pattern could read in very many ways."""
+def test_the_search_for_secrets_takes_linear_time() -> None:
+    """This also holds for texts that a pattern could match in very many ways."""
     began = time.perf_counter()
     for part in (
         "a=",
@@ -195,7 +195,7 @@ def test_looking_for_secrets_takes_time_by_the_length_of_a_text() -> None:
     assert time.perf_counter() - began < 30
 
 
-def test_what_is_not_secret_stays_readable(monkeypatch: Patch) -> None:
+def test_ordinary_texts_stay_readable(monkeypatch: Patch) -> None:
     common = {"USER": "root", "A_TOKEN": "true", "B_SECRET": "root", "C_PWD": "1234"}
     for name, value in {**common, "PWD": "/root/data", "XDG_SESSION_ID": "sqlite"}.items():
         monkeypatch.setenv(name, value)
@@ -205,7 +205,7 @@ def test_what_is_not_secret_stays_readable(monkeypatch: Patch) -> None:
     assert redact(kinds := {"cookies_enabled": "category", "auth": ["yes", True]}) == kinds
 
 
-def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypatch: Patch) -> None:
+def test_a_known_value_is_masked_anywhere_and_in_any_encoding(monkeypatch: Patch) -> None:
     for name, value in {
         "MY_SERVICE_TOKEN": "tulip/and+rose=7", "DATABASE_URL": "postgres://heinrich:p%40ss!word@host/db",
         "Api_Key": "rose_77", "MAIL_PWD": "p(w)d[7", "TLS_KEY": "a first line of it\nand a second line",
@@ -214,7 +214,7 @@ def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypa
     monkeypatch.setenv("NOT_UTF8_PASS", "p\udcffss99")
     assert redact("p\udcffss99") == "***"
     learn({"deep": [{"client-secret": 'quo"te\\d one'}]})
-    learn_arguments([])  # as the first command of the README has
+    learn_arguments([])  # as in the first command of the README
     learn_arguments(["tracking.tags.apiKey=from-the-command", "--password", "swordfish"])
     for secret in (
         "tulip/and+rose=7", 'quo"te\\d one', "p@ss!word", "from-the-command", "swordfish", "heinrich", "rose_77",
@@ -225,7 +225,7 @@ def test_a_value_is_masked_wherever_it_stands_and_however_it_is_written(monkeypa
             assert secret not in redact(f"it was {form} then")
 
 
-def test_what_is_printed_in_pieces_is_masked_as_a_line() -> None:
+def test_a_line_printed_in_pieces_is_masked_as_a_whole() -> None:
     printed = StringIO()
     stream = GuardedStream(printed)
     print("password:", "hunter2", file=stream)
@@ -235,7 +235,7 @@ def test_what_is_printed_in_pieces_is_masked_as_a_line() -> None:
 
 
 LEAKY = '''
-"""A careless package: it prints, keeps and raises what it should not."""
+"""A careless package that prints, stores and raises secrets."""
 
 import os
 from dataclasses import dataclass, field
@@ -281,12 +281,12 @@ PLANTED = (
     "nested-secret-value", "callback-secret-value", "made-up-here-9", "param-secret-value", "url-p4ss",
     "kept-by-a-callback-1",
 )  # fmt: skip
-"""Secrets that the sweep below meets: of the environment, settings, callbacks, parameters, errors."""
+"""The secrets of the sweep below: in the environment, settings, callbacks, parameters and errors."""
 
 
 @pytest.fixture(scope="module")
 def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> tuple[Path, str]:
-    """A sweep of a job that ends well and one that fails: its outputs, and what was printed."""
+    """The outputs of a sweep with a successful and a failing job, and the printed text."""
     folder = tmp_path_factory.mktemp("leaking")
     (folder / "leaky.py").write_text(LEAKY)
     outputs = outputs_in(folder, migrated_store)
@@ -309,7 +309,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> t
 
 
 def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields all that is in a folder: names, files, members of archives, rows of databases."""
+    """Yield everything in a folder: names, files, members of archives, rows of databases."""
     for path in folder.rglob("*"):
         yield f"the name {path}", str(path.relative_to(folder)).encode()
         if not path.is_file():
@@ -330,7 +330,7 @@ def test_no_secret_is_in_any_file_store_or_output(leaking: tuple[Path, str]) -> 
     assert [(secret, place) for place, content in everything for secret in PLANTED if secret.encode() in content] == []
 
 
-def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str]) -> None:
+def test_recorded_values_next_to_secrets_are_readable(leaking: tuple[Path, str]) -> None:
     outputs, _ = leaking
     assert "connecting with *** beside" in next(outputs.glob("sweeps/*/1_*/output.log")).read_text()
     failed, finished = (json.loads(next(outputs.glob(f"sweeps/*/{job}_*/summary.json")).read_text()) for job in (2, 1))
@@ -344,8 +344,8 @@ def test_what_is_recorded_beside_secrets_is_readable(leaking: tuple[Path, str]) 
     assert (config.seed, config.train.batch_size) == (1, 64)
 
 
-def test_a_servers_password_reaches_that_server_alone_and_no_address(tmp_path: Path, monkeypatch: Patch) -> None:
-    """By real requests: MLflow prints the address that it is given, and asks for nothing else."""
+def test_a_servers_password_is_only_sent_to_that_server(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Tested with real requests, because MLflow prints the address that it is given."""
     from mlflow.exceptions import MlflowException
 
     from pipeline.config.schemas import TrackingSettings
@@ -377,7 +377,7 @@ def test_a_servers_password_reaches_that_server_alone_and_no_address(tmp_path: P
 
 
 @pytest.mark.smoke
-def test_what_leaves_can_be_written_in_utf8() -> None:
+def test_redacted_texts_can_be_encoded_in_utf8() -> None:
     found = redact({"a\udcff": ["caf\u00e9 \udcff", "\ud83d"]})
     assert found == {"a\\udcff": ["caf\u00e9 \\udcff", "\\ud83d"]}
     printed = StringIO()

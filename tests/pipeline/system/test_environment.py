@@ -1,4 +1,4 @@
-"""What the environment lacks, and a command needs, is set."""
+"""A command sets the environment variables that it needs and that are missing."""
 
 import os
 from pathlib import Path
@@ -10,22 +10,22 @@ from stages.settings.places import resolved
 from tests.pipeline.experiments import Patch
 
 UNKNOWN = 2**31 - 7
-"""A user id that has no entry in the list of users, as in a container."""
+"""A user id without an entry in the user database, as in a container."""
 
 
-def test_a_user_without_a_home_has_one(monkeypatch: Patch) -> None:
+def test_a_user_without_a_home_gets_one(monkeypatch: Patch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: UNKNOWN)
-    with pytest.raises(RuntimeError, match="home directory"):  # as MLflow would, where it is imported
+    with pytest.raises(RuntimeError, match="home directory"):  # as when MLflow is imported
         Path.home()
     environment.prepare()
     assert Path.home() == resolved("~") == Path("/")
 
 
-def test_a_home_stays_as_it_is(monkeypatch: Patch) -> None:
+def test_an_existing_home_is_unchanged(monkeypatch: Patch) -> None:
     monkeypatch.setenv("HOME", "/no/such/folder")
     environment.prepare()
     assert os.environ["HOME"] == "/no/such/folder"
     monkeypatch.delenv("HOME")
-    environment.prepare()  # that of the list of users
+    environment.prepare()  # the home in the user database
     assert "HOME" not in os.environ

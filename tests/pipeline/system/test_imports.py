@@ -1,4 +1,4 @@
-"""TensorFlow is imported without what no first step needs; what imports bring is never looked through for garbage."""
+"""TensorFlow is imported without modules that few runs need, and imported modules are not garbage-collected."""
 
 import gc
 import json
@@ -42,7 +42,7 @@ print(open(path, "rb").read(4))
 
 
 @pytest.mark.slow
-def test_keras_takes_neither_scikit_learn_nor_matplotlib_nor_pandas_along_and_works_with_each(tmp_path: Path) -> None:
+def test_keras_does_not_import_scikit_learn_matplotlib_or_pandas_and_works_with_each(tmp_path: Path) -> None:
     code = BEGIN + LOADED + USE
     done = commands.run_alone(code, str(tmp_path / "gallery.png"))
     assert not done.returncode, done.stderr
@@ -52,14 +52,14 @@ def test_keras_takes_neither_scikit_learn_nor_matplotlib_nor_pandas_along_and_wo
 
 
 class Part:
-    """An object that refers to itself: the collector alone can free it."""
+    """An object that refers to itself, so only the garbage collector can free it."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled: bool) -> None:
+def test_garbage_collection_is_paused_within_the_block_and_restored_afterwards(enabled: bool) -> None:
     gc.enable() if enabled else gc.disable()
     try:
         with suppress(ImportError), imports_kept():
@@ -68,7 +68,7 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
             raise ImportError
         assert gc.isenabled() == enabled
         gc.collect()
-        assert inside() is not None  # kept for ever, as modules are
+        assert inside() is not None  # kept forever, like modules
         after = weakref.ref(Part())
         gc.collect()
         assert after() is None
@@ -77,7 +77,7 @@ def test_nothing_is_collected_within_and_the_collector_is_left_as_it_was(enabled
 
 
 @pytest.mark.slow
-def test_a_forked_job_begins_with_its_modules_out_of_the_collectors_sight() -> None:
+def test_the_modules_of_a_forked_job_are_excluded_from_garbage_collection() -> None:
     code = (
         "import pipeline.execute.preload, gc, sys; print(gc.get_freeze_count(), gc.isenabled(), len(gc.get_objects()), "
         "{'matplotlib.figure', 'keras.src.wrappers.sklearn_wrapper'} <= set(sys.modules))"

@@ -1,4 +1,4 @@
-"""A user's settings of Keras, in a file or a notebook, change no run; a file that Keras cannot read is refused."""
+"""A user's Keras settings, in a file or a notebook, do not affect runs; a file that Keras cannot read is refused."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_a_file_that_keras_cannot_read_is_refused(content: str, said: str, tmp_p
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"floatx": "float16", "backend": "jax"}', None])
-def test_others_are_not(content: str | None, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_file_that_keras_can_read_is_accepted(content: str | None, tmp_path: Path, monkeypatch: Patch) -> None:
     if content is not None:
         (tmp_path / "keras.json").write_text(content)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))

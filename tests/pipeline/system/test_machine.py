@@ -1,4 +1,4 @@
-"""Peak memory; GPUs by `nvidia-smi`, a stand-in as there may be no GPU here, and the rules that need them."""
+"""Peak memory, GPUs (with a fake `nvidia-smi`), and the rules that depend on them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_gpus_are_found_without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_bfloat16_is_refused_on_a_gpu_that_has_none(tmp_path: Path) -> None:
+def test_bfloat16_is_refused_on_a_gpu_without_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"compute capability below 8\.0.*Try: precision=mixed_float16"):
         check_rules(experiment("precision=mixed_bfloat16", outputs=tmp_path))
     check_rules(experiment("precision=mixed_float16", outputs=tmp_path))
@@ -46,7 +46,7 @@ def test_bfloat16_is_refused_on_a_gpu_that_has_none(tmp_path: Path) -> None:
     check_rules(experiment("precision=mixed", outputs=tmp_path))
 
 
-def test_facts_name_nobody() -> None:
+def test_facts_do_not_identify_the_machine_or_its_owner() -> None:
     import getpass
     import socket
 
@@ -56,8 +56,8 @@ def test_facts_name_nobody() -> None:
     assert f"/{getpass.getuser()}" not in text
 
 
-def test_the_peak_of_memory_is_a_processes_own() -> None:
-    """It stays when memory is given back; a forked process begins with what is in use, not with its parent's peak."""
+def test_peak_memory_is_measured_per_process() -> None:
+    """It stays when memory is freed; a forked process starts with the memory in use, not with its parent's peak."""
     script = """
 import os, mmap
 from pipeline.system.machine import peak_memory_mib

@@ -1,4 +1,4 @@
-"""Commands whose result is what they print do not end as if all of it were printed where it is not."""
+"""Commands that print their result report an error if part of it could not be written."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(arguments: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [">&-", "| head -c 1", "<&- >&- 2>&-", "2>/dev/full >/dev/null"])
-def test_streams_that_are_closed_or_gone_end_nothing_by_an_error(ending: str, tmp_path: Path) -> None:
+def test_closed_streams_do_not_cause_errors(ending: str, tmp_path: Path) -> None:
     done = by_shell(f"'{sys.executable}' -m {DRY.format(place=tmp_path)} {ending}")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -35,7 +35,7 @@ def test_a_file_that_cannot_be_written_is_named_in_one_line(tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (1, f"error: {tmp_path}/file/in: Not a directory\n")
 
 
-def test_a_pipe_gets_one_line_a_run(tmp_path: Path) -> None:
+def test_a_pipe_gets_one_line_per_run(tmp_path: Path) -> None:
     place = tmp_path / ("long " * 40)
     make_sweep(place / "sweeps" / "s", [MadeRun({"seed": str(number)}, None) for number in range(2)])
     done = by_shell(f"COLUMNS=20 '{sys.executable}' -m pipeline runs --outputs='{place}' | cat")
