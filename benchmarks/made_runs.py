@@ -76,7 +76,7 @@ def make_run(folder: Path, made: MadeRun) -> None:
         run_id=None,
         status=made.status,
         name="made",
-        folder=str(folder),
+        folder=folder,
         choices={"data": "digits", **{name: value for name, value in made.settings.items() if "." not in name}},
         overrides=[f"{name}={value}" for name, value in made.settings.items()],
         metrics=metrics | dict(made.metrics),

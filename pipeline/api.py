@@ -173,10 +173,10 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
     if code == 128 + signal.SIGINT:  # one that ignores it, as in a shell's background, ends all the same
         raise KeyboardInterrupt
     # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
-    summary = RunFolder(Path(named.folder)).read() if named else runs.latest(experiment.name, identity(experiment))
+    summary = RunFolder(named.folder).read() if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
-    return Run(Path(summary.folder))
+    return Run(summary.folder)
 
 
 def sweep(overrides: Iterable[str]) -> "Comparison":
@@ -276,7 +276,7 @@ def open_run(run: str | Path, outputs: str | Path | None = None) -> Run:
     Raises:
         UserError: If no run matches, or several do.
     """
-    return Run(Path(Runs(outputs_folder(str(outputs or ""))).find(str(run)).folder))
+    return Run(Runs(outputs_folder(str(outputs or ""))).find(str(run)).folder)
 
 
 def _composed(overrides: Iterable[str]) -> Composed:

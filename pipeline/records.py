@@ -96,6 +96,8 @@ def typed(value: Any, kind: Any, name: str) -> Any:
         return _as_float(value, name)
     if kind in (bool, int, str) and type(value) is kind:
         return value
+    if kind is Path and isinstance(value, str):
+        return Path(value)
     raise ValueError(f"{name or 'its content'} has the wrong type: {json.dumps(value)[:40]}")
 
 

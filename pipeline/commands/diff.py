@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import Command, print_warning, say
@@ -17,7 +16,7 @@ def _diff(options: argparse.Namespace) -> int:
 
     first, second = (Runs(options.outputs, print_warning).find(text) for text in options.run)
     sections = difference(first, second, print_warning)
-    say(f"A  {shorter(Path(first.folder))}\nB  {shorter(Path(second.folder))}")
+    say(f"A  {shorter(first.folder)}\nB  {shorter(second.folder)}")
     for section, pairs in sections.items():
         rows = [(name, *map(_text, pair)) for name, pair in sorted(pairs.items())]
         say(*["", *aligned([(section, "A", "B"), *rows])] if rows else [f"\n{section}: equal"])

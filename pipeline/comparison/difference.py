@@ -52,7 +52,7 @@ def difference(first: Summary, second: Summary, warn: Callable[[str], None]) -> 
 
 def _facts(summary: Summary, warn: Callable[[str], None]) -> dict[str, Mapping[str, Any]]:
     """Return the recorded values of a run, by section and name."""
-    folder = Path(summary.folder)
+    folder = summary.folder
     code = _read(folder / CODE, warn)
     for entry in Journal(folder).entries:
         arguments = entry.arguments

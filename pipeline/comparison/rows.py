@@ -62,7 +62,7 @@ class RunRecord:
 
     @property
     def folder(self) -> Path:
-        return Path(self.summary.folder)
+        return self.summary.folder
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -124,8 +124,7 @@ class RunRecord:
         from stages.evaluation.predictions import read_by_example  # pyarrow takes most of a second to import
 
         try:
-            folder = Path(self.summary.facts.tested_in or self.folder)
-            metric, values = read_by_example(folder / PREDICTIONS)
+            metric, values = read_by_example((self.summary.facts.tested_in or self.folder) / PREDICTIONS)
         except (OSError, ValueError, TypeError, KeyError):  # a damaged file can raise any of these
             return None
         return values if metric == self.summary.primary else None
@@ -141,7 +140,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> RunRecord:
     """
     summary = RunFolder(folder).read()
     status = _job_status(summary.status if summary else None, entry)
-    summary = replace(summary or Summary(None, status, "", str(folder), {}), overrides=list(entry["overrides"]))
+    summary = replace(summary or Summary(None, status, "", folder, {}), overrides=list(entry["overrides"]))
     summary = with_test(summary)
     reason, config_dirs = summary.error or entry.get("reason"), entry.get("config_dirs", ())
     return RunRecord(number, status, _settings(summary), summary, reason, config_dirs, kind="job")
@@ -149,7 +148,7 @@ def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> RunRecord:
 
 def with_test(job: Summary) -> Summary:
     """Return the summary of a job, with the results of the run that evaluated it if there is one."""
-    folder = Path(job.folder)
+    folder = job.folder
     tested = RunFolder(folder.with_name(FINISHING + folder.name.partition("_")[0])).read()
     if tested is None:
         return job
@@ -162,7 +161,7 @@ def recorded(summary: Summary, kind: str) -> RunRecord:
     choices = {name: option for name, option in summary.choices.items() if option is not None}
     code = {"code": summary.code[:8]} if summary.code else {}  # runs of different code are not repetitions
     settings = {**choices, **_settings(summary), **code}
-    status = current_status(summary.status, Path(summary.folder))
+    status = current_status(summary.status, summary.folder)
     return RunRecord(0, status, settings, summary, summary.error, kind=kind)
 
 

@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pipeline.checks.registry import check_rules
 from pipeline.config.experiment import Experiment
@@ -121,7 +120,7 @@ def decide(job: Job) -> Decision:
     start = _start(job, own, notes)
     origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
     if not isinstance(start, Deliver):
-        has_begun = isinstance(start, Resume) and RunFolder(Path(start.run.folder)).can_start
+        has_begun = isinstance(start, Resume) and RunFolder(start.run.folder).can_start
         forked = None if has_begun else forked_run(experiment)  # a run that has a checkpoint starts from that
         if isinstance(start, Resume) and job.folder is None:
             notes.run("resuming", start.run, "" if has_begun else _where_it_begins(start.run, experiment))
@@ -159,7 +158,7 @@ def _start(job: Job, own: str, notes: Notes) -> New | Resume | Deliver:
     if run.status != "FINISHED":
         return Resume(run)
     rest = ", but part of it is not in MLflow yet: sending the rest" if is_unsent(run, experiment.tracking) else ""
-    notes.log(f"{shorter(Path(run.folder))} has already finished{rest}; nothing to train")
+    notes.log(f"{shorter(run.folder)} has already finished{rest}; nothing to train")
     return Deliver(run)
 
 
@@ -167,7 +166,7 @@ def _folder(job: Job, start: New | Resume | Deliver) -> RunFolder:
     if job.folder is not None:
         return job.folder
     if not isinstance(start, New):
-        return RunFolder(Path(start.run.folder))
+        return RunFolder(start.run.folder)
     outputs = job.experiment.outputs
     return RunFolder(outputs / "runs" / job.experiment.name / new_folder_name(outputs))
 
@@ -185,5 +184,5 @@ def _note_reuse(experiment: Experiment, plan: tuple[PlannedStage, ...], run: Sum
     notes.run(f"starting with {experiment.from_stage}, from the results of", run)
     now = sources(experiment)
     if any(stage.action == "reused" for stage in plan) and run.code != now.digest:
-        changed = now.changed(Path(run.folder)) or "files that were not recorded"
+        changed = now.changed(run.folder) or "files that were not recorded"
         notes.warn(f"the code has changed since that run ({changed}), but its results are reused")

@@ -1,7 +1,6 @@
 """Differences between the settings of an earlier run and those of a new command."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -22,7 +21,7 @@ def settings_of_both(
     Top-level settings that this version no longer has, such as `max_jobs`, are left out. A setting that was added
     after the run has its default value in that run.
     """
-    config = RunFolder(Path(run.folder)).config
+    config = RunFolder(run.folder).config
     before = relevant_settings(OmegaConf.to_container(config, resolve=True), ignored)
     before = {name: value for name, value in before.items() if "." in name or name in experiment.document}
     now = settings_of(experiment, tuple(ignored))

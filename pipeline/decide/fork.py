@@ -1,7 +1,5 @@
 """Forks: new runs that start from the weights of another run."""
 
-from pathlib import Path
-
 from pipeline.config.experiment import Experiment
 from pipeline.decide.differences import refuse_differing, settings_of_both
 from pipeline.provenance.identity import is_among
@@ -37,7 +35,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
     if text is None:
         return None
     run = Runs(experiment.outputs).find(text, "fork")
-    folder = RunFolder(Path(run.folder))
+    folder = RunFolder(run.folder)
     if starts and not folder.can_start:
         raise UserError(f"fork={text} has no checkpoint in {folder}", "a run with a checkpoint")
     check_fork(experiment, run)

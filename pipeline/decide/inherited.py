@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -61,7 +60,7 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
-        _refuse_untyped(overrides, f"{option}={name}", typed, Journal(Path(run.folder)).is_own)
+        _refuse_untyped(overrides, f"{option}={name}", typed, Journal(run.folder).is_own)
         arguments = replace(arguments, inherited=tuple(text for text in overrides if MASK not in text))
     return arguments
 

@@ -1,7 +1,6 @@
 """Notes about a decision, which a command prints before it acts."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pipeline.console import Console
 from pipeline.paths import shorter
@@ -29,7 +28,7 @@ class Notes:
             run: The earlier run.
             more: The end of the line.
         """
-        self.log(f"{doing} {shorter(Path(run.folder))} (status: {run.status}){more}")
+        self.log(f"{doing} {shorter(run.folder)} (status: {run.status}){more}")
         if run.overrides:
             self.log(f"with the overrides {' '.join(run.overrides)}")
 

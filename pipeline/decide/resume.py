@@ -1,7 +1,5 @@
 """The earlier run that a command resumes, if any."""
 
-from pathlib import Path
-
 from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import TrackingSettings
 from pipeline.decide.differences import refuse_differing, settings_of_both
@@ -41,9 +39,9 @@ def _last_run(experiment: Experiment, identity: str, notes: Notes) -> Summary | 
     code = sources(experiment)
     if run.code == code.digest:
         return run
-    folder = shorter(Path(run.folder))
+    folder = shorter(run.folder)
     if run.status != "FINISHED":
-        notes.log(new_for_other_code(code, Path(run.folder), folder, "run"))
+        notes.log(new_for_other_code(code, run.folder, folder, "run"))
     elif is_unsent(run, experiment.tracking):
         notes.warn(f"part of {folder} is not in MLflow yet; `python -m pipeline sync {folder}` sends it")
     return None

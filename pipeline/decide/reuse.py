@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pipeline.config.experiment import Experiment
 from pipeline.decide.differences import refuse_differing, settings_of_both
@@ -47,7 +46,7 @@ def plan_with(experiment: Experiment, run: Summary | None) -> tuple[PlannedStage
         raise UserError(f"from={experiment.from_stage} {problem}", begins, f"from={begins[0] if begins else '…'}")
     first = names.index(str(experiment.from_stage))
     try:
-        results = regular_folder(Path(run.folder) / RESULTS)
+        results = regular_folder(run.folder / RESULTS)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the unchanged results of the run") from error
     saved = [
@@ -83,7 +82,7 @@ def with_compared_run(experiment: Experiment) -> Experiment:
         return experiment
     from stages.evaluation.predictions import check_other  # imports pyarrow, which takes part of a second
 
-    folder = Path(Runs(experiment.outputs).find(settings.against, "evaluate.against").folder)
+    folder = Runs(experiment.outputs).find(settings.against, "evaluate.against").folder
     check_other(folder, settings.against)
     resolved = replace(settings, against=str(folder))
     return replace(experiment, settings={**experiment.settings, "evaluate": resolved})

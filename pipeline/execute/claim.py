@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from pipeline.config.experiment import Experiment
 from pipeline.config.names import split_override
@@ -53,8 +52,8 @@ def _alone(decision: Decision) -> Iterator[None]:
         if experiment.resume == "auto":
             last = Runs(experiment.outputs).latest(experiment.name, decision.identity)
             is_same = last is not None and (last.status, last.code) == ("RUNNING", decision.sources.digest)
-            if last is not None and is_same and RunFolder(Path(last.folder)).is_locked:
-                raise LockedError(Path(last.folder))
+            if last is not None and is_same and RunFolder(last.folder).is_locked:
+                raise LockedError(last.folder)
         yield
 
 
@@ -65,7 +64,7 @@ def first_summary(decision: Decision) -> Summary:
         run_id=None,
         status="RUNNING",
         name=experiment.name,
-        folder=str(decision.folder.path),
+        folder=decision.folder.path,
         choices=experiment.choices,
         overrides=recorded_overrides(experiment),
         versions=versions(),

@@ -186,7 +186,7 @@ def _failed(error: BaseException, run: RunFolder, console: Console) -> Outcome:
 def assist(decision: Decision, console: Console, task: Task) -> int:
     """Run the stages as a member other than the chief, without keeping results; return the exit code."""
     experiment = decision.experiment
-    summary = Summary(None, "RUNNING", experiment.name, "", {})
+    summary = Summary(None, "RUNNING", experiment.name, Path(), {})
 
     def run(scratch: Path) -> int:
         interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)

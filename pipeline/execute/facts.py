@@ -71,10 +71,8 @@ def show_summary(summary: Summary, links: Sequence[tuple[str, str]], console: Co
     for label, text in run_facts(summary):
         console.wrapped(text, label)
     may_resume = debug_kind(summary.choices) is None and "Try: resume=never" not in (summary.error or "")
-    if may_resume and summary.status != "FINISHED" and any((Path(summary.folder) / "checkpoints").rglob("*.npz")):
-        console.log(
-            f"{'resume':11} {resuming_command(shorter(Path(summary.folder)))}  # continues from the last checkpoint"
-        )
+    if may_resume and summary.status != "FINISHED" and any((summary.folder / "checkpoints").rglob("*.npz")):
+        console.log(f"{'resume':11} {resuming_command(shorter(summary.folder))}  # continues from the last checkpoint")
 
 
 def show_next(summary: Summary, outputs: Path, console: Console) -> None:
@@ -86,7 +84,7 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
     if summary.status != "FINISHED" or "saved_model" not in summary.exported:
         return
     is_default = bool(summary.run_id) and outputs == outputs_folder(None)
-    run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(Path(summary.folder)))
+    run = (summary.run_id or "")[:ID_DIGITS] if is_default else quote(shorter(summary.folder))
     files = {"images": "<images>", "rows": "<table.csv>", "texts": "<texts>"}.get(summary.facts.unit or "")
     console.log(f"{'next':11} python -m pipeline predict {run} {files or '<files>'}")
     console.log(f"{'':11} python -m pipeline serve {run}")
@@ -107,7 +105,7 @@ def show_times(summary: Summary, console: Console) -> None:
 
 def run_facts(summary: Summary) -> list[tuple[str, str]]:
     """Return the results of a run as labels and texts; a text with an empty label belongs to the one before."""
-    facts = [("folder", shorter(Path(summary.folder)))]
+    facts = [("folder", shorter(summary.folder))]
     if (data := data_sizes(summary)) is not None:
         facts.append(("data", data))
     facts += _speed(summary)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -53,8 +52,8 @@ def begin(
         if isinstance(decision.origin, Fork) and not run.can_start:
             checkpoints = import_module("stages.checkpoints.forks")  # with TensorFlow, which is imported by now
             forked = decision.origin.run
-            name = forked.run_id[:8] if forked.run_id else Path(forked.folder).name
-            source = Path(forked.folder) / "checkpoints"
+            name = forked.run_id[:8] if forked.run_id else forked.folder.name
+            source = forked.folder / "checkpoints"
             checkpoints.start_from(source, run.checkpoints, experiment.fork_weights, name)
         decision.sources.write(run.path)
         run.write()
@@ -88,9 +87,9 @@ def _spec(decision: Decision, code: CodeState | None) -> RunSpec:
     if part is not None and part.combination:
         tags[COMBINATION] = str(redact(part.combination))
     if isinstance(decision.origin, Reuse):
-        tags["reused_run"] = decision.origin.run.run_id or decision.origin.run.folder
+        tags["reused_run"] = decision.origin.run.run_id or str(decision.origin.run.folder)
     if isinstance(decision.origin, Fork):
-        tags["forked_from"] = decision.origin.run.run_id or decision.origin.run.folder
+        tags["forked_from"] = decision.origin.run.run_id or str(decision.origin.run.folder)
         tags["fork_weights"] = experiment.fork_weights
     return RunSpec(
         settings=experiment.tracking,

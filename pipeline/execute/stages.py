@@ -293,8 +293,8 @@ class StageRunner:
         for model in models:
             files = {model.format: model.path, **model.others}
             self.summary.exported |= {name: str(path) for name, path in files.items()}
-        if models and self.summary.folder:  # a worker that only assists has none
-            export = Path(self.summary.folder) / "export"
+        if models and self.summary.folder.name:  # a worker that only assists has none
+            export = self.summary.folder / "export"
             export.mkdir(exist_ok=True)
             data = [result for result in self._results.values() if isinstance(result, Dataset)][-1:]
             for dataset in data:

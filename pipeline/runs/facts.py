@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipeline.records import OpenRecord, known_types, typed
@@ -87,7 +88,7 @@ class Facts(OpenRecord):
     """The names of the metrics that each custom stage has recorded."""
     pruned_after_epoch: int | None = None
     """The last epoch of a trial that a search has ended early."""
-    tested_in: str | None = None
+    tested_in: Path | None = None
     """For a job of a sweep, the folder of the run that tested it, if that is a different run."""
 
     def as_mapping(self) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class Facts(OpenRecord):
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can represent: dataclasses become mappings; NaN and infinity become null."""
+    """Return a value that JSON can represent: dataclasses become mappings, paths texts, NaN and infinity null."""
     if isinstance(value, OpenRecord):
         return plain(value.as_mapping())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -125,4 +126,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
+    if isinstance(value, Path):
+        return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

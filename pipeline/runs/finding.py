@@ -46,7 +46,7 @@ class Runs:
 
     def folder_of_id(self, run_id: str) -> Path | None:
         """Return the folder of the run with this id."""
-        return next((Path(run.folder) for run in Runs(self.outputs).all() if run.run_id == run_id), None)
+        return next((run.folder for run in Runs(self.outputs).all() if run.run_id == run_id), None)
 
     def find(self, text: str, setting: str | None = None) -> Summary:
         """Return the run that a user names by its folder, its folder's name or the beginning of its id.

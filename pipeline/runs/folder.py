@@ -86,7 +86,7 @@ class RunFolder:
         except (OSError, ValueError) as error:
             warn(f"{shorter(self.path / NAME)} cannot be read, so this run is skipped ({error})")
             return None
-        return replace(summary, folder=str(self.path.resolve()))  # it may have been moved
+        return replace(summary, folder=self.path.resolve())  # it may have been moved
 
     def write(self, summary: Summary | None = None, durable: bool = True) -> None:
         """Write `summary`, by default the one that this process fills.

@@ -66,7 +66,7 @@ class Summary:
     run_id: str | None
     status: str
     name: str
-    folder: str
+    folder: Path
     choices: Mapping[str, str | None]
     overrides: list[str] = field(default_factory=list)
     stages: dict[str, StageOutcome] = field(default_factory=dict)

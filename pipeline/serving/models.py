@@ -58,9 +58,9 @@ def saved_model(model: str, uri: str | None, outputs: Path) -> Path:
     """
     if not model.startswith(ADDRESSES):
         run = Runs(outputs).find(model)
-        folder = Path(run.folder) / "export" / "saved_model"
+        folder = run.folder / "export" / "saved_model"
         if not folder.is_dir():
-            problem = f"{shorter(Path(run.folder))} has no exported SavedModel"
+            problem = f"{shorter(run.folder)} has no exported SavedModel"
             raise UserError(
                 problem,
                 "a run with an exported SavedModel",

@@ -36,9 +36,10 @@ def as_dict(run: RunRecord) -> dict[str, Any]:
     """Return everything that is recorded of a run, as JSON can hold it."""
     finite = {name: value if value - value == 0 else None for name, value in run.metrics.items()}
     own = {"kind": run.kind, "status": run.status, "started": started(run).isoformat(timespec="seconds")}
-    names = ("folder", "run_id", "seconds", "error", "choices", "overrides")
+    names = ("run_id", "seconds", "error", "choices", "overrides")
     facts = {name: getattr(run.summary, name) for name in names}
-    return {**own, "experiment": run.summary.name, **facts, "validation": run.validation, "metrics": finite}
+    own |= {"experiment": run.summary.name, "folder": str(run.folder)}
+    return {**own, **facts, "validation": run.validation, "metrics": finite}
 
 
 def as_table(runs: Sequence[RunRecord], is_wide: bool) -> Table:

@@ -41,13 +41,13 @@ def read_all(outputs: Path, warn: Callable[[str], None] = lambda line: None) -> 
             continue
         journal = Journal(folder)
         name = journal.store.get("experiment") or f"{len(index.jobs)} jobs"
-        found.append(recorded(Summary(journal.run_id, index.status, name, str(folder), {}), "sweep"))
+        found.append(recorded(Summary(journal.run_id, index.status, name, folder, {}), "sweep"))
     return sorted(found, key=lambda run: age_order(run.folder))
 
 
 def record_of(summary: Summary) -> RunRecord:
     """Return the run or job with this summary."""
-    return recorded(summary, "job" if is_sweep(Path(summary.folder).parent) else "run")
+    return recorded(summary, "job" if is_sweep(summary.folder.parent) else "run")
 
 
 def values_of(run: RunRecord) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _runs(words: Sequence[str], outputs: Path, warn: Callable[[str], None]) -> l
     names = [word for word in words if word not in filters]
     named = [run for word in names for run in _meant(word, runs)] if names else runs.all()
     different = {  # a run that is named twice is one
-        run.folder: with_test(run) for run in named if names or not Path(run.folder).name.startswith(FINISHING)
+        run.folder: with_test(run) for run in named if names or not run.folder.name.startswith(FINISHING)
     }
     selected = select([record_of(run) for run in different.values()], filters)
     if not selected:

@@ -111,7 +111,7 @@ def is_unsent(summary: Summary, tracking: TrackingSettings) -> bool:
 
     False under `tracking=off`.
     """
-    journal = Journal(Path(summary.folder))
+    journal = Journal(summary.folder)
     is_tracked = summary.run_id is not None or journal.run_id is not None
     return tracking.kind != "off" and is_tracked and not journal.is_closed
 

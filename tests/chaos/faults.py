@@ -240,7 +240,7 @@ def is_of_machine(name: str) -> bool:
 
 def of_run(outputs: Path) -> dict[str, Any]:
     """Returns weights, states and history of the only run."""
-    folder = Path(assert_whole_run(outputs).folder)
+    folder = assert_whole_run(outputs).folder
     with np.load(sorted((folder / "checkpoints").glob("step-*.npz"))[-1], allow_pickle=False) as file:
         found = {name: file[name] for name in file.files if name.split(".")[0] in ("model", "optimizer", EMA)}
     client, [run] = recorded(outputs)

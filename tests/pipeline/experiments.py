@@ -172,7 +172,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 def write_run(folder: Path, status: str = "FINISHED", run_id: str | None = "abcdef12", **values: Any) -> Path:
     """Write only the summary of a run; return its folder."""
     folder.mkdir(parents=True)
-    Summary(run_id, status, "tried", str(folder), {}, **values).write(folder)
+    Summary(run_id, status, "tried", folder, {}, **values).write(folder)
     return folder
 
 

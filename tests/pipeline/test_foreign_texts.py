@@ -113,5 +113,5 @@ def test_tables_keep_their_columns_and_escape_markup() -> None:
 
 
 def test_the_description_of_a_run_is_printable(tmp_path: Path) -> None:
-    summary = Summary(TEXT, "FAILED", TEXT, str(tmp_path), {}, error=TEXT, exported={TEXT: str(tmp_path / TEXT)})
+    summary = Summary(TEXT, "FAILED", TEXT, tmp_path, {}, error=TEXT, exported={TEXT: str(tmp_path / TEXT)})
     assert_plain(run_description(summary, f"python {TEXT}", None, TEXT))

@@ -42,7 +42,7 @@ def test_a_sweep_of_numbers_is_compared_by_rmse(sweep: tuple[Path, str]) -> None
     assert comparison.choice.best.mean("val/best_rmse") == min(means)
     found = comparison.differences[comparison.rows[1]]
     assert found.low < found.high
-    [first], [second] = ([_rmse(Path(run.summary.folder)) for run in row.runs] for row in comparison.rows)
+    [first], [second] = ([_rmse(run.summary.folder) for run in row.runs] for row in comparison.rows)
     assert found.difference == pytest.approx(second - first, rel=1e-9, abs=1e-9)
     assert [row.mean("test/rmse") for row in comparison.rows] == pytest.approx([first, second])
     with (folder / "comparison.csv").open() as file:

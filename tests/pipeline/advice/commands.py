@@ -136,7 +136,7 @@ def _first_of_a_run(folder: Path) -> str:
 
 
 def _no_epochs(_: Path) -> Told:
-    run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, metrics={"train/last_epoch": 5.0})
+    run = Summary("abcdef12", "FINISHED", "tried", Path("tried"), {}, metrics={"train/last_epoch": 5.0})
     given = experiment("train.epochs=5", "fork=abcdef12", "fork_weights=last")
     return refusal(refuse_without_epochs, given, run), "train.epochs=5"
 
@@ -199,7 +199,7 @@ def _searching(metric: str) -> Any:
 
 
 def _goal(_: Path) -> Told:
-    run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, metrics={"val/best_loss": 1.0})
+    run = Summary("abcdef12", "FINISHED", "tried", Path("tried"), {}, metrics={"val/best_loss": 1.0})
     error = refusal(refuse_goal, _searching("val/best_acc"), run, False)
     return error, "sweep=tpe seed=1,2 sweep.metric=val/best_acc"
 
@@ -208,7 +208,7 @@ def _other_examples(folder: Path) -> Told:
     first = SimpleNamespace(folder="first")
     trials: Any = SimpleNamespace(_plan=_searching("val/best_loss"), _folder=folder, jobs=[first])
     write_run(folder / "first", facts=Facts(val_examples="a"))
-    run = Summary("abcdef12", "FINISHED", "tried", "tried", {}, facts=Facts(val_examples="b"))
+    run = Summary("abcdef12", "FINISHED", "tried", Path("tried"), {}, facts=Facts(val_examples="b"))
     return refusal(Trials._refuse_other_examples, trials, run, SimpleNamespace(number=2)), "sweep=tpe seed=1,2"
 
 

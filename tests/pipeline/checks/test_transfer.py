@@ -41,7 +41,7 @@ def test_a_run_starts_from_the_weights_of_another(outputs: Path) -> None:
     phases = client.get_metric_history(str(tuned.run_id), "train/phase")
     assert [(point.step, point.value) for point in phases] == [(1, 1.0), (2, 2.0)]
     assert len(list((outputs / "cache").glob("features-*/train.npy"))) == 1
-    first, second = (np.load(Path(one.folder) / SAVED) for one in (source, tuned))
+    first, second = (np.load(one.folder / SAVED) for one in (source, tuned))
     same = [np.array_equal(first[f"weight.{place}"], second[f"weight.{place}"]) for place in range(14)]
     assert all(same[2:6])  # BatchNorm was trained neither with the head nor later
     assert not any(same[12:])

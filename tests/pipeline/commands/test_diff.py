@@ -33,7 +33,7 @@ def record(repository: Path, run: Path) -> Path:
     state = code_state.code_state(repository)
     assert state is not None
     run.mkdir()
-    Summary(None, "FINISHED", "tried", str(run), {}).write(run)
+    Summary(None, "FINISHED", "tried", run, {}).write(run)
     journal = Journal(run)
     journal.begin({})
     journal.add("tags", {"values": {COMMIT: state.commit}})

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -72,7 +73,7 @@ def simulate(rows: Sequence[str], between: float, random: np.random.Generator, g
             }
             facts = Facts(test_examples="a", pruned_after_epoch=1 if is_pruned else None)
             weights = {"monitor": "val_loss"}
-            made = Summary(None, "FINISHED", "x", name + seed, {}, metrics=metrics, weights=weights, facts=facts)
+            made = Summary(None, "FINISHED", "x", Path(name + seed), {}, metrics=metrics, weights=weights, facts=facts)
             settings = {"model": name, "seed": seed}
             runs.append(SimulatedRun(len(runs), "FINISHED", settings, made, answers=answers))
     return compare_runs("a simulation", runs)

@@ -19,14 +19,14 @@ WORDS = (*SMALL, *BARE, "evaluate.mistakes=0", "train.epochs=1", "tracking=off")
 def test_a_run_is_compared_with_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The other run is named by its folder or its name; a run on other examples fails before training."""
     first = ran(tmp_path, *WORDS, "name=first")
-    name = Path(first.folder).name
+    name = first.folder.name
     second = ran(tmp_path, *WORDS, "name=second", "seed=2", f"evaluate.against={name}")
     assert f"the run {name}: accuracy" in " ".join(capsys.readouterr().out.split())
     compared = second.facts.others["against"]
     accuracies = [run.metrics["test/accuracy"] for run in (first, second)]
     assert compared["accuracy"]["difference"] == pytest.approx(accuracies[1] - accuracies[0])
     assert second.metrics["against/agreement"] == compared["agreement"]
-    assert f"the run {name}" in (Path(second.folder) / "test_metrics.md").read_text()
+    assert f"the run {name}" in (second.folder / "test_metrics.md").read_text()
     other = experiment(*WORDS, "name=third", "data.split_seed=3", f"evaluate.against={first.folder}", outputs=tmp_path)
     assert run_job(Job(other), Console()) == FAILED
     assert "was tested on other examples" in capsys.readouterr().out

@@ -144,7 +144,7 @@ def test_a_run_that_was_killed_at_once_is_listed_and_resumed(job: Job, capsys: P
 def test_a_fork_that_was_killed_at_once_still_starts_from_the_other_run(job: Job, capsys: Printed) -> None:
     source = job.experiment.outputs / "other"
     (source / "checkpoints").mkdir(parents=True)
-    Summary("abcdef12", "FINISHED", "x", str(source), {}).write(source)
+    Summary("abcdef12", "FINISHED", "x", source, {}).write(source)
     facts = np.frombuffer(b'{"facts": {"step": 1}, "dtypes": {}}', np.uint8)
     np.savez(source / "checkpoints" / "step-00000001.npz", facts=facts)
     OmegaConf.save(job.experiment.document, source / "config.yaml")

@@ -79,7 +79,7 @@ def test_settings_of_a_replaced_option_are_not_inherited(tmp_path: Path) -> None
     choices = {"optimizer": "sgd", "strategy": "mirrored", "train": "loop"}
     place = tmp_path / "made"
     place.mkdir()
-    Summary("1b", "KILLED", "made", str(place), choices, overrides=[*own, *of_one, *registered]).write(place)
+    Summary("1b", "KILLED", "made", place, choices, overrides=[*own, *of_one, *registered]).write(place)
     for option, more in (("resume", [*of_one, *registered]), ("fork", registered), ("run", [])):
         assert all_overrides([f"{option}={place}", "optimizer=sgd"])[2:] == [*own[1:], *more]
         assert all_overrides([f"{option}={place}", "strategy='one_device'"])[2:] == [*own[:2], own[3], *more]

@@ -95,7 +95,7 @@ def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path, 
     found = decide(job(killed))
     assert isinstance(found.start, Resume)
     assert notes_of(found, capsys).splitlines()[0].endswith("(status: KILLED)")
-    assert (found.folder.path, found.start.run.run_id) == (Path(before.folder), before.run_id)
+    assert (found.folder.path, found.start.run.run_id) == (before.folder, before.run_id)
 
 
 def test_another_experiment_begins_a_new_run(killed: Path) -> None:
@@ -105,7 +105,7 @@ def test_another_experiment_begins_a_new_run(killed: Path) -> None:
 
 def test_settings_without_an_effect_may_differ(killed: Path) -> None:
     given = ("train.checkpoint_every_seconds=5", "tracking.tags.team=x", "tracking=off", "cluster.restarts=2")
-    assert decide(job(killed, *given)).folder == RunFolder(Path(last(killed).folder))
+    assert decide(job(killed, *given)).folder == RunFolder(last(killed).folder)
 
 
 def test_other_code_begins_a_new_run_and_prints_how_to_resume(
@@ -143,7 +143,7 @@ def test_a_named_run_may_be_resumed_with_another_strategy_but_not_with_other_set
     run = last(killed)
     assert run.run_id is not None
     asked = f"resume='{run.run_id[:8]}'"  # it may look like a number
-    assert decide(job(killed, asked, "strategy=one_device")).folder == RunFolder(Path(run.folder))
+    assert decide(job(killed, asked, "strategy=one_device")).folder == RunFolder(run.folder)
     with pytest.raises(UserError, match=r"train.batch_size was 64 and is now 32\. .*Try: train.batch_size=64$"):
         decide(job(killed, asked, "train.batch_size=32"))
     with pytest.raises(UserError, match=r"fork was None and is now 0badc0de.*Try: fork=null"):
@@ -153,8 +153,8 @@ def test_a_named_run_may_be_resumed_with_another_strategy_but_not_with_other_set
 def test_a_command_that_names_a_run_inherits_its_settings(killed: Path) -> None:
     run = last(killed)
     for option in ("resume", "fork"):
-        given = [f"{option}={Path(run.folder).name}", f"outputs={killed}", "strategy=one_device"]
-        assert all_overrides(given) == [f"{option}='{Path(run.folder).name}'", *given[1:], *LONG[1:]]
+        given = [f"{option}={run.folder.name}", f"outputs={killed}", "strategy=one_device"]
+        assert all_overrides(given) == [f"{option}='{run.folder.name}'", *given[1:], *LONG[1:]]
     swept = ["-m", f"fork={run.folder}", "strategy=one_device", "seed=1,2", f"outputs={killed}"]
     assert all_overrides(swept) == [f"fork='{run.folder}'", *swept[2:], *LONG[1:]]
     assert all_overrides(["-m", "resume=4e123456", "seed=1,2"]) == ["resume='4e123456'", "seed=1,2"]
@@ -164,7 +164,7 @@ def test_a_command_that_names_a_run_inherits_its_settings(killed: Path) -> None:
 def test_an_interrupted_run_ends_in_the_same_folder_and_the_same_tracked_run(killed: Path) -> None:
     """It is resumed on two replicas, and then by its id on one device, where early stopping leaves fewer epochs."""
     before = last(killed)
-    checkpoints = Path(before.folder).glob("checkpoints/step-*.npz")
+    checkpoints = before.folder.glob("checkpoints/step-*.npz")
     saved = max(int(path.stem.removeprefix("step-")) for path in checkpoints)
     done = commands.succeed(f"resume={before.run_id}", "strategy=one_device", f"outputs={killed}")
     after = last(killed)
@@ -202,11 +202,11 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
     assert client.get_run(str(fork.run_id)).data.tags["forked_from"] == source.run_id
     assert [point.step for point in client.get_metric_history(str(fork.run_id), "val/loss")] == [3, 4]
     for run in (source, fork):
-        [_] = Path(run.folder).glob("checkpoints/*.npz")  # without earlier checkpoints and the fork's start
+        [_] = run.folder.glob("checkpoints/*.npz")  # without earlier checkpoints and the fork's start
     printed = capsys.readouterr().out
     assert f"forked from {source.run_id[:8]}" in printed
     assert "resum" not in printed
-    replace(fork, status="KILLED").write(Path(fork.folder))
+    replace(fork, status="KILLED").write(fork.folder)
     found = decide(Job(experiment(*asked, outputs=finished)))
     assert (str(found.folder.path), found.origin) == (fork.folder, None)
     named = all_overrides([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
@@ -223,7 +223,7 @@ def test_changed_data_is_refused_before_any_work(tmp_path: Path, outputs: Path, 
     np.savez(tmp_path / "a.npz", x=numbers, y=np.arange(100) % 2)
     before = ran(outputs, *words)
     killed = replace(before, status="KILLED")
-    killed.write(Path(before.folder))
+    killed.write(before.folder)
     np.savez(tmp_path / "a.npz", x=numbers + 1, y=np.arange(100) % 2)
     again = Job(experiment(*words, outputs=outputs))
     capsys.readouterr()
@@ -287,7 +287,7 @@ def test_a_clock_that_is_set_back_does_not_hide_a_run(outputs: Path) -> None:
     write_index([{"folder": "1_a", "overrides": []}], sweep)
     folders.append(sweep)
     renamed = Path(shutil.copytree(folders[0], folders[0].with_name("the good one")))
-    replace(Summary.read(folders[0]), folder=str(renamed)).write(renamed)
+    replace(Summary.read(folders[0]), folder=renamed).write(renamed)
     resumed = decide(Job(settings))
     assert isinstance(resumed.start, Resume)
     assert resumed.folder.path == folders[2]

@@ -20,7 +20,7 @@ def summary(data: DataFacts, **metrics: float) -> Summary:
     facts = Facts(data=data, confidence=0.9, intervals={"test/accuracy": [0.8, 0.95]})
     exported = {"saved_model": "/runs/mine/export/saved_model"}
     own: dict[str, Any] = {"metrics": named, "exported": exported, "facts": facts}
-    return Summary("4d9eb298", "FINISHED", "mine_cnn", "/runs/mine", {}, **own)
+    return Summary("4d9eb298", "FINISHED", "mine_cnn", Path("/runs/mine"), {}, **own)
 
 
 ENDS = {"": 0.1, "_low": 0.05, "_high": 0.2}

@@ -31,7 +31,7 @@ METRICS = {
 def summary(folder: Path, **changes: Any) -> Summary:
     changes.setdefault("stages", {name: StageOutcome("ran", 1.0) for name in ("train", "evaluate", "export")})
     changes["weights"] = {"epoch": 22, "selection": "best", "monitor": "val_loss", "ema": False}
-    return Summary("abc", "FINISHED", "x", str(folder), {}, metrics=dict(METRICS), replicas=1, **changes)
+    return Summary("abc", "FINISHED", "x", folder, {}, metrics=dict(METRICS), replicas=1, **changes)
 
 
 def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed) -> None:
@@ -150,7 +150,7 @@ def test_a_sweep_is_named_by_the_settings_in_which_its_jobs_differ() -> None:
 
 
 def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
-    failed = Summary("4d9eb298", "FAILED", "digits_cnn", "outputs/runs/a", {})
+    failed = Summary("4d9eb298", "FAILED", "digits_cnn", Path("outputs/runs/a"), {})
     failed.stages = {"train": StageOutcome("failed", 1.0)}
     failed.error = "no <b>device</b> */gpu:7*\n`x`"
     first, *_ = facts.run_description(failed, "python -m pipeline", None, "made").split("\n\n")

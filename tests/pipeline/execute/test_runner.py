@@ -76,7 +76,7 @@ class Run:
 
     def __init__(self, folder: Path, settings: Any = None, turn: Turn | None = None) -> None:
         self.tracker, self.console = Kept(), Heard()
-        self.summary = Summary(None, "RUNNING", "x", str(folder), {})
+        self.summary = Summary(None, "RUNNING", "x", folder, {})
         self.settings = settings
         reporter = RunReporter(self.tracker, self.console, self.summary, turn=turn or Turn())
         self.runner = StageRunner(folder, folder, reporter)

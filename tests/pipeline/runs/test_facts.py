@@ -24,7 +24,7 @@ REPORTED: dict[str, Any] = {
 
 
 def summary() -> Summary:
-    made = Summary(None, "RUNNING", "x", "x", {})
+    made = Summary(None, "RUNNING", "x", Path("x"), {})
     made.add_facts(REPORTED)
     return made
 
@@ -46,7 +46,7 @@ def test_reported_facts_are_read_back_with_their_types(tmp_path: Path) -> None:
 
 def test_a_fact_of_a_wrong_type_is_an_error_of_the_stage() -> None:
     with pytest.raises(UserError, match=r"Record\.summary\['unit'\] has the wrong type: 5"):
-        Summary(None, "RUNNING", "x", "x", {}).add_facts({"unit": 5})
+        Summary(None, "RUNNING", "x", Path("x"), {}).add_facts({"unit": 5})
 
 
 def test_names_of_reported_facts_are_declared() -> None:

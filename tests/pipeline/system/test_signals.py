@@ -91,7 +91,7 @@ def statuses(outputs: Path) -> list[str]:
 
 
 def has_checkpoint(run: Summary) -> bool:
-    return any(Path(run.folder).glob("checkpoints/step-*.npz"))
+    return any(run.folder.glob("checkpoints/step-*.npz"))
 
 
 def test_a_hangup_and_a_closed_output_save_and_the_same_command_resumes(outputs: Path) -> None:

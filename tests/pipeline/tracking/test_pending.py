@@ -178,6 +178,6 @@ def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: 
 
 
 def test_metrics_that_are_no_numbers_are_read_back(tmp_path: Path) -> None:
-    Summary(None, "KILLED", "x", str(tmp_path), {}, metrics={"train/loss": float("nan")}).write(tmp_path)
+    Summary(None, "KILLED", "x", tmp_path, {}, metrics={"train/loss": float("nan")}).write(tmp_path)
     assert json.loads((tmp_path / NAME).read_text())["metrics"] == {"train/loss": None}
     assert Summary.read(tmp_path).metrics["train/loss"] != Summary.read(tmp_path).metrics["train/loss"]

@@ -45,7 +45,7 @@ from pipeline.tracking.tracker import open_tracker
 outputs, folder = map(Path, sys.argv[1:3])
 settings = TrackingSettings(kind="local")
 with locked(folder, shared=bool(sys.argv[3])) as lock:
-    Summary(None, "RUNNING", "tried", str(folder), {}).write(folder)
+    Summary(None, "RUNNING", "tried", folder, {}).write(folder)
     process = StoreProcess(Store(settings, outputs), folder, lock)
     tracker = open_tracker(RunSpec(settings, outputs, folder, "tried", "run"), print, process.open_run)
     tracker.flush(seconds=60)
