@@ -25,7 +25,7 @@ SAME = ("model.network.dropout=0.1", "precision=mixed_bfloat16", "optimizer=sgd"
 def run(tmp_path: Path) -> Summary:
     OmegaConf.save(experiment().document, tmp_path / "config.yaml")
     fields = {entry.name: None for entry in dataclasses.fields(Summary)}
-    return Summary(**{**fields, "folder": str(tmp_path)})  # type: ignore[arg-type]
+    return Summary(**{**fields, "folder": tmp_path})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", OTHERS)

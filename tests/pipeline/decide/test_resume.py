@@ -208,10 +208,10 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
     assert "resum" not in printed
     replace(fork, status="KILLED").write(fork.folder)
     found = decide(Job(experiment(*asked, outputs=finished)))
-    assert (str(found.folder.path), found.origin) == (fork.folder, None)
+    assert (found.folder.path, found.origin) == (fork.folder, None)
     named = all_overrides([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
     found = decide(Job(experiment(*named)))
-    assert (str(found.folder.path), found.origin) == (fork.folder, None)
+    assert (found.folder.path, found.origin) == (fork.folder, None)
     with claimed(found) as before:
         begin(found, before, print)
         assert found.folder.summary.run_id == fork.run_id
