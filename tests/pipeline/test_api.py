@@ -1,4 +1,4 @@
-"""Runs from Python, and the catalog of them: one real run, read in every way."""
+"""The Python API: a real run, read in every way, and lists of runs."""
 
 import gc
 import json
@@ -57,7 +57,7 @@ def listed(capsys: Printed, outputs: Path, *arguments: str) -> list[dict[str, ob
     return entries
 
 
-def test_a_search_without_an_interval_is_refused_in_its_line(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_search_without_an_interval_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^sweep=tpe.*no setting has several values") as refused:
         search(["train.epochs=1"])
@@ -98,7 +98,7 @@ def test_a_notebook_shows_a_run_and_a_comparison(run: Run, outputs: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_is_read_as_it_was_made(run: Run) -> None:
+def test_a_run_is_read_as_it_was_recorded(run: Run) -> None:
     assert run.status == "FINISHED"
     assert '"command": "python -m pipeline model=mlp train.epochs=2 name' in (run.folder / "tracking.jsonl").read_text()
     assert run.config.train.epochs == compose(["train.epochs=2"]).settings["train"].epochs == 2
@@ -142,7 +142,7 @@ def test_a_wrong_override_is_refused_as_on_the_command_line() -> None:
         run_experiment("dry_run=true")
 
 
-def test_a_text_is_a_list_of_one_and_values_are_as_python_has_them(tmp_path: Path) -> None:
+def test_a_text_is_one_override_and_values_are_python_objects(tmp_path: Path) -> None:
     for epochs in (2, 3):
         write_run(tmp_path / f"runs/a/{epochs}", overrides=[f"train.epochs={epochs}"], metrics={"test/loss": 1.0})
     found = compare("status=FINISHED", baseline={"train.epochs": 2}, columns="test/loss", outputs=tmp_path)

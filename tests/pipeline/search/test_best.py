@@ -1,4 +1,4 @@
-"""The command that a search ends with: one run with the best trial's settings, however the search was asked for."""
+"""The command that a search prints at its end: a single run with the settings of the best trial."""
 
 import shlex
 from pathlib import Path
@@ -38,7 +38,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "typed": ("sweep=tpe", DRAWN, *SMALL),
     "experiment file": ("experiment=mine",),
     "sweep file in an experiment file": ("experiment=group",),
-    "of a stage and options of one's own": (
+    "custom stage and options": (
         "sweep=tpe", DRAWN, "+pipeline.extra=report", "+extra={_target_: tests.own.stage, a.b: 1}", "+own=more",
         "export=all", "~export.formats.onnx", "pipeline.inspect=null",
     ),
@@ -47,7 +47,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A folder of one's own options."""
+    """Return a folder with custom options."""
     folder = tmp_path / "own conf"
     options = {
         "experiment/mine.yaml": EXPERIMENT.format(sweep="tpe", over=OVER),
@@ -65,7 +65,9 @@ def read_composed(composed: Composed) -> Experiment:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_the_best_is_one_run_of_the_very_settings(way: str, own: Path, tmp_path: Path) -> None:
+def test_the_printed_command_trains_one_run_with_the_very_settings_of_the_best_trial(
+    way: str, own: Path, tmp_path: Path
+) -> None:
     words = [*WAYS[way], f"outputs='{tmp_path / 'out puts'}'", "--config-dir", str(own)]
     composer = Composer(read_arguments(words))
     assert composer.is_sweep

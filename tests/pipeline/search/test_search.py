@@ -1,4 +1,4 @@
-"""Searches as commands: trials, results, interruption, and what is refused before anything starts."""
+"""Searches as commands: their trials, their results, interruptions, and refusals before anything starts."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ FIXED = (
 )  # fmt: skip
 
 SHORT = (*SMALL, *TRAINED, "tracking=off")
-"""Trials that are over at once."""
+"""Settings of trials that take a moment."""
 
 
 @functools.cache
@@ -44,12 +44,12 @@ def study(folder: Path) -> optuna.Study:
 
 @pytest.fixture(scope="module")
 def searched(module_outputs: Path) -> tuple[Path, str]:
-    """A search that nothing has interrupted: its folder, and what it printed."""
+    """Return the folder and the output of a search that was not interrupted."""
     done = commands.succeed(*FIXED, *SPACE, f"outputs={module_outputs}")
     return latest(module_outputs), done.stdout
 
 
-def test_trials_are_runs_under_one(searched: tuple[Path, str]) -> None:
+def test_trials_are_child_runs_of_the_search(searched: tuple[Path, str]) -> None:
     folder, printed = searched
     trials = study(folder).trials
     status, jobs, _ = read_index(folder)
@@ -99,8 +99,8 @@ def test_the_table_of_runs_has_the_search_and_its_trials(searched: tuple[Path, s
     assert (entry["kind"], entry["folder"]) == ("sweep", str(folder))
 
 
-def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str]) -> None:
-    """On the console, in Markdown, on the page and in MLflow, by the goal of the search; pruned trials stand apart."""
+def test_all_reports_name_the_best_of_the_complete_trials(searched: tuple[Path, str]) -> None:
+    """The console, Markdown, the page and MLflow do so, by the goal of the search, and list pruned trials separately."""
     folder, printed = searched
     best = study(folder).best_trial
     assert [trial for trial in study(folder).trials if trial.state.name == "PRUNED"]
@@ -121,7 +121,7 @@ def test_the_answer_is_the_best_of_the_complete_trials(searched: tuple[Path, str
 
 @pytest.mark.smoke
 def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
-    """And not what the comparison of a sweep would choose: by another metric, a direction, or among pruned trials."""
+    """The comparison of a sweep would choose by a different metric or direction, or among pruned trials."""
     rates = ("0.0012345678901234", "0.0012345999999999", "0.5")
     losses = (0.3, 0.2, 0.1)
     trials = [MadeRun({"optimizer.learning_rate": rate}, np.ones(9, bool), val_loss=loss)
@@ -150,7 +150,7 @@ def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
 
 
 def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str], outputs: Path) -> None:
-    """The same points, and the same results to the bit; the trial that was interrupted is resumed in its folder."""
+    """It tries the same points with the same results to the bit. The interrupted trial is resumed in its folder."""
     command = commands.start(*FIXED, *SPACE, f"outputs={outputs}")
     assert until(lambda: [*outputs.glob("sweeps/*/3_*/summary.json")], 300)
     command.kill()
@@ -166,8 +166,8 @@ def test_a_killed_search_ends_as_an_uninterrupted_one(searched: tuple[Path, str]
     assert mine == whole
 
 
-def test_a_search_for_two_goals_goes_on_over_failures_and_answers_with_the_front(outputs: Path) -> None:
-    """And what it prints trains one run, typed to the letter."""
+def test_a_search_for_two_goals_continues_after_failures_and_reports_the_pareto_front(outputs: Path) -> None:
+    """The command that it prints trains a single run."""
     varied = ("strategy.device=/gpu:7,/cpu:0", "optimizer.learning_rate=0.1,0.01")
     goals = "sweep.metric=[val/best_accuracy,train/images_per_second]"
     done = commands.succeed("-m", "sweep=grid", *SHORT, *varied, goals, f"outputs={outputs}")
@@ -191,7 +191,7 @@ def penalized(input_shape: tuple[int, int, int], num_classes: int, l2: float) ->
     return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), dense])
 
 
-def test_the_strength_of_a_penalty_is_not_searched_by_the_loss_that_it_adds_to(outputs: Path) -> None:
+def test_the_strength_of_a_penalty_is_not_searched_by_a_loss_that_includes_the_penalty(outputs: Path) -> None:
     network = f"network: {{_target_: {__name__}.penalized, l2: 0.1}}"
     option = f"defaults: [/schema/model@_here_: model, _self_]\n{network}\n"
     write_files(outputs.parent / "conf", {"model/penalized.yaml": option})

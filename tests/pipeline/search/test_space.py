@@ -1,4 +1,4 @@
-"""Search space: what Hydra's words mean to Optuna; and what is checked of a search before its first trial."""
+"""The search space, from Hydra's overrides to Optuna's distributions, and the checks before the first trial."""
 
 import math
 from pathlib import Path
@@ -45,8 +45,8 @@ def test_numbers(word: str, low: float, high: float, whole: bool, log: bool, end
 
 
 @pytest.mark.parametrize("word", ["a=range(1,10,2)", "a=range(0,1,0.1)", "a=3,1,2", "a=choice(x,y)"])
-def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
-    """`range` ends before its end in both; what is a list stays one, as it was typed."""
+def test_a_search_draws_the_same_values_as_a_sweep_tries(word: str) -> None:
+    """The end of `range` is exclusive in both, and the values of a list stay as they were typed."""
     override = parse(word)
     swept = [str(value) for value in override.sweep_string_iterator()]
     [axis] = axes(word)
@@ -63,13 +63,13 @@ def test_a_search_has_the_values_of_a_sweep(word: str) -> None:
     [("train.batch_size=tag(log,interval(8,64))", ("8", "64")), ("+evaluate.batch_size=interval(1,5)", ("1", "5")),
      ("train.batch_size=interval(8.5,64)", ("9", "64")), ("optimizer.learning_rate=interval(1,2)", ("1.0", "2.0"))],
 )  # fmt: skip
-def test_an_interval_of_a_whole_setting_is_whole(word: str, ends: tuple[str, ...]) -> None:
-    """As its schema says, since Hydra makes both ends floats."""
+def test_an_interval_has_whole_numbers_if_the_setting_has(word: str, ends: tuple[str, ...]) -> None:
+    """The schema of the setting decides, because Hydra makes both ends floats."""
     [axis] = axes(word)
     assert axis.lines == [f"{axis.key}={end}" for end in ends]
 
 
-def test_one_value_is_no_axis() -> None:
+def test_a_setting_with_one_value_is_not_an_axis() -> None:
     assert axes("a=1", "b=[1,2]", "c=1,2") == [Axis("c", CategoricalDistribution(("1", "2")))]
 
 
@@ -78,18 +78,18 @@ def test_one_value_is_no_axis() -> None:
     ["a=interval(5,1)", "a=tag(log,interval(0,1))", "a=tag(log,range(1,10,2))",
      "a=tag(fast,interval(1,2))", "a=tag(log,choice(1,2))"],
 )  # fmt: skip
-def test_what_nothing_can_be_drawn_from_is_refused(word: str) -> None:
+def test_an_override_from_which_no_value_can_be_drawn_is_refused(word: str) -> None:
     with pytest.raises(UserError, match="Try: 'a=interval"):
         axes(word)
 
 
-def test_probes_try_every_end() -> None:
+def test_probes_try_both_ends_of_every_axis() -> None:
     space = axes("a=x,y,z", "b=interval(0,1)")
     assert list(probes(space)) == [["a=x", "b=0.0"], ["a=y", "b=0.0"], ["a=z", "b=0.0"], ["a=x", "b=1.0"]]
 
 
-def test_a_value_survives_the_command_line() -> None:
-    """To the bit: what is drawn is what the trial computes with."""
+def test_a_drawn_value_is_the_same_after_the_command_line() -> None:
+    """It is equal to the bit."""
     [axis] = axes("a=tag(log,interval(1e-7,1))")
     for value in (1e-7, math.pi / 10, 1 / 3, 0.1 + 0.2):
         override = parse(axis.line(value))
@@ -102,7 +102,7 @@ def search(outputs: Path, *words: str, axis: str = "optimizer.epsilon=interval(1
     return Search(composer.sweep, read_axes(composer.of_jobs, composer.with_lines), composer.with_lines)
 
 
-def test_the_runs_to_compare_with_and_to_fork_are_found_before_the_search(tmp_path: Path) -> None:
+def test_a_search_is_refused_if_the_run_to_fork_or_to_compare_with_is_not_usable(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "a" / "earlier")
     OmegaConf.save(PLAIN.document, run / "config.yaml")
     with pytest.raises(UserError, match="has no checkpoint"):
@@ -112,14 +112,13 @@ def test_the_runs_to_compare_with_and_to_fork_are_found_before_the_search(tmp_pa
 
 
 def test_a_search_minimizes_the_error_that_training_monitors(tmp_path: Path) -> None:
-    """Without being told."""
     [goal] = search(tmp_path, "sweep=tpe", "train.monitor=val_rmse", "tracking=off").plan.goals
     assert (goal.metric, goal.direction) == ("val/best_rmse", "minimize")
     with pytest.raises(UserError, match=r"it is unknown whether higher is better.*sweep\.direction=maximize"):
         search(tmp_path, "sweep=tpe", "sweep.metric=val/best_brier_score", "tracking=off")
 
 
-def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path, capsys: Printed) -> None:
+def test_a_grid_tries_all_points_unless_fewer_trials_are_requested(tmp_path: Path, capsys: Printed) -> None:
     for words, said in (((), "30 of 30 points, sampler grid"), (("sweep.trials=20",), "20 of 30 points")):
         search(tmp_path, "sweep=grid", "tracking=off", *words, axis="seed=range(0,30)").announce(Console(), True)
         assert said in capsys.readouterr().out
@@ -131,10 +130,10 @@ def test_a_grid_is_the_whole_of_it_unless_fewer_trials_are_typed(tmp_path: Path,
      (Facts(task=TaskFacts(higher_is_better=[])), ("sweep.metric=val/best_accuracy",),
       r"its name suggests maximize, but the runs' task minimize.* Try: sweep\.direction=\[minimize\]")],
 )  # fmt: skip
-def test_what_the_runs_themselves_tell_ends_a_search(
+def test_a_trial_whose_results_cannot_be_compared_ends_the_search(
     facts: Facts, words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    """Other validation examples than the first trial's, and a metric whose task wants the opposite."""
+    """It has other validation examples than the first trial, or a task that wants the opposite of the goal."""
     trials = search(tmp_path, "sweep=tpe", "tracking=off", *words).begin(tmp_path, Console())
     metrics = {"val/best_accuracy": 0.5, "val/best_loss": 1.0}
     for own in (Facts(val_examples="a"), facts):
@@ -149,10 +148,10 @@ def test_what_the_runs_themselves_tell_ends_a_search(
     assert [trial.state.name for trial in trials.study.trials()] == ["COMPLETE", "FAIL"]
 
 
-def test_a_trial_that_finished_before_its_search_was_killed_is_told_to_the_study(
+def test_the_study_gets_the_result_of_a_trial_that_finished_before_the_search_was_killed(
     tmp_path: Path, capsys: Printed
 ) -> None:
-    """And it is not trained again. The next command opens the study anew, and reads the result from the run."""
+    """The next command opens the study again, reads the result from the run, and does not train it again."""
     work = search(tmp_path, "sweep=tpe", "sweep.trials=1", "tracking=off", "sweep.finish=all")
     folder, console = tmp_path / "sweeps" / "s", Console()
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Studies: which trials come, and that an interrupted one goes on as if it had not been."""
+"""Studies: the trials that they draw, and that an interrupted study continues as an uninterrupted one."""
 
 import itertools
 import re
@@ -37,7 +37,7 @@ def loss(trial: FrozenTrial) -> float:
 
 
 def run(study: Study, at_most: int = 10**6) -> list[FrozenTrial]:
-    """Runs trials until there are no more, or so many."""
+    """Run trials until there are no more, or `at_most`; return all trials."""
     for _ in range(at_most):
         trial = study.ask()
         if trial is None:
@@ -47,19 +47,19 @@ def run(study: Study, at_most: int = 10**6) -> list[FrozenTrial]:
 
 
 @pytest.mark.parametrize(("axis", "value"), [*itertools.product(SPACE, ("${x:}", "1]", None)), (SPACE[1], "d")])
-def test_a_value_that_the_space_does_not_have_is_refused(axis: Axis, value: Any) -> None:
-    """As the file of a study may be another's."""
+def test_a_value_outside_of_the_space_is_refused(axis: Axis, value: Any) -> None:
+    """The file of a study may be from somebody else."""
     with pytest.raises(UserError, match="the study holds"):
         axis.line(value)
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "nsga2"])
-def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str, tmp_path: Path) -> None:
+def test_an_interrupted_search_draws_the_same_points_as_an_uninterrupted_one(sampler: str, tmp_path: Path) -> None:
     plan = changed(sampler=sampler)
     for name in ("whole", "cut", "other"):
         (tmp_path / name).mkdir()
     whole = run(Study(tmp_path / "whole", plan))
-    for _ in range(2):  # each in a process of its own, as far as the study knows
+    for _ in range(2):  # each opens the study again, as a new process does
         run(Study(tmp_path / "cut", plan), at_most=3)
     cut = run(Study(tmp_path / "cut", plan))
     assert len(whole) == 8
@@ -69,7 +69,9 @@ def test_an_interrupted_search_draws_what_an_uninterrupted_one_does(sampler: str
 
 
 @pytest.mark.parametrize("sampler", ["grid", "tpe", "nsga2"])
-def test_a_space_with_trials_for_every_point_has_each_once_though_interrupted(sampler: str, tmp_path: Path) -> None:
+def test_each_point_is_tried_once_if_there_are_trials_for_all_even_after_interruptions(
+    sampler: str, tmp_path: Path
+) -> None:
     plan = replace(changed(sampler=sampler, trials=6), axes=SMALL)
     for _ in range(2):
         run(Study(tmp_path, plan), at_most=2)
@@ -84,7 +86,7 @@ def test_more_trials_are_added_to_a_study(tmp_path: Path) -> None:
     assert len(run(Study(tmp_path, changed(trials=8)))) == 8
 
 
-def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
+def test_failed_and_pruned_trials_are_kept_and_never_the_best(tmp_path: Path) -> None:
     study = Study(tmp_path, changed(trials=3))
     for how in ({"reason": "diverged"}, {"pruned": True}, {"values": [0.5]}):
         trial = study.ask()
@@ -95,8 +97,8 @@ def test_what_failed_is_kept_and_no_best(tmp_path: Path) -> None:
     assert [trial.number for trial in study.best()] == [2]
 
 
-def test_what_mattered_is_drawn_once_there_are_trials_enough(tmp_path: Path) -> None:
-    """Of two goals the picture of the progress is that of their front."""
+def test_the_importance_of_settings_is_drawn_once_there_are_enough_trials(tmp_path: Path) -> None:
+    """With two goals, the history shows the Pareto front."""
     goals = (Goal("val/best_loss", "minimize"), Goal("train/images_per_second", "maximize"))
     study = Study(tmp_path, replace(changed(sampler="random"), goals=goals))
     assert draw(study, tmp_path) == []
@@ -105,7 +107,7 @@ def test_what_mattered_is_drawn_once_there_are_trials_enough(tmp_path: Path) -> 
         assert trial is not None
         study.tell(trial, [loss(trial), speed])
         names = {path.name for path in draw(study, tmp_path)}
-        enough = {"importance.png"} if speed == 2.0 else set()  # nothing can matter to what does not vary
+        enough = {"importance.png"} if speed == 2.0 else set()  # importances need a metric that varies
         assert names == {"history.png"} | enough
 
 
@@ -130,7 +132,7 @@ def test_the_history_shows_the_best_value_so_far_and_pruned_trials(
     assert lines[f"best: trial {4 if direction == 'minimize' else 2}"] == [[4, 0.25] if best[-1] == 0.25 else [2, 0.75]]
 
 
-def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study(tmp_path: Path) -> None:
+def test_a_study_is_opened_after_a_line_was_not_written_whole_and_a_lock_was_left(tmp_path: Path) -> None:
     before = run(Study(tmp_path, PLAN), at_most=3)
     with (tmp_path / STUDY).open("a") as file:
         file.write('{"op_code":4,"worker')
@@ -140,10 +142,14 @@ def test_a_line_that_was_not_written_whole_and_a_lock_that_was_left_end_no_study
 
 
 def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int = 2, before: int = 0) -> int | None:
-    """Runs a trial whose metric is `curve`, and returns the epoch after which it was pruned.
+    """Run a trial whose metric is `curve`; return the epoch after which it was pruned.
 
     Args:
-        before: epochs of the run that it forks.
+        study: The study.
+        curve: The metric of each epoch.
+        kind: The pruner.
+        least: The number of epochs before a trial may be pruned.
+        before: The number of epochs of the run that the trial forks.
     """
     trial = study.ask()
     assert trial is not None
@@ -158,18 +164,18 @@ def prune(study: Study, curve: Sequence[float], kind: str = "median", least: int
     return None
 
 
-def test_the_median_prunes_what_is_worse_at_the_same_epoch(tmp_path: Path) -> None:
+def test_the_median_pruner_ends_trials_that_are_worse_at_the_same_epoch(tmp_path: Path) -> None:
     study = Study(tmp_path, PLAN)
     assert prune(study, [1.0, 0.6, 0.4, 0.3]) is None
     assert prune(study, [9.0, 9.0, 9.0, 9.0]) is None  # a startup trial
     assert prune(study, [1.1, 0.7, 0.5, 0.2]) is None  # better than the median, (1 + 9) / 2
-    assert prune(study, [8.0, 8.0, 8.0, 8.0]) == 2  # before, every trial is trained
-    assert prune(study, [1.0, 0.5, 0.4, 7.0]) is None  # its best so far counts, as do those of the others
+    assert prune(study, [8.0, 8.0, 8.0, 8.0]) == 2  # not before epoch 2
+    assert prune(study, [1.0, 0.5, 0.4, 7.0]) is None  # the best value so far counts
     assert study.optuna.trials[3].last_step == 2
-    assert prune(study, [8.0, 8.0, 8.0, 8.0], before=5) == 7  # of a fork the epochs of its own count
+    assert prune(study, [8.0, 8.0, 8.0, 8.0], before=5) == 7  # only the own epochs of a fork count
 
 
-def test_halving_lets_one_in_three_go_on(tmp_path: Path) -> None:
+def test_halving_continues_one_trial_in_three(tmp_path: Path) -> None:
     study = Study(tmp_path, changed(trials=30))
     ended = [prune(study, [float(number)] * 9, "halving", 1) for number in range(9)]
     assert ended[0] is None

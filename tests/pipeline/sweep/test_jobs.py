@@ -1,4 +1,4 @@
-"""Jobs of a sweep before it begins: what is the same twice is refused, GPUs and threads are dealt out."""
+"""The jobs of a sweep before it begins: equal ones are refused, and they share GPUs and threads."""
 
 from pathlib import Path
 
@@ -44,14 +44,14 @@ def jobs(outputs: Path, *words: str) -> list[SweepJob]:
      (("seed=1,2", "optimizer.learning_rate=0.1,1e-1"), "jobs 1 and 2 have the same settings"),
      (("seed=1,2", "evaluate.against=nope"), "against=nope"), (("name=a,b",), "have the same settings (name=b")],
 )  # fmt: skip
-def test_jobs_that_tell_nothing_new_are_refused(words: tuple[str, ...], said: str, outputs: Path) -> None:
+def test_equal_or_too_many_jobs_are_refused(words: tuple[str, ...], said: str, outputs: Path) -> None:
     with pytest.raises(UserError) as refused:
         jobs(outputs, *words)
     assert said in str(refused.value)
 
 
-def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, tmp_path: Path) -> None:
-    """By their settings with every command, by the checkpoint that they start from with the first."""
+def test_impossible_forks_are_refused_before_a_sweep_begins(outputs: Path, tmp_path: Path) -> None:
+    """Their settings are checked by every command, the checkpoint that they start from only by the first one."""
     run = write_run(outputs / "runs" / "digits_cnn" / "earlier")
     (run / "checkpoints").mkdir()
     OmegaConf.save(experiment().document, run / "config.yaml")
@@ -64,7 +64,9 @@ def test_forks_that_cannot_be_are_refused_before_a_sweep_begins(outputs: Path, t
     assert not (outputs / "sweeps").exists()
 
 
-def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_for_refusing_a_job_is_printed_and_recorded(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     work = Grid(jobs(outputs, "seed=1,2"), SweepSettings())
     source = KnownJobs(work.jobs)
     sweep = Sweep(work, source, outputs / "sweeps" / "s", Tracker(), None, Console())
@@ -83,10 +85,10 @@ def test_a_job_that_its_process_refuses_says_why(outputs: Path, capsys: pytest.C
     ("finish", "validated", "finished"),
     [("all", "aa", ["best_1", "best_2"]), ("best", "aa", ["best_2"]), ("best", "ab", None)],
 )
-def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
+def test_jobs_that_have_only_trained_are_finished_as_the_last_command_requests(
     finish: str, validated: str, finished: list[str] | None, outputs: Path
 ) -> None:
-    """The best alone, or all, though the sweep was begun with `finish=best`; where none is the best it is said."""
+    """Only the best one, or all, even if the sweep began with `finish=best`. It is an error if none is the best."""
     work = Grid(jobs(outputs, "train.epochs=2,3"), SweepSettings(finish=finish))
     source, folder = KnownJobs(work.jobs), outputs / "sweeps" / "s"
     left = dict.fromkeys(("evaluate", "export"), StageOutcome("skipped"))
@@ -106,7 +108,7 @@ def test_jobs_that_have_only_trained_are_finished_later_as_is_wanted_then(
         assert [job.folder for job in jobs_to_finish(folder, source.jobs, finish)] == finished
 
 
-def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -> None:
+def test_the_start_time_of_a_job_does_not_change_when_its_folder_is_copied(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "sweeps" / "copied" / "1_seed=1")
     (folder / "tracking.jsonl").write_text(
         '{"store": {"run_id": "1a"}}\n{"call": "status", "given": {"status": "RUNNING", "time": 86400000}}\n'
@@ -115,8 +117,8 @@ def test_the_beginning_of_a_job_is_not_that_of_a_copied_folder(tmp_path: Path) -
     assert started(job).timestamp() == 86400
 
 
-def test_settings_that_are_named_like_secrets_tell_jobs_apart() -> None:
-    """A credential never does: no result depends on it."""
+def test_jobs_differ_by_settings_that_are_only_named_like_secrets() -> None:
+    """Credentials do not make jobs different, as no result depends on them."""
     own = "+extra={_target_: own.stage, %s: %s}"
     first, second = (experiment("+pipeline.extra=report", own % ("keep_token", value)) for value in (0.1, 0.9))
     assert identity(first) != identity(second)
@@ -138,7 +140,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     [(1, None, [None]), (1, 2, ["0,1"]), (2, None, ["0,1", "2,3"]), (2, 1, ["0", "1"]),
      (3, 0, ["-1", "-1", "-1"]), (5, None, ["0", "1", "2", "3", "0"])],
 )  # fmt: skip
-def test_gpus_are_dealt_out(n_jobs: int, each: int | None, expected: list[str | None]) -> None:
+def test_jobs_share_the_gpus_and_threads(n_jobs: int, each: int | None, expected: list[str | None]) -> None:
     places = deal_out(SweepSettings(n_jobs=n_jobs, devices_per_job=each), [experiment()])
     assert [place.environment(experiment()).get(GPUS) for place in places] == expected
     threads = {place.environment(experiment()).get(THREADS[0]) for place in places}
@@ -147,7 +149,7 @@ def test_gpus_are_dealt_out(n_jobs: int, each: int | None, expected: list[str | 
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_share_only_the_gpus_that_the_user_has_made_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GPUS, "5,7,8,9")
     monkeypatch.setenv(THREADS[0], "3")
     places = deal_out(SweepSettings(n_jobs=2), [experiment()])
@@ -164,11 +166,13 @@ def test_those_that_the_user_has_chosen_are_dealt_out(monkeypatch: pytest.Monkey
         (SweepSettings(devices_per_job=1), ("cluster=ray",), "jobs get their GPUs from the cluster"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: SweepSettings, overrides: tuple[str, ...], message: str) -> None:
+def test_jobs_that_cannot_share_the_machine_are_refused(
+    settings: SweepSettings, overrides: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         deal_out(settings, [experiment(*overrides)])
 
 
-def test_jobs_that_an_engine_places_get_nothing_of_this_machine() -> None:
+def test_jobs_on_a_cluster_get_no_part_of_this_machine() -> None:
     given = [experiment("cluster=ray", "cluster.cpus=3"), experiment("cluster=ray")]
     assert deal_out(SweepSettings(n_jobs=2), given) == [Slot()] * 2

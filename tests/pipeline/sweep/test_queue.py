@@ -1,4 +1,4 @@
-"""The scheduler of a sweep's jobs: several at a time, the next one only when a slot is free, none left running."""
+"""The queue of a sweep: several jobs at a time, the next one only when a slot is free, no process left running."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ SLEEPS = (*QUICK, f"data._target_={__name__}.sleep", "tracking=off")
 
 
 def sleep(settings: object) -> None:
-    """A data source that takes its time and then fails, at a safe slot every tenth of a second."""
+    """A data source that waits for a second, with a safe place every tenth of a second, and fails."""
     for _ in range(10):
         signals.pause(0.1)
     raise UserError("slept", "", "")
@@ -52,7 +52,7 @@ def one_by_one(given: Iterator[Job]) -> Callable[[], Job | None]:
     return lambda: next(given, None)
 
 
-def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(outputs: Path) -> None:
+def test_the_next_job_is_taken_when_a_slot_is_free_and_one_job_can_be_stopped(outputs: Path) -> None:
     events: list[str] = []
     codes: list[int] = []
     most: list[int] = []
@@ -81,7 +81,7 @@ def test_the_next_job_is_taken_when_a_place_is_free_and_one_is_stopped_alone(out
 
 
 @pytest.mark.parametrize("how", ["signal", "error"])
-def test_no_process_is_left_whatever_ends_it(how: str, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_left_however_the_queue_ends(how: str, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     processes: list[psutil.Process] = []
 
@@ -149,7 +149,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
         assert events[:-1] == [f"{event} {number}" for number in range(3) for event in ("begins", "trains", "ends")]
 
 
-def test_a_job_that_waits_for_its_turn_has_its_whole_time() -> None:
+def test_waiting_for_its_turn_does_not_count_for_the_time_limit_of_a_job() -> None:
     ours, theirs = Pipe()
     turn = Turn(theirs, 60)
     with signals.listening():

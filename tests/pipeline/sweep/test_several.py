@@ -1,4 +1,4 @@
-"""Jobs of a sweep that run at the same time, one of them twice: the numbers of a run alone, to the bit."""
+"""Jobs of a sweep that run at the same time, one of them twice, equal a single run to the bit."""
 
 import os
 import signal
@@ -27,8 +27,8 @@ def scores(run: Summary) -> dict[str, float]:
     return {name: value for name, value in run.metrics.items() if "loss" in name or "accuracy" in name}
 
 
-def test_several_at_a_time_and_one_that_died_give_the_same_to_the_bit(tmp_path: Path) -> None:
-    """Convolutions and dense layers, in two replicas."""
+def test_several_jobs_at_a_time_and_one_that_died_equal_single_runs_to_the_bit(tmp_path: Path) -> None:
+    """The network has convolutions and dense layers, in two replicas."""
     given = ("strategy=mirrored", *QUICK, *TRAINED, "deterministic=true", "tracking=off", f"outputs={tmp_path}")
     target = f"data._target_={__name__}.kill_itself_once"
     done = commands.succeed("-m", "seed=1,2", "sweep.n_jobs=2", "sweep.retries=1", target, *given)

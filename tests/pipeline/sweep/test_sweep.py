@@ -1,4 +1,4 @@
-"""Sweeps: a fresh process a job, a parent run over all, failures that stay alone, a table at the end."""
+"""Sweeps: one process per job, a parent run, jobs that fail without ending the others, and the comparison."""
 
 import json
 import os
@@ -83,17 +83,17 @@ def test_four_jobs_over_strategy_and_precision(outputs: Path) -> None:
 
 
 def log_of(outputs: Path, job: int) -> str:
-    """Returns what a job has logged so far."""
+    """Return the log of a job so far."""
     return "".join(path.read_text() for path in outputs.glob(f"sweeps/*/{job}_*/pipeline.log"))
 
 
 def wait_for_log(outputs: Path, text: str, job: int = 1) -> None:
-    """Waits until a job has logged `text`."""
+    """Wait until a job has logged `text`."""
     assert until(lambda: text in log_of(outputs, job), 200), f"job {job} has not logged: {text}"
 
 
 def test_only_the_best_is_tested_exported_and_registered(outputs: Path) -> None:
-    """At the end, once; one that was interrupted there is resumed, and nothing is trained again."""
+    """This happens once, at the end. If it is interrupted, it is resumed, and nothing is trained again."""
     given = (
         "-m", "optimizer.learning_rate=1e-9,0.01", "sweep.finish=best", *SMALL, "pipeline.inspect=null",
         "export.register=own", f"outputs={outputs}",
@@ -136,14 +136,14 @@ def refuses(settings: object) -> None:
 
 
 def asleep() -> Any:
-    """Returns a callback that makes epochs last: a training that waits takes no processor from other tests."""
+    """Return a callback that makes epochs longer. A training that waits leaves the processor to other tests."""
     from keras.callbacks import LambdaCallback  # the sweep itself looks this function up, and needs no Keras
 
     return LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(0.3))
 
 
-def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_ends_alone(outputs: Path) -> None:
-    """The last one says what is wrong, and the fourth saves: the sweep goes on over each."""
+def test_a_job_that_is_killed_hangs_takes_too_long_or_fails_does_not_end_the_others(outputs: Path) -> None:
+    """The fourth job saves a checkpoint when its time is over, and the last one reports its error."""
     loads = ("kill_itself", "hang", "stop_itself", "stages.load.synthetic.synthetic", "refuses")
     targets = ",".join(name if "." in name else f"{__name__}.{name}" for name in loads)
     limits = ("sweep.n_jobs=3", "hang_seconds=10", "job_timeout_seconds=15")
@@ -193,7 +193,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(outputs: Path
 
 
 def test_a_stopped_sweep_resumes(outputs: Path) -> None:
-    """Stopped in its second job; then the same command; then once more, which is a new sweep."""
+    """It is stopped in its second job. The same command resumes it, and would start a new sweep after that."""
     given = ["-m", "seed=1,2", *QUICK, *TRAINED, "train.epochs=8", f"outputs={outputs}"]
     with commands.start(*given, stdout=subprocess.PIPE) as process:
         wait_for_log(outputs, "epoch 1/8", job=2)
@@ -220,13 +220,13 @@ def test_a_stopped_sweep_resumes(outputs: Path) -> None:
 
 
 def work(outputs: Path, identity: str, sources: Sources, *given: str) -> Any:
-    """Returns what `to_resume` reads of the work of a session."""
+    """Return the parts of `Work` that `to_resume` reads."""
     first, settings = experiment(*given, outputs=outputs), SweepSettings()
     facts = {"kind": "sweep", "unit": "job", "identity": identity, "sources": sources, "total": 1}
     return SimpleNamespace(experiments=[first], settings=settings, **facts)
 
 
-def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printed) -> None:
+def test_a_sweep_with_other_code_is_not_resumed_and_the_reason_is_printed(tmp_path: Path, capsys: Printed) -> None:
     folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
     folder.mkdir(parents=True)
     (damaged := folder.with_name("20270101-000000-bbbbbbbb")).mkdir()
@@ -245,7 +245,7 @@ def test_other_code_makes_a_new_sweep_and_says_so(tmp_path: Path, capsys: Printe
         to_resume(work(tmp_path, "y", before, f"resume={folder.name}"), print)
 
 
-def test_a_finished_sweep_is_resumed_while_the_store_lacks_any_of_it(tmp_path: Path) -> None:
+def test_a_finished_sweep_is_resumed_if_its_upload_is_incomplete(tmp_path: Path) -> None:
     folder = tmp_path / "sweeps" / "20260101-000000-aaaaaaaa"
     (folder / "1_seed=1").mkdir(parents=True)
     same = Sources({})
@@ -279,7 +279,7 @@ def test_labels_name_what_differs() -> None:
 
 
 @pytest.mark.smoke
-def test_what_became_of_a_job_is_told(tmp_path: Path) -> None:
+def test_the_status_of_each_job_is_shown(tmp_path: Path) -> None:
     made = MadeRun({"strategy": "[/cpu:0]"}, np.ones(20, bool))
     lost = [{"folder": str(code), "overrides": [f"strategy={code}"], "exit_code": code} for code in (2, 137, None)]
     lost[0]["reason"] = "no TPU here"
