@@ -100,7 +100,7 @@ def test_the_table_of_runs_has_the_search_and_its_trials(searched: tuple[Path, s
 
 
 def test_all_reports_name_the_best_of_the_complete_trials(searched: tuple[Path, str]) -> None:
-    """The console, Markdown, the page and MLflow do so, by the goal of the search, and list pruned trials separately."""
+    """On the console, in Markdown, on the page and in MLflow, by the goal of the search; pruned trials are listed."""
     folder, printed = searched
     best = study(folder).best_trial
     assert [trial for trial in study(folder).trials if trial.state.name == "PRUNED"]
