@@ -1,1 +1,1 @@
-"""The state of a training, from which it resumes: read, written to files, restored, forked."""
+"""Checkpoints: the state of a training, written to files, restored when a run is resumed or forked."""

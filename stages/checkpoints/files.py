@@ -1,7 +1,7 @@
-"""Checkpoint files: written whole or not at all, checked when they are read, the last few kept.
+"""Checkpoint files. They are written atomically and verified when they are read; the last few are kept.
 
-A checkpoint is one `.npz` file, a zip file with a checksum of each part: arrays, and facts as JSON. Nothing in it is
-pickled, and reading it executes nothing.
+A checkpoint is one `.npz` file, which is a zip file with checksums. It contains arrays, and facts as JSON. Nothing in
+it is pickled, so reading it cannot execute code.
 """
 
 import json
@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from now on
+import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
 import numpy as np
 
 from stages.checkpoints.names import START, checkpoint_files, checkpoint_name, step_of
@@ -28,19 +28,21 @@ _HEADER = "facts"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training after a step. facts: as JSON holds them; arrays: by name."""
+    """The state of a training after a step."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
+    """Values that JSON can represent."""
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Arrays by name."""
 
     @property
     def step(self) -> int:
-        """Steps taken so far."""
+        """Number of steps so far."""
         return int(self.facts["step"])
 
     @property
     def is_fork(self) -> bool:
-        """Whether it is another run's, which this training is forked from."""
+        """Whether it belongs to another run that this training is forked from."""
         return bool(self.facts.get("fork"))
 
     def with_facts(self, **changes: Any) -> "Checkpoint":
@@ -51,58 +53,65 @@ class Checkpoint:
 
 
 def write(checkpoint: Checkpoint, path: Path) -> None:
-    """Writes `checkpoint` to `path`: after a crash at any moment the file is whole or absent.
+    """Write `checkpoint` to `path` atomically: after a crash, the file is complete or absent.
 
     Raises:
-        OSError: where it cannot be written; a partial file is removed.
+        OSError: If it cannot be written; a partial file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: np.savez(partial, allow_pickle=False, **_members(checkpoint)))
 
 
 def read(source: Path | BinaryIO) -> Checkpoint:
-    """Returns the checkpoint in a file.
+    """Return the checkpoint in a file.
 
     Raises:
-        ValueError: where it is damaged or not a checkpoint.
-        OSError: where it cannot be read.
+        ValueError: If it is damaged or not a checkpoint.
+        OSError: If it cannot be read.
     """
     try:
         with np.load(source, allow_pickle=False) as file:
-            plain = {name: file[name] for name in file.files}  # compares the checksum of each
+            plain = {name: file[name] for name in file.files}  # verifies their checksums
         header = json.loads(plain.pop(_HEADER).tobytes())
         arrays = {name: array.view(header["dtypes"].get(name, array.dtype)) for name, array in plain.items()}
     except OSError:
         raise
-    except Exception as error:  # a flipped bit can make the file anything, also encrypted or of a later version
+    except Exception as error:  # a flipped bit can cause any error, such as for an encrypted file or a later version
         raise ValueError(f"the file is damaged ({error})") from error
     return Checkpoint(header["facts"], arrays)
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-    """Returns `checkpoint` as the contents of a file."""
+    """Return the content of a checkpoint file."""
     file = BytesIO()
     np.savez(file, allow_pickle=False, **_members(checkpoint))
     return file.getvalue()
 
 
 def from_bytes(content: bytes) -> Checkpoint:
-    """Returns the checkpoint that `to_bytes` has written; ValueError where it is damaged or not one."""
+    """Return the checkpoint in the content of a file.
+
+    Raises:
+        ValueError: If it is damaged or not a checkpoint.
+    """
     return read(BytesIO(content))
 
 
 def _members(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Return the arrays that make up the file, whose format names no dtypes that NumPy lacks, such as bfloat16."""
+    """Return the arrays of the file. The header has the dtypes that the format cannot name, such as bfloat16."""
     dtypes = {name: array.dtype.name for name, array in checkpoint.arrays.items() if array.dtype.isbuiltin == 2}
     header = json.dumps({"facts": checkpoint.facts, "dtypes": dtypes}).encode()
     return {**checkpoint.arrays, _HEADER: np.frombuffer(header, np.uint8)}
 
 
 def newest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Returns the last intact checkpoint in `folder`, else the one that a fork starts from (`start.npz`), else None.
+    """Return the last intact checkpoint in `folder`.
+
+    Without one, this is the checkpoint that a fork starts from (`start.npz`), or None.
 
     Args:
-        warn: called for each damaged one, which is passed over.
+        folder: The folder of the checkpoints.
+        warn: Is called with a line for each damaged checkpoint, which is skipped.
     """
     start = folder / START
     for path in [*reversed(checkpoint_files(folder)), *([start] if start.is_file() else [])]:
@@ -117,10 +126,7 @@ POLL_SECONDS = 0.5
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run to `folder`, off the training thread, when they are due.
-
-    Without a folder none is ever due.
-    """
+    """Writes the checkpoints of a run to `folder` in a background thread. Without a folder, none are written."""
 
     def __init__(self, folder: Path | None, settings: TrainSettings) -> None:
         self._folder = folder
@@ -133,14 +139,17 @@ class Checkpoints:
             partial.unlink()
 
     def steps_left(self, step: int) -> int | None:
-        """Returns how many steps after `step` the next one is due, or None; the same in every worker."""
+        """Return the number of steps from `step` to the next checkpoint; None if steps do not determine it.
+
+        All workers get the same number.
+        """
         return None if self._steps is None else self._steps - step % self._steps
 
     def due(self, step: int) -> bool:
-        """Returns whether one should be written after `step` steps.
+        """Return whether a checkpoint should be written after `step` steps.
 
         Raises:
-            UserError: where the previous one could not be written.
+            UserError: If the previous checkpoint could not be written.
         """
         if self._folder is None:
             return False
@@ -151,17 +160,17 @@ class Checkpoints:
         return self._writing is None and time.monotonic() - self._written_at >= self._settings.checkpoint_every_seconds
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Starts to write `checkpoint` once the previous one is on disk."""
+        """Wait until the previous checkpoint is on disk, then start writing `checkpoint`."""
         if self._folder is None:
             return
         self.wait()
         self._writing = self._thread.submit(self._write, checkpoint, self._folder / checkpoint_name(checkpoint.step))
 
     def wait(self) -> None:
-        """Waits until all are on disk.
+        """Wait until all checkpoints are on disk.
 
         Raises:
-            UserError: where one could not be written.
+            UserError: If a checkpoint could not be written.
         """
         if self._writing is None:
             return

@@ -1,4 +1,4 @@
-"""Forks: the checkpoint of another run that a training starts from."""
+"""Forks: trainings that start from the checkpoint of another run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,23 +14,26 @@ BEST, LAST = "best", "last"
 
 
 def start_from(source: Path, folder: Path, weights: str = LAST, run: str = "") -> None:
-    """Write the checkpoint in `folder` that a fork starts from, by the last intact one of `source`.
+    """Write the checkpoint that a fork starts from to `folder`, from the last intact checkpoint in `source`.
 
-    With `last` the fork continues the other run exactly: weights, optimizer, epoch, step. With `best` it has the
-    weights that the other run reported, at the end of their epoch: the optimizer, whose state is that of the last step,
-    and the EMA start again, and the learning rate continues at its place in the schedule. A run with
-    `train.restore_best=false`, or stopped in its first epoch, has the last ones alone.
+    With `last`, the fork continues the other run exactly, with its weights, optimizer, epoch and step. With `best`, it
+    starts from the weights that the other run reported, at the end of their epoch. The optimizer and the EMA start from
+    scratch then, because their state belongs to the last step, and the learning rate continues at this point of its
+    schedule. A run with `train.restore_best=false`, or stopped in its first epoch, only has the last weights.
 
     Args:
-        run: the name of the run that wrote it.
+        source: The folder of the other run's checkpoints.
+        folder: The folder of the fork's checkpoints.
+        weights: `best` or `last`.
+        run: The name of the other run.
 
     Raises:
-        UserError: where there is none.
+        UserError: If `source` does not contain an intact checkpoint.
     """
     checkpoint = newest(source, lambda line: None)
     if checkpoint is None:
         raise UserError(f"{source} does not contain an intact checkpoint", "a run with one")
-    if not checkpoint.is_fork:  # a fork that has not written a checkpoint of its own passes its start on
+    if not checkpoint.is_fork:  # the start of a fork that has not written a checkpoint is copied unchanged
         reports_best = checkpoint.facts["result"]["restore_best"]
         checkpoint = _best(checkpoint) if weights == BEST and reports_best else _last(checkpoint)
     write(checkpoint.with_facts(forked={**checkpoint.facts["forked"], "run": run}), folder / START)
@@ -43,7 +46,7 @@ def _last(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _best(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint of the best weights at the end of their epoch, without a state of the optimizer."""
+    """Return a checkpoint of the best weights at the end of their epoch, without the optimizer's state."""
     facts = checkpoint.facts
     [saved] = [callback["state"] for callback in facts["callbacks"] if callback["kind"] == "BestWeights"]
     best = {key: decoded(value, checkpoint.arrays) for key, value in saved.items()}
@@ -58,7 +61,7 @@ def _best(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def at_epoch(progress: Mapping[str, Any], epoch: int) -> dict[str, int]:
-    """Return what changes in the progress of a run as of the end of an earlier `epoch`, counted from 1."""
+    """Return the fields of the progress of a run that differ at the end of an earlier `epoch`, counted from 1."""
     in_phase = epoch > progress["began"]
     return {"epoch": epoch, "done": 0} | ({} if in_phase else {"phase": 0, "began": 0})
 
@@ -67,7 +70,10 @@ def report_fork(facts: Mapping[str, Any], optimizer: str, progress: Progress, re
     """Report in one line what a fork starts from.
 
     Args:
-        facts: of the checkpoint. optimizer: as `State` has it.
+        facts: The facts of the checkpoint.
+        optimizer: The description of the optimizer's state; see `State.optimizer`.
+        progress: The progress of the fork.
+        reporter: Receives the line.
     """
     origin = facts["forked"]
     source = f"forked from {origin['run']}" if origin["run"] else "forked"

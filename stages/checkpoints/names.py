@@ -1,4 +1,4 @@
-"""Names of checkpoint files. Imports no TensorFlow: resuming, forking and cleaning ask here before it starts."""
+"""Names of checkpoint files. This module does not import TensorFlow, because commands use it before a run starts."""
 
 from pathlib import Path
 
@@ -7,24 +7,24 @@ START = "start.npz"
 
 
 def checkpoint_name(step: int) -> str:
-    """Name of the checkpoint after `step` steps."""
+    """Return the name of the checkpoint after `step` steps."""
     return f"step-{step:08}.npz"
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """Checkpoints of a training in `folder`, the earliest first.
+    """Return the checkpoints of a training in `folder`, the earliest first.
 
-    What only looks like one (`step-last.npz`, a FIFO) is no checkpoint, and is left alone.
+    Other files with a similar name, such as `step-last.npz` or a FIFO, are ignored.
     """
-    found = (path for path in folder.glob("step-*[0-9].npz") if path.stem.removeprefix("step-").isdecimal())
-    return sorted((path for path in found if path.is_file()), key=step_of)
+    paths = (path for path in folder.glob("step-*[0-9].npz") if path.stem.removeprefix("step-").isdecimal())
+    return sorted((path for path in paths if path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:
-    """Step in the name of a file that `checkpoint_files` has listed."""
+    """Return the step in the name of a file from `checkpoint_files`."""
     return int(path.stem.removeprefix("step-"))
 
 
 def can_start(folder: Path) -> bool:
-    """Whether a training can start from a checkpoint in `folder`: its own, or that of the run it is forked from."""
+    """Return whether `folder` has a checkpoint to start from: one of the training, or the start of a fork."""
     return bool(checkpoint_files(folder)) or (folder / START).is_file()

@@ -1,4 +1,4 @@
-"""The result of a training on disk: evaluated or exported again, or compared with the images of a test."""
+"""The result of a training on disk, for evaluating or exporting it again, and for finding known test images."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
 TRAINED = Path("results", "train", "trained.npz")
-"""The result of a training, in its run's folder."""
+"""The path of the result of a training in its run's folder."""
 
 DIGESTS = "train_digests"
 
@@ -25,10 +25,10 @@ _VALIDATED = (VALIDATED, VALIDATED_PIXELS, VALIDATED_LOSS)
 
 
 def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
-    """Writes weights, history, and what must be known of the data when the model meets other data.
+    """Write the weights, the history and facts about the data, for using the model with other data.
 
-    That is the names of the classes, the shape and range of the images, and a digest of each training image, also of
-    the initial weights, by which test examples are seen that the model was trained on.
+    The facts are the names of the classes, and the shape and range of the images. A digest of each training image,
+    including those of the initial weights, detects test examples that the model was trained on.
     """
     arrays = {f"weight.{index}": array for index, array in enumerate(trained.model.network.get_weights())}
     digests, earlier = dataset.train.described.digests, trained.model.trained_on
@@ -49,14 +49,19 @@ def save_trained(trained: Trained, folder: Path, dataset: Dataset) -> None:
 def restore_trained(
     saved: Path, model: Model, dataset: Dataset, strategy: Strategy, reporter: Reporter | None = None
 ) -> Trained:
-    """Returns the result of an earlier training, with `model` set to its weights; on one device where servers hold it.
+    """Return the result of an earlier training, with its weights in `model`.
+
+    The model is on one device if parameter servers hold its variables.
 
     Args:
-        saved: the folder that `save_trained` has written.
-        reporter: warns of test examples that the model was trained on.
+        saved: The folder that `save_trained` has written.
+        model: The model that receives the weights.
+        dataset: The data set for which the model is used.
+        strategy: The distribution strategy.
+        reporter: Warns about test examples that the model was trained on.
 
     Raises:
-        UserError: where the network is another one, or the data has other classes or images.
+        UserError: If the network is different, or the data has different classes or images.
     """
     checkpoint = read(saved / NAME)
     facts, arrays = checkpoint.facts, checkpoint.arrays
@@ -83,7 +88,7 @@ def restore_trained(
 
 
 def _plain(path: str) -> str:
-    """Returns the path of a weight without the numbers by which Keras tells layers of one process apart."""
+    """Return the path of a weight without the numbers with which Keras distinguishes the layers of a process."""
     return re.sub(r"_\d+(?=/|$)", "", path)
 
 
@@ -97,7 +102,7 @@ def _facts_of(dataset: Dataset) -> dict[str, Any]:
 
 
 def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
-    """Raises UserError for data that the model would silently give wrong answers for."""
+    """Raise UserError for data for which the predictions of the model would be wrong without an error."""
     now = _facts_of(dataset)
     for name, before in trained_on.items():
         if now.get(name) != before:
@@ -109,10 +114,13 @@ def _check_data(trained_on: dict[str, Any], dataset: Dataset) -> None:
 
 
 def known_examples(trained_on: np.ndarray | None, test: Split, weights: str, reporter: Reporter) -> dict[str, int]:
-    """Warns of examples of `test` that `weights` were trained on; returns their number as a fact, where there are any.
+    """Warn about examples of `test` that `weights` were trained on; return their number as a fact, if there are any.
 
     Args:
-        trained_on: their digests; None where these are unknown.
+        trained_on: Digests of the examples that the weights were trained on; None if they are unknown.
+        test: The test examples.
+        weights: The name of the weights, for the warning.
+        reporter: Receives the warning.
     """
     known = 0 if trained_on is None else int(np.isin(test.described.digests, trained_on).sum())
     if known:
@@ -122,9 +130,12 @@ def known_examples(trained_on: np.ndarray | None, test: Split, weights: str, rep
 
 
 def digests_of_run(weights: Path) -> np.ndarray | None:
-    """Returns the digests of the images that a run was trained on, by a file or folder in its folder.
+    """Return the digests of the images that a run was trained on.
 
-    None where it is in no run's folder, or that run has not kept them.
+    It is None if `weights` is not in the folder of a run, or the run has no digests.
+
+    Args:
+        weights: A file or folder in the run's folder.
     """
     for folder in list(weights.resolve().parents)[:3]:
         try:

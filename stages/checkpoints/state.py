@@ -1,4 +1,4 @@
-"""The state of a training, apart from settings and data, and its progress: as a checkpoint holds and restores them."""
+"""The state and progress of a training, which checkpoints save and restore, without settings and data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,27 +20,27 @@ Variable: TypeAlias = Any
 
 
 EMA = "averages"
-"""Name of the EMA among the parts of a checkpoint: that of the files that exist."""
+"""Name of the EMA among the parts of a checkpoint. It must not change, because existing files have it."""
 
 
-MOST_WAITING = 0.1
-"""Fraction of the time that training may wait for its input before a warning."""
+MAX_WAITING = 0.1
+"""Fraction of the time that training may wait for its input without a warning."""
 
-LEAST_SECONDS = 2.0
+MIN_SECONDS = 2.0
 """Seconds of waiting below which there is no warning."""
 
 
 @dataclass
 class Clock:
-    """Seconds and examples of training steps alone, without tracing, validation, callbacks and checkpoints."""
+    """The time of training steps and their examples, without tracing, validation, callbacks and checkpoints."""
 
     seconds: float = 0.0
     steps: int = 0
     examples: int = 0
     waited: float | None = None
-    """Seconds of these that training has waited for its input; None where that cannot be measured."""
+    """Seconds of these that training has waited for its input; None if this cannot be measured."""
     unit: str = "images"
-    """Name of examples; `features` are those of a frozen backbone."""
+    """Name of the examples; `features` are those of a frozen backbone."""
 
     def add(self, seconds: float, steps: int, examples: int, waited: float | None = None) -> None:
         self.seconds = self.seconds + seconds
@@ -51,11 +51,11 @@ class Clock:
 
     @property
     def speed(self) -> str:
-        """Examples a second as a person reads them: `1,234 rows/s`; `-` before the second call."""
+        """Examples per second as text, such as `1,234 rows/s`; `-` before the second call."""
         return f"{self.examples / self.seconds:,.0f} {self.unit}/s" if self.steps else "-"
 
     def rates(self) -> dict[str, float]:
-        """Returns the rates of the run so far; none after a single step. Rows and texts are `examples`."""
+        """Return the rates of the run so far; empty after a single step. Rows and texts count as `examples`."""
         if not self.steps:
             return {}
         rate = self.examples / self.seconds
@@ -64,9 +64,9 @@ class Clock:
         return rates if self.waited is None else {**rates, "train/input_wait_fraction": self.waited / self.seconds}
 
     def advice(self) -> str:
-        """Returns advice where training waits for its input, else an empty string."""
+        """Return advice if training waits too long for its input; otherwise an empty string."""
         fraction = self.waited / self.seconds if self.waited and self.seconds else 0.0
-        if fraction <= MOST_WAITING or (self.waited or 0.0) < LEAST_SECONDS:
+        if fraction <= MAX_WAITING or (self.waited or 0.0) < MIN_SECONDS:
             return ""
         return (
             f"training waited for its input {fraction:.0%} of the time; data.cache=disk, a larger data.memory_gib, a "
@@ -76,57 +76,68 @@ class Clock:
 
 @dataclass
 class Progress:
-    """Progress of a training.
-
-    epoch: counted from 0; done: its steps taken; step: those of all epochs.
-    rows: the metrics of each epoch; logs: the last ones that callbacks have received.
-    stopping: whether a callback stops training; finished: whether the phase has no more steps.
-    phase: counted from 0; began: its first epoch; planned: the same, had the one before not stopped early.
-    shift: steps by which the learning-rate schedule is ahead of the optimizer, which started again.
-    """
+    """Progress of a training."""
 
     epoch: int = 0
+    """The current epoch, counted from 0."""
     done: int = 0
+    """Number of steps completed in this epoch."""
     step: int = 0
+    """Number of steps completed in all epochs."""
     rows: list[dict[str, float]] = field(default_factory=list)
+    """The metrics of each epoch."""
     logs: dict[str, float] = field(default_factory=dict)
+    """The last metrics that callbacks have received."""
     clock: Clock = field(default_factory=Clock)
     stopping: bool = False
+    """Whether a callback stops training."""
     finished: bool = False
+    """Whether the phase has no more steps."""
     phase: int = 0
+    """The current phase, counted from 0."""
     began: int = 0
+    """The first epoch of this phase."""
     planned: int = 0
+    """The first epoch of this phase if the previous phase had not stopped early."""
     shift: int = 0
+    """Number of steps by which the learning-rate schedule is ahead of a fork's new optimizer."""
 
     @property
     def first_epoch(self) -> int:
-        """The epoch of the first of `rows`, counted from 1; a fork has none of the epochs before it."""
+        """The epoch of the first of `rows`, counted from 1. A fork has no rows of epochs before its start."""
         return self.epoch - len(self.rows) + 1
 
     def of_next_phase(self, steps_per_epoch: int, planned: int) -> "Progress":
-        """Return that at the start of the next phase: of an epoch, even if a callback has cut the last one short.
+        """Return the progress at the start of the next phase, with a new clock.
 
-        Its steps have their own duration.
+        A phase starts with a whole epoch, even if a callback has cut the last epoch short.
         """
         step, phase = self.epoch * steps_per_epoch, self.phase + 1
-        begun = Progress(self.epoch, step=step, phase=phase, began=self.epoch, planned=planned)
-        begun.rows, begun.logs = self.rows, self.logs
-        return begun
+        start = Progress(self.epoch, step=step, phase=phase, began=self.epoch, planned=planned)
+        start.rows, start.logs = self.rows, self.logs
+        return start
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Progress":
-        """Return the progress that `dataclasses.asdict` has converted; earlier code had fields that are gone."""
+        """Return the progress from the result of `dataclasses.asdict`, without fields that no longer exist."""
         known = {name: value for name, value in values.items() if name in vars(cls())}
         return cls(**{**known, "clock": Clock(**values["clock"])})
 
 
 class State:
-    """The variables and callbacks of a training. optimizer: what a fork makes of the other run's, in words.
+    """The variables and callbacks of a training.
+
+    Attributes:
+        optimizer: For a fork, a description of what happens to the state of the other run's optimizer.
 
     Args:
-        callbacks: each with the attributes that it had at first, and since `on_train_begin`, which sets them on
-            resumption, too: a checkpoint holds those that differ from the one or the other.
-        step: of the training loop, or Keras'.
+        strategy: The distribution strategy.
+        model: The model.
+        dataset: The data set.
+        settings: The settings of the training.
+        callbacks: Each callback with its attributes before and after `on_train_begin`, which also sets them when a run
+            is resumed. A checkpoint contains the attributes that differ from either.
+        step: The training step, of the training loop or of Keras.
     """
 
     def __init__(
@@ -144,7 +155,7 @@ class State:
         self._per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         optimizer = model.network.optimizer
         self._iterations = optimizer.iterations
-        rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # none for a schedule
+        rates = [v for v in optimizer.variables if v.name == "learning_rate"]  # a schedule has no such variable
         scale, self._ema = step.loss_scale, step.ema
         excluded = {id(v) for v in (self._iterations, *rates, *self._ema.values)}
         self._parts: dict[str, list[Variable]] = {
@@ -178,10 +189,11 @@ class State:
     def read(
         self, progress: Progress, is_secret: Callable[[str, object], bool] = lambda name, value: False
     ) -> Checkpoint:
-        """Return the current state. All workers must call it.
+        """Return the current state. All workers must call this.
 
         Args:
-            is_secret: tells by name and value which attribute of a callback is left out.
+            progress: The progress of the training.
+            is_secret: Returns whether an attribute of a callback, with this name and value, is left out.
         """
         arrays = {
             f"{name}.{index}": np.array(tf.convert_to_tensor(variable))  # a copy: the next step may overwrite it
@@ -202,13 +214,13 @@ class State:
         return Checkpoint(facts, arrays)
 
     def restore(self, checkpoint: Checkpoint) -> Progress:
-        """Restores a checkpoint of this training, and returns its progress.
+        """Restore a checkpoint of this training, and return its progress.
 
-        A fork restores the weights, the parts of the state that fit, and the number of epochs; history, callbacks and
-        the learning rate are those of the new settings.
+        A fork restores the weights, the parts of the state that fit, and the number of epochs. Its history, callbacks
+        and learning rate follow the new settings.
 
         Raises:
-            UserError: for a checkpoint of other data, another model, or, unless it is a fork, other settings.
+            UserError: For a checkpoint of other data, of a different model or, unless it is a fork, of other settings.
         """
         facts = checkpoint.facts
         self._check(facts, checkpoint.is_fork)
@@ -226,15 +238,15 @@ class State:
             for (callback, _), saved in zip(self._callbacks, facts["callbacks"], strict=True):
                 restore_attributes(callback, saved["state"], checkpoint.arrays)
             return progress
-        if progress.done == 0:  # with another batch size, the same epochs are other steps
+        if progress.done == 0:  # with a different batch size, an epoch has a different number of steps
             progress.step = progress.epoch * self._per_epoch
-            of_phase = progress.step - progress.began * self._per_epoch
+            steps_in_phase = progress.step - progress.began * self._per_epoch
             if "steps" in parts:
-                self._iterations.assign(of_phase)
+                self._iterations.assign(steps_in_phase)
         return progress
 
     def _restored_by_fork(self, facts: Mapping[str, Any]) -> list[str]:
-        """Returns the names of the parts that a fork restores."""
+        """Return the names of the parts that a fork restores."""
         current = self._facts
         names = [name for name in self._parts if facts["parts"].get(name) == current["parts"][name] and name != "rate"]
         is_same = facts["optimizer"] == current["optimizer"] and "optimizer" in names
@@ -259,11 +271,11 @@ class State:
                     f"the checkpoint does not fit this run: {name} was {saved.get(name, 'absent')} and is now "
                     f"{current.get(name, 'absent')}",
                     "a checkpoint of the same data and model" if fork else allowed,
-                    "fork=null" if fork else "resume=never",  # a fork would begin with the same checkpoint again
+                    "fork=null" if fork else "resume=never",  # a fork would start from the same checkpoint again
                 )
 
     def _sum(self, variable: Variable) -> np.ndarray:
-        """Returns the sum of each replica, [replicas, …]; with several workers the sum of all, [1, …]."""
+        """Return the sums of the replicas, [replicas, …]; with several workers, the sum over all of them, [1, …]."""
         if has_workers(self._strategy):
             return np.array(variable.read_value())[None]
         parts = self._strategy.distribution.experimental_local_results(variable)
@@ -280,10 +292,11 @@ class State:
 
 
 def progress_of(checkpoint: Checkpoint, same_epochs: bool = True) -> Progress:
-    """Returns the progress of a checkpoint, or that of a fork of it at its start.
+    """Return the progress of a checkpoint, or the progress of a fork at its start.
 
     Args:
-        same_epochs: whether the fork's have the same batches and sums; if not, it starts its epoch again.
+        checkpoint: The checkpoint.
+        same_epochs: Whether the epochs of a fork have the same batches and sums. If not, it starts the epoch again.
     """
     progress = Progress.of(checkpoint.facts["progress"])
     if not checkpoint.is_fork:
@@ -293,9 +306,9 @@ def progress_of(checkpoint: Checkpoint, same_epochs: bool = True) -> Progress:
 
 
 def restore_weights(network: keras.Model, checkpoint: Checkpoint) -> None:
-    """Restores the weights of `network` alone, before `State` restores everything.
+    """Restore only the weights of `network`, before `State` restores everything.
 
-    Does nothing for weights of another network, which `State` refuses.
+    Weights of a different network are ignored here, because `State` refuses them.
     """
     arrays = [checkpoint.arrays.get(f"model.{index}") for index in range(len(network.weights))]
     if all(array is not None and array.shape == v.shape for array, v in zip(arrays, network.weights, strict=True)):
@@ -307,18 +320,19 @@ def _form(variable: Variable) -> str:
 
 
 _PRIVATE_TO_KERAS = ("_model", "params", "validation_data", "min_delta")
-"""Attributes that Keras sets; it flips the sign of `min_delta` at a callback's first use, and would flip it twice."""
+"""Attributes that Keras sets. It flips the sign of `min_delta` at the first use of a callback, so twice if restored."""
 
 
 def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the attributes of `target` that are numbers, strings, lists, mappings or arrays, as JSON can hold them.
+    """Return the attributes of `target` that are numbers, strings, lists, mappings or arrays, in a form for JSON.
 
     Args:
-        name: prefix of the names of its arrays.
-        arrays: receives its arrays.
+        target: The object, such as a callback.
+        name: A prefix for the names of its arrays.
+        arrays: Receives its arrays.
 
     Returns:
-        The attributes, and the names of those left out that are neither functions nor objects of the same kind.
+        The attributes, and the names of attributes that are left out and are not callable.
     """
     attributes: dict[str, Any] = {}
     left_out: list[str] = []
@@ -336,7 +350,7 @@ def state_of(target: object, name: str, arrays: dict[str, np.ndarray]) -> tuple[
 
 
 def restore_attributes(target: object, state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Sets the attributes of `target` that `state_of` has returned."""
+    """Set the attributes of `target` to those that `state_of` has returned."""
     for key, value in state.items():
         setattr(target, key, decoded(value, arrays))
 
@@ -356,11 +370,11 @@ def _encode(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Returns one value of the attributes that `state_of` has returned."""
+    """Return the original value for one of the attributes that `state_of` has returned."""
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        return arrays[value["array"]][()]  # of no dimension, a number of NumPy's
+        return arrays[value["array"]][()]  # an array without dimensions becomes a NumPy number
     if "dict" in value:
         return {decoded(k, arrays): decoded(v, arrays) for k, v in value["dict"]}
     [(kind, items)] = value.items()

@@ -1,1 +1,1 @@
-"""The `load` stage: one function for each kind of source."""
+"""The `load` stage: one function per kind of data source."""

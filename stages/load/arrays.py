@@ -1,4 +1,4 @@
-"""Arrays: what a user's function returns, or an `.npz` file holds, as a data set whose kinds and task are found."""
+"""Data sets of arrays, from a user's function or an `.npz` file. The kinds of columns and the task are detected."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,17 @@ from stages.settings.arrays import ArraysSettings
 from stages.settings.table import TableSettings, check_kinds
 
 FEATURES = "features"
-"""Name of the only feature of examples that are one array."""
+"""Name of the only feature if the examples are a single array."""
 
 TARGET = "target"
-"""Name of a target; several are numbered."""
+"""Name of the target; several targets are numbered."""
 
 WEIGHT = "(weight)"
-"""Column beside features and targets."""
+"""Name of the column of weights."""
 
 RANGES = ((0.0, 1.0), (-0.5, 0.5), (-1.0, 1.0), (0.0, 255.0), (0.0, 65535.0))
-"""Usual ranges. The first counts that holds all pixels, within a hundredth of its width, if they exceed a quarter."""
+"""Usual ranges of pixels. The first range that contains all pixels is chosen, with a tolerance of a hundredth of its
+width, if the pixels exceed a quarter of it."""
 
 EXPECTED = (
     "a tuple (train, val, test), each (features, targets) or (features, targets, weights), with None for a split "
@@ -40,11 +41,14 @@ EXPECTED = (
 
 
 class Part(NamedTuple):
-    """Examples of a split: arrays [N, ...] by name, targets [N], and weights [N]."""
+    """The examples of a split."""
 
     features: dict[str, np.ndarray]
+    """Arrays [N, ...] by name."""
     targets: dict[str, np.ndarray]
+    """Arrays [N] by name."""
     weights: np.ndarray | None
+    """The weights of the examples, [N]."""
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -54,7 +58,7 @@ class Part(NamedTuple):
 
 
 def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: Path | None = None) -> Dataset:
-    """Returns the arrays of `settings.files` as a data set; see `dataset_of_arrays`."""
+    """Return the arrays of `settings.files` as a data set; see `dataset_of_arrays`."""
     path = settings.path
     given = {}
     try:
@@ -74,10 +78,16 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
 def dataset_of_result(
     result: object, settings: Any = None, reporter: Reporter | None = None, folder: Path | None = None
 ) -> Dataset:
-    """Returns what a user's function has returned as a data set: EXPECTED, or one such pair, which is cut.
+    """Return the result of a user's function as a data set.
+
+    Args:
+        result: A tuple as described by EXPECTED, or a single pair, which is cut into splits.
+        settings: See `dataset_of_arrays`.
+        reporter: Receives the description of the data.
+        folder: The folder of the run.
 
     Raises:
-        UserError: where it is neither, or as in `dataset_of_arrays`.
+        UserError: If the result has a different form, or as in `dataset_of_arrays`.
     """
     if not isinstance(result, tuple):
         raise UserError(f"the data function returned a {type(result).__name__}", EXPECTED)
@@ -97,18 +107,21 @@ def dataset_of_arrays(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Dataset:
-    """Returns arrays as a data set, whose kinds and task are found as those of a table are.
+    """Return arrays as a data set. The kinds of columns and the task are detected as for a table.
 
-    Whole numbers and texts are classes, floats a regression, a matrix of 0 and 1 several labels. A column of sentences
-    is a text. What is missing of `val` and `test` is cut.
+    Targets that are whole numbers or texts are classes, floats mean regression, and a matrix of 0 and 1 means several
+    labels. A column of sentences is a text. Missing splits are cut from `train`.
 
     Args:
-        given: from splits to features, targets and, maybe, weights. Features are an array [N, ...], or arrays by name,
-            or a data frame; targets are an array [N] or [N, k], or arrays by name.
-        settings: fractions of splits, `features` (kinds) and `on_error`, as far as it has them.
+        name: The name of the data set.
+        given: For each split, its features, targets and, optionally, weights. Features are an array [N, ...], arrays by
+            name, or a data frame; targets are an array [N] or [N, k], or arrays by name.
+        settings: An object that may have fractions of splits, `features` (kinds of columns) and `on_error`.
+        reporter: Receives the description of the data.
+        folder: The folder of the run.
 
     Raises:
-        UserError: where lengths, names or shapes differ, or as in `dataset_of_rows`.
+        UserError: If lengths, names or shapes differ, or as in `dataset_of_rows`.
     """
     chosen = getattr(settings, "features", None)
     parts = {split: _part(split, chosen, *values) for split, values in given.items()}
@@ -148,14 +161,18 @@ def dataset_of_arrays(
 
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
-"""Settings that are those of a table."""
+"""Settings that are passed to `TableSettings`."""
 
 
 def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = None) -> Part:
-    """Returns the examples of a split as arrays by name.
+    """Return the examples of a split as arrays by name.
 
     Args:
-        chosen: `features` of the settings: the only ones, or kinds.
+        split: The name of the split.
+        chosen: `features` of the settings: the names of the features to use, or the kinds of columns by name.
+        features: The features.
+        targets: The targets.
+        weights: The weights, if any.
     """
     named = _named(split, features, FEATURES)
     wanted = _named(split, targets, TARGET)
@@ -181,13 +198,13 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
 
 
 def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
-    """Returns arrays by name, of a mapping, a data frame, or one array, which gets `name`.
+    """Return arrays by name from a mapping, a data frame, or a single array, which is named `name`.
 
     Raises:
-        UserError: for lists of unequal lengths, what is no array, and names that occur twice.
+        UserError: For lists of unequal lengths, values that are not arrays, and repeated names.
     """
     is_mapping = isinstance(values, Mapping) or type(values).__name__ == "DataFrame"
-    found = {}
+    arrays_by_name = {}
     for key, column in values.items() if is_mapping else [(name, values)]:
         try:
             array = _filled(column) if np.ma.is_masked(column) else np.asarray(column)
@@ -198,21 +215,21 @@ def _named(split: str, values: Any, name: str) -> dict[str, np.ndarray]:
         if not array.ndim:
             fix = f"{key}.toarray()" if hasattr(column, "toarray") else ""
             raise UserError(f"{split}: {key} is a {type(column).__name__}", "an array with one row per example", fix)
-        if str(key) in found:
+        if str(key) in arrays_by_name:
             raise UserError(f"{split} has two columns named {key}", "unique column names")
-        found[str(key)] = array
-    return found
+        arrays_by_name[str(key)] = array
+    return arrays_by_name
 
 
 def _filled(array: np.ma.MaskedArray) -> np.ndarray:
-    """Returns an array whose masked values are missing."""
+    """Return a masked array with its masked values as missing values."""
     dtype, missing = (np.float64, np.nan) if array.dtype.kind in "fiub" else (object, None)
     filled: np.ndarray = np.ma.filled(array.astype(dtype), missing)
     return filled
 
 
 def _refuse_others(split: str, part: Part, train: Part) -> None:
-    """Raises UserError for a split whose arrays do not fit each other, or those of the training split."""
+    """Raise UserError if the arrays of a split do not fit each other or those of the training split."""
     columns = part.columns
     if others := {*columns} ^ {*train.columns}:
         problem = f"{split} and train have different columns: {min(others)} is only in one of them"
@@ -246,10 +263,10 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
 
 
 def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
-    """Returns a column as Arrow has it.
+    """Return a column as an Arrow array.
 
     Raises:
-        UserError: where its values are of several types, or of one that no column has.
+        UserError: If its values have several types, or a type that columns do not support.
     """
     try:
         column = pa.array(array, from_pandas=True)
@@ -260,7 +277,7 @@ def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
 
 
 def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Returns the kinds of targets by their dtypes; those that are labels, or none of them, are found."""
+    """Return the kinds of targets by their dtypes; it is empty if the kinds must be detected from the values."""
     if len(targets) == 1:
         return {name: "category" for name, array in targets.items() if array.dtype.kind != "f"}
     are_numbers = all(array.dtype.kind in "fiu" for array in targets.values())
@@ -269,7 +286,7 @@ def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """Returns images, uint8 or float32 [N, H, W, C], or vectors, float64 [N, d]."""
+    """Return images as uint8 or float32 [N, H, W, C], and vectors as float64 [N, d]."""
     array = array[..., np.newaxis] if array.ndim == 3 else array
     if array.ndim == 2:
         return array.astype(np.float64, copy=False)
@@ -277,7 +294,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _feature(array: np.ndarray) -> Feature:
-    """Returns the feature that vectors [N, d], or images, are. array: of the training split."""
+    """Return the description of vectors [N, d] or images, from the array of the training split."""
     if array.ndim == 2:
         return Feature("vector", "float64", array.shape[1:])
     low, high = float(array.min()), float(array.max())

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: real, small, and part of the package, so that nothing is downloaded."""
+"""scikit-learn's digits: a small real data set that is part of the package, so nothing is downloaded."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ from stages.tasks.classification import Classification
 
 
 def digits(settings: DigitsSettings) -> Dataset:
-    """Returns 1,797 handwritten digits, uint8 [N, 8, 8, 1] with pixels from 0 to 16.
+    """Return 1,797 handwritten digits, uint8 [N, 8, 8, 1] with pixels from 0 to 16.
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (its test part).
     """

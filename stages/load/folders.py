@@ -1,4 +1,4 @@
-"""Directories of images, or of texts, with a folder for each class."""
+"""Directories of images or texts with one folder per class."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from stages.settings.places import regular_file
 from stages.tasks.classification import Classification
 
 TEXT = "text"
-"""Name of the only feature of texts."""
+"""Name of the only feature of text files."""
 
 
 def image_folder(
@@ -29,14 +29,14 @@ def image_folder(
     folder: Path | None = None,
     cache: Path | None = None,
 ) -> Dataset:
-    """Returns the images below `settings.dir`, whose folders are the classes, in the order of their names.
+    """Return the images below `settings.dir`. Its folders are the classes, in the order of their names.
 
-    Images may lie at any depth below their class. Where the directory holds a folder `train`, it and its sisters
-    `val` and `test`, or others of SPLITS, are the splits, each with the same class folders; a split that is not there
-    is cut from `train`. Links are followed. Files and folders that begin with a dot, what archives leave (`__MACOSX`),
-    and files of other kinds are passed over.
+    Images may be at any depth below the folder of their class. If the directory contains a folder `train`, then this
+    and its siblings `val` and `test` (or other names in SPLITS) are the splits, each with the same class folders, and
+    missing splits are cut from `train`. Links are followed. Hidden files and folders, leftovers of archives
+    (`__MACOSX`) and files of other types are skipped.
 
-    Arguments and files are those of `stages.data.loading.load`.
+    The arguments and the written files are those of `stages.data.loading.load`.
     """
     files = files_of_classes(settings.folder, IMAGE_SUFFIXES, reporter or Reporter())
     source = file_source(files, Decoder(settings.shape((None, None, 3)), settings.resize))
@@ -49,10 +49,10 @@ def text_folder(
     folder: Path | None = None,
     cache: Path | None = None,
 ) -> Dataset:
-    """Returns the texts (`.txt`) below `settings.dir`, whose folders are those of `image_folder`, all in memory.
+    """Return the texts (`.txt`) below `settings.dir` in memory. The folders are the same as for `image_folder`.
 
     Raises:
-        UserError: where a text cannot be read, there are no two classes, or splits cannot be cut.
+        UserError: If a text cannot be read, there are fewer than two classes, or splits cannot be cut.
     """
     files = files_of_classes(settings.folder, TEXT_SUFFIXES, reporter or Reporter())
     texts = np.array([read_text(path, settings.encoding) for path in files.paths], object)
@@ -67,39 +67,43 @@ def text_folder(
 
 
 def files_of_classes(root: Path, suffixes: tuple[str, ...], reporter: Reporter) -> Files:
-    """Returns the files below `root` that end in one of `suffixes`: by splits, then classes, then names.
+    """Return the files below `root` that end in one of `suffixes`, ordered by split, class and name.
 
     Raises:
-        UserError: as `stages.settings.folders.classes_of` does.
+        UserError: As `stages.settings.folders.classes_of` does.
     """
     splits, names = classes_of(root, suffixes)
     paths: list[Path] = []
     labels: list[int] = []
     parts = {}
-    passed_over = [
+    skipped = [
         path for folder in dict.fromkeys([root, *splits.values()]) for path in entries(folder) if not path.is_dir()
     ]
     for split, top in splits.items():
         begin = len(paths)
         for label, name in enumerate(names):
             for path in files_below(top / name):
-                (paths if is_example(path, suffixes) else passed_over).append(path)
+                (paths if is_example(path, suffixes) else skipped).append(path)
             labels += [label] * (len(paths) - len(labels))
         parts[split] = np.arange(begin, len(paths))
-    links = [path for path in passed_over if path.is_symlink() and not path.is_file()]
+    links = [path for path in skipped if path.is_symlink() and not path.is_file()]
     if links:
         what = "links that point to nothing or to a folder above them"
         reporter.warn(f"{root.name}: skipped {len(links):,} {what}, such as {links[0].relative_to(root)}")
-    if count := len(passed_over) - len(links):
+    if count := len(skipped) - len(links):
         ends = ", ".join(suffixes)
         reporter.log(f"{root.name}: ignored {count:,} files that are not in a class folder or do not end in {ends}")
     return Files(root, paths, labels, parts, tuple(names))
 
 
 def read_text(path: Path, encoding: str) -> str:
-    """Returns a file's text; raises UserError where it cannot be read, or is in another encoding."""
+    """Return the text of a file.
+
+    Raises:
+        UserError: If it cannot be read, or has a different encoding.
+    """
     try:
-        return regular_file(path).read_text(encoding).removeprefix("\ufeff")  # which some editors begin a file with
+        return regular_file(path).read_text(encoding).removeprefix("\ufeff")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise not_in_encoding(path, encoding) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Generated images: any size, no disk."""
+"""Generated images of any size, which need no files."""
 
 import hashlib
 from functools import partial
@@ -16,10 +16,10 @@ from stages.settings.data import SyntheticSettings
 def synthetic(
     settings: SyntheticSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places, which is the class.
+    """Return noise, uint8 [N, height, width, channels], with a bright patch at one of 16 places, which is the class.
 
-    Each image is a function of (`split_seed`, its number), so that none has to be stored. The run's `seed` plays no
-    part: images are data, and runs of several seeds learn the same task. Arguments and files are those of
+    Each image is a function of `split_seed` and its number, so images need not be stored. They do not depend on the
+    run's `seed`, so runs with different seeds learn the same task. The arguments and the written files are those of
     `stages.data.loading.load`.
     """
     shape = (settings.height, settings.width, settings.channels)

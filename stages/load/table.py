@@ -37,23 +37,26 @@ from stages.tasks.regression import Regression
 from stages.tasks.task import Task
 
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
-"""Values of a column that is one of several labels, in any case."""
+"""Values of a column of labels, which are compared case-insensitively."""
 
-MOST_ROUNDED = 1e-3
-"""Share of a target's std that float32 may round it by."""
+MAX_ROUNDING = 1e-3
+"""Maximum rounding error of a target in float32, as a fraction of its standard deviation."""
 
 
 def table(
     settings: TableSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns the rows of a table, with a feature for each column that is a number, a category or a text.
+    """Return the rows of a table, with a feature for each column that is a number, a category or a text.
 
     Args:
-        folder: the run's; takes `data/columns.csv`, and `data/skipped.csv` where rows are left out. None: no files.
-        cache: the folder that runs share; takes a table that is larger than memory.
+        settings: The settings of the table.
+        reporter: Receives the description of the columns.
+        folder: The run's folder for `data/columns.csv`, and for `data/skipped.csv` if rows are left out; None writes no
+            files.
+        cache: The folder that runs share, for a table that is larger than memory.
 
     Raises:
-        UserError: where the target, a kind or a row cannot be used, or splits cannot be cut.
+        UserError: If the target, a kind of a column or a row cannot be used, or splits cannot be cut.
     """
     reporter = reporter or Reporter()
     source = read_table(settings, partial(cut, settings=settings), cache, reporter)
@@ -74,7 +77,7 @@ def table(
 
 
 def _paths(table: TableSource, settings: TableSettings, column: str) -> Source:
-    """Returns the images whose paths are a column; a row is an example."""
+    """Return the source of the images whose paths are in a column; each row is an example."""
     root, paths = settings.image_root.resolve(), table.of(column)
     rows = {"train": np.arange(len(paths))}
     files = Files(root, [root / path for path in paths], [0] * len(paths), rows, ("a row",))
@@ -84,16 +87,15 @@ def _paths(table: TableSource, settings: TableSettings, column: str) -> Source:
 
 @dataclass(frozen=True)
 class Wide:
-    """Columns of several numbers a row, such as images, beside those of a table.
-
-    features: from the training split to what they are. described: of images, where these are known. files: of each
-    row, where it has one.
-    """
+    """Columns with several numbers per row, such as images, in addition to those of a table."""
 
     columns: Mapping[str, Column]
     features: Callable[[Split], Mapping[str, Feature]]
+    """Returns the description of the columns from the training split."""
     described: Described | None = None
+    """Descriptions of images, if known."""
     files: Sequence[str] | None = None
+    """The file of each row, if it has one."""
 
 
 def dataset_of_rows(
@@ -103,10 +105,10 @@ def dataset_of_rows(
     folder: Path | None,
     wide: Wide | None = None,
 ) -> Dataset:
-    """Returns the rows of a table as a data set."""
+    """Return the rows of a table as a data set."""
     wide = wide or Wide({}, lambda _: {})
-    beside = wide.columns
-    if not source.used and not beside:
+    wide_columns = wide.columns
+    if not source.used and not wide_columns:
         notes = {column.name: column.note for column in source.columns if column.kind == "leave_out"}
         left_out = "; ".join(f"{name}: {note}" for name, note in notes.items()) or "there is no other column"
         texts = {name: "text" for name, note in notes.items() if note.startswith("a text")}
@@ -121,13 +123,13 @@ def dataset_of_rows(
         task = Regression.of(task.names, targets[rows["train"]])
     _log(source, why, reporter)
     whole = Split(
-        {**{column.feature: source.column(column.name) for column in source.used}, **beside},
+        {**{column.feature: source.column(column.name) for column in source.used}, **wide_columns},
         targets,
         weights=source.arrays[settings.weight] if settings.weight else None,
         groups=np.unique(source.arrays[settings.group], return_inverse=True)[1] if settings.group else None,
         numbers=source.numbers,
         files=wide.files,
-        cached=wide.described if IMAGES in beside else _described(source, beside),
+        cached=wide.described if IMAGES in wide_columns else _described(source, wide_columns),
     )
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {column.feature: feature_of_column(column) for column in source.used}
@@ -147,37 +149,37 @@ def dataset_of_rows(
 
 
 def _described(source: TableSource, vectors: Mapping[str, Column]) -> Described:
-    """Returns digests of the rows: of their features, and of vectors beside them, [N, d] each."""
+    """Return digests of the rows, from their features and their vectors, [N, d] each."""
     names = [column.name for column in source.used]
     texts = [*(source.texts.get(name) for name in names), *(None for _ in vectors)]
     return describe_rows([*(source.arrays[name] for name in names), *vectors.values()], texts)
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:
-    """Returns the targets, int32 [N] or float32 [N, k], what is predicted, and why that is.
+    """Return the targets, int32 [N] or float32 [N, k], the task, and the reason for the task.
 
     Raises:
-        UserError: where a target has one value alone, or several are neither all numbers nor all of 0 and 1.
+        UserError: If a target has only one value, or several targets are neither all numbers nor all 0 or 1.
     """
     names = settings.targets
     kinds = {column.name: column.note for column in source.columns if column.kind == "target"}
-    labels = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
-    found = [part for part in labels if part is not None]
-    least = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
-    are_labels = len(found) == len(names) >= least
+    candidates = [_labels(source, name) for name in names if settings.declared.get(name) != "number"]
+    labels = [part for part in candidates if part is not None]
+    minimum = {"auto": 2, "multi_label": 1}.get(settings.predicts, len(names) + 1)
+    are_labels = len(labels) == len(names) >= minimum
     is_trained = isinstance(settings, TrainedTableSettings)
     may_be_alike = is_trained or (are_labels and len(names) > 1)
     for name in names if not may_be_alike else ():
         if (source.arrays[name] == source.arrays[name][0]).all():
             raise UserError(f"data.target={name} is {source.of(name)[0]} in all rows", "a column with different values")
     if are_labels:
-        several = np.stack(found, axis=1)
+        several = np.stack(labels, axis=1)
         if settings.predicts == "auto" and not is_trained and (several.sum(axis=1) == 1).all():
             problem = f"exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''} is 1 in every row"
             expected = "a single column with the class, or task=multi_label if several labels can apply"
             raise UserError(problem, expected, "task=multi_label")
         return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
-    if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers beside others are no classes
+    if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers among numbers are not classes
         targets = np.stack([_as_float32(source, name) for name in names], axis=1)
         if len(names) == 1 and names[0] not in settings.declared:
             _refuse_few(names[0], targets)
@@ -187,14 +189,14 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
         problem = f"task=classification needs one target, but data.target has {len(names)}"
         raise UserError(problem, "one target, or task=multi_label for columns of 0 and 1", "task=multi_label")
     if len(names) > 1:
-        raise _of_two_kinds(source, names, kinds)
+        raise _mixed_targets(source, names, kinds)
     return _classes(source, settings, names[0])
 
 
 def _classes(source: TableSource, settings: TableSettings, name: str) -> tuple[np.ndarray, Task, str]:
-    """Returns classes as `_task` does: those of a trained model, of which the table may lack some."""
+    """Return the targets, the task and the reason for classes. A trained model keeps its classes if some are absent."""
     values, codes = np.unique(source.arrays[name], return_inverse=True)
-    if name in source.texts:  # numbers of texts, in the order in which these occur, of rows left out as well
+    if name in source.texts:  # numbers of texts in order of occurrence, including those in rows that are left out
         values, order = np.unique(np.array(source.texts[name], object)[values], return_inverse=True)
         codes = order[codes]
     why = f"{name} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
@@ -205,18 +207,22 @@ def _classes(source: TableSource, settings: TableSettings, name: str) -> tuple[n
 
 
 def _as_float32(source: TableSource, name: str) -> np.ndarray:
-    """Returns a target, float32 [N], unless what that rounds away would tell."""
+    """Return a target as float32 [N].
+
+    Raises:
+        UserError: If the rounding error is not negligible.
+    """
     values = source.arrays[name]
     rounded = np.asarray(values, np.float32)
-    by, std = float(np.abs(rounded - values).max()), float(np.std(values))
-    if by > MOST_ROUNDED * std:
-        problem = f"data.target={name} loses up to {by:.2g} by rounding to float32, and its std is only {std:.2g}"
+    loss, std = float(np.abs(rounded - values).max()), float(np.std(values))
+    if loss > MAX_ROUNDING * std:
+        problem = f"data.target={name} loses up to {loss:.2g} by rounding to float32, and its std is only {std:.2g}"
         raise UserError(problem, "numbers that are not so large compared with their differences; subtract a constant")
     return rounded
 
 
 def _refuse_few(name: str, targets: np.ndarray) -> None:
-    """Refuses what may be amounts or classes: few floats, all of them whole."""
+    """Refuse a target with few values that are all whole floats, because they may be amounts or classes."""
     different = np.unique(targets)
     if len(different) <= FEW and (different % 1 == 0).all():
         shown = ", ".join(f"{value:g}" for value in different)
@@ -228,7 +234,7 @@ def _refuse_few(name: str, targets: np.ndarray) -> None:
 
 
 def _labels(source: TableSource, name: str) -> np.ndarray | None:
-    """Returns a column of 0 and 1, int32 [N]; None where it has other values."""
+    """Return a column of 0 and 1 as int32 [N]; None if it has other values."""
     values = source.arrays[name]
     if name not in source.texts:
         return np.asarray(values, np.int32) if np.isin(values, (0, 1)).all() else None
@@ -236,8 +242,8 @@ def _labels(source: TableSource, name: str) -> np.ndarray | None:
     return labels if labels.min() >= 0 else None
 
 
-def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str, str]) -> UserError:
-    """Returns the error for several targets that are neither all numbers nor all labels."""
+def _mixed_targets(source: TableSource, names: Sequence[str], kinds: Mapping[str, str]) -> UserError:
+    """Return the error for several targets that are neither all numbers nor all labels."""
     wrong = [name for name in names if kinds[name] != "number"]
     other = next((name for name in wrong if _labels(source, name) is None), wrong[0])
     others = ",".join(name for name in names if name != other)
@@ -251,17 +257,17 @@ def _of_two_kinds(source: TableSource, names: Sequence[str], kinds: Mapping[str,
 
 
 def cut(source: TableSource, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Return the rows of each split, see `_splits`. source: with the targets and the columns that settings name."""
+    """Return the rows of each split; see `_splits`. The source only needs the columns that the settings name."""
     targets, task, _ = _task(source, settings)
     return _splits(source, targets, task, settings)
 
 
 def _refuse_unknown_targets(source: TableSource, settings: TableSettings, train: np.ndarray, task: Task) -> None:
-    """Refuse targets of other splits that would make the network another one, as no training row has such a value."""
+    """Refuse targets in other splits that no training row has, because they would change the network's outputs."""
     if isinstance(settings, TrainedTableSettings):
         return
-    _, learnt, _ = _task(source.take(train, []), settings)
-    if type(learnt) is type(task) and learnt.names == task.names:
+    _, training_task, _ = _task(source.take(train, []), settings)
+    if type(training_task) is type(task) and training_task.names == task.names:
         return
     for name in settings.targets:
         values = source.of(name)
@@ -271,10 +277,10 @@ def _refuse_unknown_targets(source: TableSource, settings: TableSettings, train:
 
 
 def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: TableSettings) -> dict[str, np.ndarray]:
-    """Returns the rows of each split, int64 in order; what neither files nor `data.split_column` name is cut.
+    """Return the rows of each split, int64 in order. Splits that files or `data.split_column` do not define are cut.
 
     Raises:
-        UserError: where the column has another value, a group is in two splits, or a split cannot be cut.
+        UserError: If the column has an unknown value, a group is in two splits, or a split cannot be cut.
     """
     rows = named_splits(source, settings)
     train = rows["train"]
@@ -294,7 +300,7 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
             last = len(train) - size
             borders = 1 + np.flatnonzero(np.diff(source.arrays[settings.time][train]))
             near = borders[np.abs(borders - last) < size]
-            if len(near):  # equal times stay in one split, unless it would become twice as large
+            if len(near):  # equal times stay in the same split, unless it would become twice as large
                 last = near[np.abs(near - last).argmin()]
             rows[name], train = np.sort(train[last:]), train[:last]
     elif missing:
@@ -309,20 +315,20 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
 
 
 def _whole_groups(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Returns which rows are in a part of about a fraction of them, bool [N]: of each group, drawn by chance, all.
+    """Return which rows belong to a part with about a fraction of them, bool [N]. Groups are drawn as a whole.
 
-    A group that would bring the part farther from its fraction is passed over; where that leaves none, one of the
-    smallest. One group at least is left.
+    A group that would move the size of the part away from the fraction is skipped. If all are skipped, the part is one
+    of the smallest groups. At least one group remains outside of the part.
     """
     names, counts = np.unique(groups, return_counts=True)
     order = np.random.RandomState(seed).permutation(len(names))
     missing: float = fraction * len(groups)
-    taken: list[int] = []
+    chosen: list[int] = []
     for place in order:
-        if counts[place] < 2 * missing and len(taken) < len(names) - 1:
-            taken.append(place)
+        if counts[place] < 2 * missing and len(chosen) < len(names) - 1:
+            chosen.append(place)
             missing -= counts[place]
-    return np.isin(groups, names[taken or [order[counts[order].argmin()]]])
+    return np.isin(groups, names[chosen or [order[counts[order].argmin()]]])
 
 
 def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarray]) -> None:
@@ -335,15 +341,15 @@ def _refuse_shared(source: TableSource, column: str, rows: Mapping[str, np.ndarr
 
 
 def _log(source: TableSource, task: str, reporter: Reporter) -> None:
-    """Prints what the columns are, and what is predicted."""
+    """Report the columns by kind, and the task."""
     reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
     kinds = {"whole": "category"}
     for kind in ("number", "category", "text", "image", "leave_out"):
-        if columns := [_shown(column) for column in source.columns if kinds.get(column.kind, column.kind) == kind]:
+        if columns := [_described_column(one) for one in source.columns if kinds.get(one.kind, one.kind) == kind]:
             reporter.log(f"  {kind:<9} {', '.join(columns)}")
 
 
-def _shown(column: ColumnFacts) -> str:
+def _described_column(column: ColumnFacts) -> str:
     if column.kind == "leave_out":
         return f"{column.name} ({column.note})"
     facts = [f"{column.different:,}"] * (column.kind != "number")
@@ -352,7 +358,7 @@ def _shown(column: ColumnFacts) -> str:
 
 
 def _write(source: TableSource, reporter: Reporter, folder: Path | None) -> dict[str, list[Path]]:
-    """Warns of rows that are left out; writes the table of the columns, and that of these rows."""
+    """Warn about rows that are left out; write the table of the columns, and the table of these rows."""
     left_out = report_left_out(source.skipped, source.name, reporter, folder)
     if folder is None:
         return {}

@@ -1,4 +1,4 @@
-"""Sets of TensorFlow Datasets: image classification by its encoded images, all others as columns in memory."""
+"""Data sets of TensorFlow Datasets: image classification is read as encoded images, all others as columns in memory."""
 
 import hashlib
 import re
@@ -25,19 +25,20 @@ from stages.results import Dataset
 from stages.settings.data import TfdsSettings
 
 BATCH = 1024
-"""Records that are read at once, at most."""
+"""Maximum number of records that are read at once."""
 
 
 def tfds(
     settings: TfdsSettings, reporter: Reporter | None = None, folder: Path | None = None, cache: Path | None = None
 ) -> Dataset:
-    """Returns the set `settings.name`; splits that it does not have are cut from its training examples.
+    """Return the data set `settings.name`. Splits that it does not have are cut from its training examples.
 
-    Images with a class are read as those of files are. All other sets are arrays in memory, whose kinds and task are
-    found as those of a table are. Arguments and files are those of `stages.data.loading.load`.
+    Images with a class are read like image files. All other data sets become arrays in memory, and the kinds of their
+    columns and the task are detected as for a table. The arguments and the written files are those of
+    `stages.data.loading.load`.
 
     Raises:
-        UserError: for an unknown name or split, a set of which nothing can be predicted, or images of several sizes
+        UserError: For an unknown name or split, a data set without a possible target, or images of several sizes
             without `size`.
     """
     builder = _prepared(settings)
@@ -50,7 +51,7 @@ def tfds(
     classes = [name for name in others if isinstance(features[name], (kinds.ClassLabel, kinds.Sequence))]
     expected = "a class, labels, a number or a text to predict"
     label = _key(info, "label", settings.label_key, others, classes, expected)
-    if images:  # alone, as an encoder takes none beside other columns
+    if images:  # other columns are left out, because an encoder does not support images with other columns
         usable = {name: features[name] for name in (image, label)}
     left_out = [f"{name} ({type(feature).__name__})" for name, feature in features.items() if name not in usable]
     if left_out:
@@ -68,11 +69,13 @@ def tfds(
 
 
 class Records:
-    """Records of `tf.train.Example` of a prepared set, split after split, in the order of its files.
+    """Records (`tf.train.Example`) of a prepared data set, split after split, in the order of its files.
 
-    TFDS' own `as_dataset` takes four times as long for small images.
+    `as_dataset` of TFDS takes four times as long for small images.
 
-    features: those that are read. parts: from each split to the numbers of its examples, int64.
+    Attributes:
+        features: The features to read.
+        parts: For each split, the numbers of its examples, int64.
     """
 
     def __init__(self, builder: Any, settings: TfdsSettings, features: Mapping[str, Any]) -> None:
@@ -92,10 +95,10 @@ class Records:
         self.parts = {name: np.arange(ends[i], ends[i + 1]) for i, name in enumerate(files)}
 
     def blocks(self, size: int) -> Iterator[tuple[int, Mapping[str, tf.Tensor]]]:
-        """Yields the number of the first of `size` examples, and their values by name.
+        """Yield blocks of `size` examples: the number of the first one, and their values by name.
 
         Raises:
-            UserError: where files have not as many examples as the set says.
+            UserError: If the files do not have the declared number of examples.
         """
         done = 0
         for values in self._parsed(size):
@@ -120,7 +123,7 @@ class Records:
         yield from records.batch(size).map(parse).prefetch(2).with_options(WITHOUT_AUTOTUNER)
 
     def columns(self, settings: TfdsSettings) -> dict[str, np.ndarray]:
-        """Returns all examples, [N, ...] by name."""
+        """Return all examples, [N, ...] by name."""
         blocks = list(self.blocks(BATCH))
         return {
             name: np.concatenate(
@@ -142,12 +145,12 @@ class Records:
         return np.stack(images)
 
     def where(self, number: int) -> str:
-        """Names an example, for errors."""
+        """Return the description of an example, for errors."""
         return f"{self.builder.info.full_name}, example {number} of its splits"
 
 
 def _source(records: Records, settings: TfdsSettings, image: str, label: str) -> Source:
-    """Returns the encoded images with their classes."""
+    """Return the encoded images with their classes."""
     name, classes = records.builder.info.full_name, tuple(records.features[label].names)
     decode = Decoder(settings.shape(records.features[image].shape), settings.resize)
     splits = {name: records.splits.get(name) for name in ("train", "val", "test")}
@@ -169,7 +172,7 @@ def _encoded(records: Records, first: int, images: tf.Tensor, labels: tf.Tensor)
 
 
 def _files(info: Any, name: str, split: str) -> list[Any]:
-    """Returns the parts of files that a split, in TFDS' syntax, is of."""
+    """Return the parts of files that a split in TFDS' syntax consists of."""
     try:
         return list(info.splits[split].file_instructions)
     except (KeyError, ValueError) as error:
@@ -181,7 +184,7 @@ def _files(info: Any, name: str, split: str) -> list[Any]:
 
 
 def _refuse_repeated(files: Sequence[Any]) -> None:
-    """Refuses splits that share examples, by the parts of files that they are of."""
+    """Refuse splits that share examples, by comparing the parts of files that they consist of."""
     ordered = sorted((part.filename, part.skip, part.skip + part.take) for part in files)
     twice = sum(max(first[2] - second[1], 0) for first, second in pairwise(ordered) if first[0] == second[0])
     if twice:
@@ -193,50 +196,58 @@ def _refuse_repeated(files: Sequence[Any]) -> None:
 
 
 def _prepared(settings: TfdsSettings) -> Any:
-    """Returns the builder of the newest prepared version, from its files alone: TFDS' own code is slow to import."""
+    """Return the builder of the newest prepared version, from its files, because the code of TFDS is slow to import."""
     if settings.download:
         builder = tensorflow_datasets.builder(settings.name, data_dir=settings.folder)
         builder.download_and_prepare()
         return builder
     name, _, version = settings.name.partition(":")
     pattern = re.escape(version) if version else r"\d+\.\d+\.\d+"  # excludes the leftovers of a killed preparation
-    found = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
-    found = [path for path in found if re.fullmatch(pattern, path.name)]
-    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in found})
+    versions = [path.parent for path in (settings.folder / name).glob("**/dataset_info.json")]
+    versions = [path for path in versions if re.fullmatch(pattern, path.name)]
+    configs = sorted({str(path.parent.relative_to(settings.folder)) for path in versions})
     if len(configs) != 1:
         raise UserError(
             f"data.name={settings.name} has {len(configs)} prepared configurations in {settings.folder}",
             configs or "a configuration that TFDS has prepared",
             f"data.name={configs[0]}" if configs else "data.download=true",
         )
-    place = max(found, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
-    return tensorflow_datasets.builder_from_directory(place)
+    newest = max(versions, key=lambda path: [int(part) for part in path.name.split(".") if part.isdecimal()])
+    return tensorflow_datasets.builder_from_directory(newest)
 
 
 def _key(info: Any, setting: str, key: str | None, usable: Sequence[str], likely: Sequence[str], expected: str) -> str:
-    """Returns the name of a feature: the given one, that of the declared pair, the usual one, or the only likely one.
+    """Return the name of the image or the label among the features.
+
+    It is the given name, or else the first usable one of these: the name in the declared pair, the usual name, and the
+    only likely name.
 
     Args:
-        setting: `image` or `label`, also the usual name. key: its value. usable, likely: names of features.
+        info: The description of the data set.
+        setting: `image` or `label`, which is also the usual name.
+        key: The given name.
+        usable: The names of all features that can be used.
+        likely: The names of likely features.
+        expected: The description of the expected feature, for errors.
 
     Raises:
-        UserError: where none of them is usable.
+        UserError: If none of the names is usable.
     """
     pair = info.supervised_keys if len(info.supervised_keys or ()) == 2 else ("", "")
     usual = (pair[setting == "label"], setting, f"{setting}s", *(likely if len(likely) == 1 else ()))
-    found = [name for name in ([key] if key else usual) if name in usable]
-    if not found:
+    names = [name for name in ([key] if key else usual) if name in usable]
+    if not names:
         listed = (f"{name} ({type(feature).__name__})" for name, feature in sorted(_flat(info.features)))
         raise UserError(
             f"data.{setting}_key={key or 'null'}: {info.full_name} has the features {', '.join(listed)}",
             f"{expected}{': ' * bool(usable)}{', '.join(usable)}",
             f"data.{setting}_key={[*likely, *usable, '<its name>'][0]}",
         )
-    return str(found[0])
+    return str(names[0])
 
 
 def _flat(features: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the features of nested mappings by their names in records, such as `numbers/age`."""
+    """Yield the features of nested mappings by their names in records, such as `numbers/age`."""
     for name, feature in features.items():
         if isinstance(feature, kinds.FeaturesDict):
             yield from _flat(feature, f"{above}{name}/")
@@ -256,7 +267,7 @@ def _is_usable(feature: Any) -> bool:
 
 
 def _spec(feature: Any) -> Any:
-    """Returns how a record has a feature; one without an image or a class has b"" or -1."""
+    """Return the format of a feature in a record. A missing image is b"", and a missing class is -1."""
     if isinstance(feature, kinds.Sequence):
         return tf.io.RaggedFeature(tf.int64)
     if _is_image(feature):
@@ -268,21 +279,21 @@ def _spec(feature: Any) -> Any:
 
 
 def _column(values: Any, feature: Any) -> np.ndarray:
-    """Returns values as a table has them: classes by their names, labels as 0 and 1, texts."""
+    """Return the values of a feature as for a table: names of classes, labels as 0 and 1, and texts."""
     if isinstance(feature, kinds.Sequence):
         hot = np.zeros((values.shape[0], feature.feature.num_classes), np.int32)
         hot[values.value_rowids(), values.values] = 1
         return hot
     array: np.ndarray = values.numpy()
     if isinstance(feature, kinds.ClassLabel):
-        return np.array([*feature.names, None], object)[array]  # -1: none is known
+        return np.array([*feature.names, None], object)[array]  # -1 means an unknown class
     if array.dtype == object:
         return np.array([text.decode(errors="replace") for text in array], object)
     return array.astype(feature.np_dtype)
 
 
 def _targets(name: str, column: np.ndarray, feature: Any, reporter: Reporter) -> dict[str, np.ndarray]:
-    """Returns targets by name: of several labels those that differ; many different whole numbers are no classes."""
+    """Return targets by name. Labels with a single value are left out; many different whole numbers are not classes."""
     if not isinstance(feature, kinds.Sequence):
         is_number = column.dtype.kind in "iu" and len(np.unique(column)) > FEW
         return {name: column.astype(np.float64) if is_number else column}

@@ -1,1 +1,1 @@
-"""Names, types, defaults and ranges of every stage's settings. Needs no TensorFlow."""
+"""Names, types, defaults and ranges of the settings of all stages. This package does not import TensorFlow."""

@@ -1,4 +1,4 @@
-"""Settings of arrays: an `.npz` file, or what a function returns."""
+"""Settings of arrays from an `.npz` file or a function."""
 
 import zipfile
 from collections.abc import Iterable
@@ -46,10 +46,13 @@ class ArraysSettings(DataSettings):
         return Path(self.files).expanduser()
 
     def parts(self, names: Iterable[str]) -> dict[str, tuple[list[str], list[str], str | None]]:
-        """Returns the names of features and targets, and that of the weights, of each split.
+        """Return the names of the features, the targets and the weights of each split.
+
+        Args:
+            names: The names of the arrays in the file.
 
         Raises:
-            UserError: where they are not among `names`.
+            UserError: If an array is missing.
         """
         known = list(names)
         if self.target is not None:
@@ -58,20 +61,20 @@ class ArraysSettings(DataSettings):
                 refuse_missing(f"data.{setting}", names, known, self.files)
             return {"train": ([name for name in known if name not in (*targets, self.weight)], targets, self.weight)}
         ends = {f"_{name}": split for name, split in SPLITS.items()} if "x_train" in known else {"": "train"}
-        found: dict[str, tuple[list[str], list[str], str | None]] = {}
+        parts: dict[str, tuple[list[str], list[str], str | None]] = {}
         for end, split in ends.items():
-            if f"x{end}" in known and f"y{end}" in known and split not in found:
+            if f"x{end}" in known and f"y{end}" in known and split not in parts:
                 weight = f"{(self.weight or 'w').removesuffix('_train')}{end}" if end else self.weight or "w"
                 refuse_missing("data.weight", [weight] if self.weight else [], known, self.files)
-                found[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
-        if "train" not in found:
+                parts[split] = [f"x{end}"], [f"y{end}"], weight if weight in known else None
+        if "train" not in parts:
             names = ", ".join(known[:12])
             raise UserError(
                 f"data.files={self.files} has {f'the arrays {names}' if names else 'no arrays'}",
                 "x_train and y_train, or x and y, or the name of an array in data.target",
                 "data.target=<array>",
             )
-        return found
+        return parts
 
     def check(self, path: str) -> None:
         if self._target_ != ArraysSettings._target_:

@@ -16,7 +16,7 @@ from stages.settings.ranges import assignment, choice, nearest, number, option, 
 
 
 def refuse_missing(setting: str, names: Iterable[str], known: Sequence[str], of: object, fix: str = "") -> None:
-    """Raises UserError for the first of `names` that is none of `known`, the columns of a file."""
+    """Raise UserError for the first of `names` that is not among `known`, the columns of a file."""
     names = list(names)
     for name in names:
         if name not in known:
@@ -50,12 +50,12 @@ class DataSettings:
 
     @property
     def is_without_images(self) -> bool:
-        """Whether the settings alone tell that the examples are not images."""
+        """Whether the settings show that the examples are not images."""
         return False
 
     @property
     def source(self) -> str:
-        """The name of the file, folder or set, for the name of an experiment; empty if the option's name says it."""
+        """The name of the file, folder or data set, for the experiment's name; empty to use the option's name."""
         return ""
 
 
@@ -67,7 +67,7 @@ class DigitsSettings(DataSettings):
     _target_: str = "stages.load.digits.digits"
 
     def train_examples(self) -> int:
-        """Return how many are left for training, before they are read."""
+        """Return the number of training examples without reading the data."""
         rest = 1797 - math.ceil(self.test_fraction * 1797)
         return rest - math.ceil(self.val_fraction * rest)
 
@@ -117,13 +117,13 @@ class ImagesSettings(SourceSettings):
     """Number of channels: 1 for gray, 3 for color. null: as in the source."""
 
     def shape(self, of_source: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
-        """Returns (H, W, C) of the images in training.
+        """Return the shape of the images in training, (H, W, C).
 
         Args:
-            of_source: the sides and channels of its images; None: they differ.
+            of_source: Height, width and channels of the source's images; None for values that differ.
 
         Raises:
-            UserError: where they differ and no size is set.
+            UserError: If the sizes differ and no size is set.
         """
         height, width = self._sides or of_source[:2]
         if height is None or width is None:
@@ -187,14 +187,14 @@ class TfdsSettings(ImagesSettings):
 
     @property
     def folder(self) -> Path:
-        """The folder that holds prepared sets."""
+        """The folder with the prepared data sets."""
         return resolved(self.dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
     def check(self, path: str) -> None:
-        """Refuses a missing set at once; TFDS itself would wait minutes for the network."""
+        """Refuse a missing data set at once, because TFDS would wait minutes for the network."""
         super().check(path)
-        found = (self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")
-        if not self.download and not any(found):
+        prepared = (self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")
+        if not self.download and not any(prepared):
             raise UserError(
                 f"{path}.name={self.name} is not prepared in {self.folder}",
                 f"a data set that TFDS has prepared there, or {path}.download=true to download it",

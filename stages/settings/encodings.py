@@ -1,4 +1,4 @@
-"""The error for a file that is not in the encoding that it should have: what it is instead."""
+"""The error for a file that does not have the expected encoding."""
 
 import codecs
 import gzip
@@ -12,11 +12,11 @@ WIDE = {
     codecs.BOM_UTF32_LE: "utf32", codecs.BOM_UTF32_BE: "utf32",
     codecs.BOM_UTF16_LE: "utf16", codecs.BOM_UTF16_BE: "utf16",
 }  # fmt: skip
-"""Byte order marks, and the encodings that they begin; that of UTF-32 begins with that of UTF-16."""
+"""Encodings by their byte order marks. UTF-32 comes first, because its mark begins with that of UTF-16."""
 
 
 def _without_mark(content: bytes) -> str:
-    """Return the UTF-16 that a text without a byte order mark is in, if it has mostly Latin letters; else empty."""
+    """Return the variant of UTF-16 of a mostly Latin text without a byte order mark; empty if it is not UTF-16."""
     for name, zeros, others in (("utf-16-le", content[1::2], content[::2]), ("utf-16-be", content[::2], content[1::2])):
         if 2 * zeros.count(0) > len(zeros) and not others.count(0):
             return name
@@ -24,7 +24,7 @@ def _without_mark(content: bytes) -> str:
 
 
 def not_in_encoding(path: Path, encoding: str) -> UserError:
-    """Return the error for bytes that are not text, with the encoding that the file seems to have."""
+    """Return the error for a file that cannot be decoded, with the encoding that it seems to have."""
     with path.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
     if is_packed and path.suffix != ".gz":
@@ -37,7 +37,7 @@ def not_in_encoding(path: Path, encoding: str) -> UserError:
         return UserError(f"{path} is not a text file", "a text file, or the usual file name extension for its format")
     for other in (wide,) if wide else ("utf8", "cp1252", "latin1"):
         with suppress(UnicodeError):
-            codecs.getincrementaldecoder(other)().decode(content)  # which may end within a letter
+            codecs.getincrementaldecoder(other)().decode(content)  # the content may end within a letter
             if codecs.lookup(other) != codecs.lookup(encoding):
                 return UserError(
                     f"{path} is not encoded in {encoding}", "the same encoding in all files", f"data.encoding={other}"

@@ -1,7 +1,7 @@
-"""The first rows of a table's target, and what they show before the whole table is read.
+"""Early checks of a table's target in its first rows, before the whole table is read.
 
-A table of at most ROWS rows is known completely. Of a larger one, only what its first rows prove is refused here; the
-rest is refused when it is loaded. Whatever could be read in another way there is accepted.
+A table with at most ROWS rows is checked completely. A larger table is refused here only if its first rows prove that
+it cannot be used; other errors are reported when it is loaded. Doubtful values are accepted here.
 """
 
 import csv
@@ -22,38 +22,40 @@ from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import files_of, format_of
 
 ROWS = 10_000
-"""Rows that are read."""
+"""Maximum number of rows that are read."""
 
 CHARACTERS = 2**23
-"""Characters of a text file that are read, at most."""
+"""Maximum number of characters that are read from a text file."""
 
 LABELS = (0.0, 1.0)
-"""Numbers that a label may be."""
+"""Numbers that are valid labels."""
 
 WORDS = ("true", "false", "yes", "no")
-"""Texts that a label may be, in any case."""
+"""Texts that are valid labels, compared case-insensitively."""
 
 NO_VALUES = ("", "na", "n/a", "#n/a", "nan", "null", "<na>", "none", "inf", "infinity", "+inf", "-inf")
-"""Texts without a digit that a column of numbers may have, in any case."""
+"""Texts without a digit that a column of numbers may contain, compared case-insensitively."""
 
 
 @dataclass(frozen=True)
 class FirstRows:
-    """values: of each target, as texts without spaces around. are_all: whether there are no other rows."""
+    """The targets in the first rows of a table."""
 
     values: Mapping[str, Sequence[str]]
+    """The values of each target, as stripped texts."""
     are_all: bool
+    """Whether the table has no other rows."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
 
 def check_target(settings: TableSettings) -> None:
-    """Refuse a target from which nothing can be learned, or that the task does not have.
+    """Refuse a target that cannot be learned, or that does not fit the task.
 
     Raises:
-        UserError: for a split without rows, a target with one value or another one than the task's, or a class that
-            is too rare for the splits.
+        UserError: For a split without rows, a target with a single value or with values that do not fit the task, or a
+            class that is too rare for the splits.
     """
     by_split = settings.files if isinstance(settings.files, Mapping) else {"": settings.files}
     parts = {split: first_rows(files_of(files), settings) for split, files in by_split.items()}
@@ -70,7 +72,7 @@ def check_target(settings: TableSettings) -> None:
 
 
 def _check_values(settings: TableSettings, rows: FirstRows) -> None:
-    """Refuse values that the task does not have, and a target without two."""
+    """Refuse values that do not fit the task, and a target with fewer than two values."""
     task, several = settings.predicts, len(settings.targets) > 1
     if task == "classification" and several:
         fix = "task=multi_label" if all(map(_is_label, _present(rows))) else ""
@@ -98,7 +100,7 @@ def _check_values(settings: TableSettings, rows: FirstRows) -> None:
 
 
 def _check_counts(settings: TableSettings, rows: FirstRows) -> None:
-    """Refuse a table from which no split can be cut: it is stratified by class."""
+    """Refuse a table with too few rows, in total or of a class, for the splits, which are stratified by class."""
     splits = 1 + len(settings.held_out)
     if len(rows) < splits:
         problem = f"data.files has only {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
@@ -134,7 +136,7 @@ def _is_label(text: str) -> bool:
 
 
 def first_rows(files: Sequence[Path], settings: TableSettings) -> FirstRows:
-    """Return the targets of the first ROWS rows of files."""
+    """Return the targets in the first ROWS rows of the files."""
     state = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return _first_rows(state, tuple(settings.targets), settings.delimiter, settings.encoding)
 
@@ -153,23 +155,23 @@ def _first_rows(
                     return FirstRows(values, are_all=False)
                 for name, value in zip(targets, row, strict=True):
                     values[name].append(str("" if value is None else value).strip())
-    except (OSError, EOFError, ValueError, TypeError, csv.Error):  # loading says what is wrong
+    except (OSError, EOFError, ValueError, TypeError, csv.Error):  # loading reports the error
         return FirstRows(values, are_all=False)
     return FirstRows(values, are_all=True)
 
 
 def _rows(path: Path, targets: Sequence[str], delimiter: str | None, encoding: str) -> Iterator[Sequence[Any]]:
-    """Yield the targets of the rows of a file.
+    """Yield the targets in the rows of a file.
 
     Raises:
-        ValueError: if a row is ragged, or the file too long.
+        ValueError: If a row has a different number of values than the header, or the file is too long.
     """
     if format_of(path) != "csv":
         import pyarrow.dataset
 
         data = pyarrow.dataset.dataset(path, format="parquet" if format_of(path) == "parquet" else "ipc")
-        found = data.head(ROWS + 1, columns=list(targets))
-        yield from zip(*(found.column(name).to_pylist() for name in targets), strict=True)
+        rows = data.head(ROWS + 1, columns=list(targets))
+        yield from zip(*(rows.column(name).to_pylist() for name in targets), strict=True)
         return
     header = Header.of([path], delimiter, encoding)
     places = [header.columns.index(name) for name in targets]

@@ -1,4 +1,4 @@
-"""Folders of classes: what lies below them, which of them are splits, and names that mean the same class."""
+"""Folders of classes: their files, the folders that are splits, and names that mean the same class."""
 
 import os
 import shlex
@@ -10,34 +10,34 @@ from pathlib import Path
 from stages.errors import UserError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-"""Of files that are taken for images."""
+"""Suffixes of image files."""
 
 TEXT_SUFFIXES = (".txt",)
-"""Of files that are taken for texts."""
+"""Suffixes of text files."""
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""Names of splits, in any case, as folders, columns and arrays have them, and the splits that they mean."""
+"""Splits by the names of folders, column values and arrays, which are compared case-insensitively."""
 
 LEFTOVERS = (
     "__macosx", "@eadir", "#recycle", "@recycle", "$recycle.bin", "system volume information", "lost+found",
     "__pycache__", "thumbs.db", "desktop.ini", "#snapshot", "@recently-snapshot", "thevolumesettingsfolder",
     "network trash folder", "temporary items",
 )  # fmt: skip
-"""Files and folders that archives, file managers and network drives leave, in any case."""
+"""Files and folders left by archives, file managers and network drives, compared case-insensitively."""
 
 
 def entries(folder: Path) -> Iterator[Path]:
-    """Yield what lies in a folder, by name, without hidden entries and LEFTOVERS.
+    """Yield the entries of a folder in the order of their names, without hidden entries and LEFTOVERS.
 
     Raises:
-        UserError: if the folder cannot be read.
+        UserError: If the folder cannot be read.
     """
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - of names, which sort and compare faster
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are faster to sort and compare
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror})", "a folder that you can read") from error
     for name in names:
@@ -46,9 +46,9 @@ def entries(folder: Path) -> Iterator[Path]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below `folder` in the order of their paths, without hidden ones and LEFTOVERS.
+    """Yield the files below `folder` in the order of their paths, without hidden files and LEFTOVERS.
 
-    Links are followed. A link to nothing, or to a folder that it lies in, counts as a file, which cannot be read.
+    Links are followed. A broken link, or a link to a folder above it, is yielded as a file that cannot be read.
     """
     if folder.is_dir():
         yield from _below(folder, {_place(path) for path in (folder, *folder.parents, *folder.resolve().parents)})
@@ -69,20 +69,20 @@ def _place(folder: Path) -> tuple[int, int]:
 
 
 def name_of_file(path: Path) -> str:
-    """Return a file's name without its endings; if that is only the name of a split or `data`, its folder's name."""
+    """Return a file's name without suffixes, or its folder's name if this is just the name of a split or `data`."""
     name = path.name.partition(".")[0] or path.name
     return path.absolute().parent.name or name if name.lower() in {*SPLITS, "data"} else name
 
 
 def split_folders(root: Path) -> dict[str, Path]:
-    """Return the folders with class folders in them, by the names of their splits; `root` as `train` if it has none.
+    """Return the folders that contain class folders, by split. If `root` has no split folders, it is `train` itself.
 
     Raises:
-        UserError: if some folders are splits and others are not, there is no `train`, or one split has two folders.
+        UserError: If some folders are splits and others are not, `train` is missing, or a split has two folders.
     """
     folders = [path for path in entries(root) if path.is_dir()]
     named = {path: SPLITS[path.name.casefold()] for path in folders if path.name.casefold() in SPLITS}
-    # A single Train/ beside others may be a class, such as a vehicle.
+    # A single Train/ among other folders may be a class, such as the vehicle.
     if len(named) < len(folders) and len(named) < 2 and root / "train" not in named:
         return {"train": root}
     if not folders:
@@ -100,7 +100,7 @@ def class_names(root: Path, splits: Mapping[str, Path]) -> list[str]:
     """Return the names of the class folders in any of the splits, in order.
 
     Raises:
-        UserError: if there are fewer than two, or two names differ in nothing but case, spaces or Unicode form.
+        UserError: If there are fewer than two, or two names differ only in case, spaces or Unicode form.
     """
     folders = [path for split in splits.values() for path in entries(split) if path.is_dir()]
     first: dict[str, Path] = {}
@@ -130,26 +130,28 @@ def class_names(root: Path, splits: Mapping[str, Path]) -> list[str]:
 
 
 def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], list[str]]:
-    """Return the folders of splits and the names of classes; reads no more folders than it needs.
+    """Return the folders of the splits and the names of the classes, reading as few folders as possible.
 
     Args:
-        suffixes: of the files that are examples.
+        root: The directory.
+        suffixes: The suffixes of files that are examples.
 
     Raises:
-        UserError: if folders or their names are wrong, a split has no example, or training fewer than two classes.
+        UserError: If folders or their names are wrong, a split has no examples, or the training split has examples of
+            fewer than two classes.
     """
     splits = split_folders(root)
     names = class_names(root, splits)
     ends = ", ".join(suffixes)
     for split, top in splits.items():
-        least = 2 if split == "train" else 1
+        minimum = 2 if split == "train" else 1
         has_files = (name for name in names if any(is_example(path, suffixes) for path in files_below(top / name)))
-        present = list(islice(has_files, least))
+        present = list(islice(has_files, minimum))
         if split == "train" and not present:
             raise UserError(
                 f"data.dir={root} has no files that end in {ends} in its class folders", "at least one per class folder"
             )
-        if split == "train" and len(present) < least:
+        if split == "train" and len(present) < minimum:
             raise UserError(
                 f"data.dir={root}: only the class {present[0]} has training examples (files that end in {ends})",
                 "training examples of at least two classes",
@@ -162,11 +164,11 @@ def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], 
 
 
 def is_example(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a file is an example by its name."""
+    """Return whether a file is an example, according to its name."""
     return path.suffix.lower() in suffixes
 
 
 def same_name(name: str) -> str:
-    """Return what equal names have in common: without case, spaces around and doubled, and the form of Unicode."""
+    """Return the normalized form of a name. Names are the same up to case, spaces and Unicode form."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return " ".join("".join(letter for letter in folded if unicodedata.category(letter) != "Cf").split())

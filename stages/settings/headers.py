@@ -1,4 +1,4 @@
-"""The header of a file of a table: the names of its columns; of a text file the lines above it and the delimiter."""
+"""The header of a table's file: the names of the columns and, for text files, the delimiter and the lines above."""
 
 import codecs
 import csv
@@ -15,37 +15,37 @@ from stages.errors import UserError
 from stages.settings.encodings import not_in_encoding
 
 DELIMITERS = (",", "\t", ";", "|")
-"""Separators, the likeliest first."""
+"""Delimiters, the most likely first."""
 
 BY_ROWS = ("\t", ";", "|", ",")
-"""Separators, the likeliest first if each divides all rows alike: a comma may also be a decimal mark."""
+"""Delimiters, the most likely first if several divide all rows equally, because a comma may also be a decimal mark."""
 
 UNNAMED = ("Unnamed: ", "__index_level_")
-"""Starts of the names that pandas gives a column without one, such as an index, in CSV and in Parquet."""
+"""Prefixes of the names that pandas gives to columns without a name, such as an index, in CSV and in Parquet."""
 
-MOST_COLUMNS = 2000
-"""Each column of a table is an argument of the exported model; TensorFlow takes seconds for a thousand."""
+MAX_COLUMNS = 2000
+"""Maximum number of columns. Each is an argument of the exported model, and TensorFlow takes seconds for a thousand."""
 
 
 LINES = 200
-"""Lines of a file, at most, by which its delimiter is found."""
+"""Maximum number of lines for detecting the delimiter."""
 
 INVISIBLE = "[\u200b-\u200f\u2060\ufeff]"
-"""Characters without a width, which are not part of a name or a number."""
+"""Zero-width characters, which are not part of a name or a number."""
 
 SEPARATOR = re.compile(r'"?sep ?= ?(.)"?\s*$', re.IGNORECASE)
-"""Line in which a spreadsheet writes the delimiter, which may be a tab."""
+"""A line in which a spreadsheet declares the delimiter, which may be a tab."""
 
 MARKS = ("\ufeff", "ï»¿")
-"""Byte order mark, and that of UTF-8 in encodings with a byte for each letter."""
+"""The byte order mark, and the mark of UTF-8 as read in a single-byte encoding."""
 
 
 def _begin(lines: Iterable[str], delimiter: str | None) -> tuple[list[str], str, int]:
-    """Return the names of the columns, the delimiter, and how many lines there are to the end of the header.
+    """Return the names of the columns, the delimiter, and the number of lines up to the end of the header.
 
     Args:
-        lines: of the file, with their ends.
-        delimiter: null: found by the header and the rows below it.
+        lines: The lines of the file, with their line ends.
+        delimiter: The delimiter; None detects it from the header and the rows below it.
     """
     first = list(islice(lines, LINES))
     is_whole = len(first) < LINES
@@ -63,7 +63,7 @@ def _begin(lines: Iterable[str], delimiter: str | None) -> tuple[list[str], str,
 
 
 def _is_above(lines: Sequence[str]) -> bool:
-    """Return whether the first of some lines is blank, a comment, or `sep=;`, and not the header."""
+    """Return whether the first line is above the header: blank, a comment, or `sep=;`."""
     line = lines[0].strip()
     if not line or SEPARATOR.match(lines[0]):
         return True
@@ -73,7 +73,7 @@ def _is_above(lines: Sequence[str]) -> bool:
 
 
 def _delimiter(lines: Sequence[str], is_whole: bool) -> str:
-    """Return the delimiter that divides the rows as it divides the header; quoted ones do not count."""
+    """Return the delimiter that divides the rows into as many values as the header; quoted ones do not count."""
     shares: dict[str, tuple[float, int]] = {}
     for delimiter in DELIMITERS:
         rows = [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
@@ -86,26 +86,33 @@ def _delimiter(lines: Sequence[str], is_whole: bool) -> str:
 
 
 def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str) -> tuple[list[str], str | None, int]:
-    """Return the names of the columns, the delimiter, and how many lines there are to the end of the header.
+    """Return the names of the columns, the delimiter, and the number of lines up to the end of the header.
 
     Args:
-        form: the format of the file.
+        path: The file.
+        form: The format of the file.
+        delimiter: The delimiter; None detects it.
+        encoding: The encoding of a text file.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: If the file cannot be read.
     """
     try:
         if form != "csv":
             import pyarrow.dataset
-            import pyarrow.parquet  # most of a second, which other data need not wait for
+            import pyarrow.parquet  # takes most of a second to import, and other data does not need it
 
             if form == "parquet":
-                return pyarrow.parquet.read_schema(path).names, None, 0  # a data set refuses names that are there twice
+                return (
+                    pyarrow.parquet.read_schema(path).names,
+                    None,
+                    0,
+                )  # a pyarrow data set would refuse repeated names
             return pyarrow.dataset.dataset(path, format=form).schema.names, None, 0
         opened: Any = gzip.open if path.suffix == ".gz" else Path.open
         with opened(path, "rt", encoding="utf-8-sig" if _is_utf8(encoding) else encoding, newline="") as file:
-            found, chosen, count = _begin(file, delimiter)
-            named = enumerate(found if any(map(str.strip, found)) else [])
+            names, chosen, count = _begin(file, delimiter)
+            named = enumerate(names if any(map(str.strip, names)) else [])
             columns = [
                 re.sub(r"\r?\n|\r", " ", re.sub(INVISIBLE, "", one)).strip() or f"{UNNAMED[0]}{place}"
                 for place, one in named
@@ -117,7 +124,14 @@ def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str)
         raise UserError(
             f"data.encoding={encoding} is unknown", "an encoding such as utf8 or cp1252", "data.encoding=utf8"
         ) from error
-    except (OSError, EOFError, ValueError, TypeError, csv.Error, zlib.error) as error:  # pyarrow's are among them
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        csv.Error,
+        zlib.error,
+    ) as error:  # including the errors of pyarrow
         raise UserError(
             f"{path} cannot be read ({str(error) or type(error).__name__})", "a CSV, TSV, Parquet or Feather file"
         ) from error
@@ -128,16 +142,16 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def refuse_names(path: Path, columns: Sequence[str]) -> None:
-    """Raise UserError for names that are missing, several times there, or too many."""
+    """Raise UserError for missing or repeated names, or too many columns."""
     if not any(column.strip() for column in columns):
         raise UserError(f"{path} is empty", "a header with the names of the columns, and rows below it")
-    if "" in columns:  # of Parquet; a text file's get names
+    if "" in columns:  # only in Parquet files; unnamed columns of text files get names
         raise UserError(f"{path}: column {columns.index('') + 1} has no name", "a name for each column")
-    twice = [column for column, count in Counter(columns).items() if count > 1]
-    if twice:
-        raise UserError(f"{path} has two columns named {twice[0]}", "unique column names")
-    if len(columns) > MOST_COLUMNS:
+    repeated = [column for column, count in Counter(columns).items() if count > 1]
+    if repeated:
+        raise UserError(f"{path} has two columns named {repeated[0]}", "unique column names")
+    if len(columns) > MAX_COLUMNS:
         raise UserError(
             f"{path} has {len(columns):,} columns",
-            f"at most {MOST_COLUMNS:,}; longer rows of numbers can be vectors of data=arrays",
+            f"at most {MAX_COLUMNS:,}; longer rows of numbers can be vectors of data=arrays",
         )

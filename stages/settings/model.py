@@ -1,4 +1,4 @@
-"""Settings of the `model` stage: the network, and the precision it computes in."""
+"""Settings of the `model` stage: the network and its precision."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from stages.settings.places import is_file_or_folder, is_folder, regular_file, r
 from stages.settings.ranges import choice, number, option
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
-"""Keras policies that a single layer may have, the one that needs most care first."""
+"""Keras policies that a single layer may have, the numerically most delicate first."""
 
 
 @option("precision", "precision")
@@ -43,7 +43,7 @@ class PrecisionSettings:
 
     @property
     def lowest(self) -> str:
-        """The policy of the fewest digits in any layer; `mixed` where that depends on the devices."""
+        """The policy with the lowest precision in any layer; `mixed` if that depends on the devices."""
         policies = {self.policy, *self.layers.values()}
         return next((name for name in ("mixed_float16", "mixed", "mixed_bfloat16") if name in policies), self.policy)
 
@@ -223,7 +223,7 @@ class ModelSettings:
 
 
 SIGNATURES = {".h5": b"\x89HDF", ".keras": b"PK"}
-"""First bytes of a file of weights, by its ending."""
+"""First bytes of files with weights, by suffix."""
 
 
 def _check_weights(setting: str, text: str) -> None:
@@ -237,9 +237,9 @@ def _check_weights(setting: str, text: str) -> None:
     elif any(is_file_or_folder(f"{path}/{name}") for name in ("saved_model.pb", "tf2model/saved_model.pb")):
         return
     inside = [f"{text}/{name}" for name in ("export/saved_model", "checkpoints/best.weights.h5")]
-    found = [name for name in inside if is_file_or_folder(name) and re.fullmatch(r"[\w./~+-]+", name)]
+    names = [name for name in inside if is_file_or_folder(name) and re.fullmatch(r"[\w./~+-]+", name)]
     raise UserError(
         f"{setting}={text} is not a file or folder with weights",
         "none, imagenet, a file (.h5, .weights.h5, .keras), a SavedModel, runs:/<run id>, models:/<name>/<version>",
-        f"{setting}={(found or ['<a file>'])[0]}",
+        f"{setting}={(names or ['<a file>'])[0]}",
     )

@@ -1,7 +1,7 @@
-"""Paths as users type them, looked up without an error where they are impossible."""
+"""Look up paths as users type them, without raising for impossible ones."""
 
 # ruff: noqa: PTH111, PTH112, PTH113
-# Of a name that is too long `os.path` says no, where `Path` raises.
+# For a name that is too long, `os.path` returns False, and `Path` raises.
 
 import errno
 import hashlib
@@ -12,26 +12,26 @@ from pathlib import Path
 
 
 def resolved(text: str) -> Path:
-    """Absolute path of `text`; the home of nobody stays as it is typed."""
+    """Return the absolute path of `text`. The home of an unknown user (`~name`) is not expanded."""
     return Path(os.path.realpath(os.path.expanduser(text)))
 
 
 def is_folder(text: str) -> bool:
-    """Whether the path is an existing folder."""
+    """Return whether the path is an existing folder."""
     return os.path.isdir(os.path.expanduser(text))
 
 
 def is_file_or_folder(text: str) -> bool:
-    """Whether the path is an existing file or folder."""
+    """Return whether the path is an existing file or folder."""
     path = os.path.expanduser(text)
     return os.path.isfile(path) or os.path.isdir(path)
 
 
 def regular_file(path: Path) -> Path:
-    """Return `path` where reading it comes to an end: a FIFO waits for ever, and a device never ends.
+    """Return `path` if it is a regular file. Reading a FIFO may wait forever, and a device may have no end.
 
     Raises:
-        OSError: where it is missing, or neither a file nor a link to one.
+        OSError: If it is missing, or not a regular file or a link to one.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -39,19 +39,19 @@ def regular_file(path: Path) -> Path:
 
 
 def appendable(path: Path) -> Path:
-    """Return `path` if something can be written at its end without waiting for a reader, or if there is no such file.
+    """Return `path` if it is a regular file or does not exist, so appending to it does not wait for a reader.
 
     Raises:
-        OSError: if it is something else than a file.
+        OSError: If it exists and is not a regular file.
     """
     return regular_file(path) if path.exists() else path
 
 
 def regular_folder(folder: Path) -> Path:
-    """Return `folder` if all that is in it can be read to its end; see `regular_file`.
+    """Return `folder` if it contains only regular files and folders; see `regular_file`.
 
     Raises:
-        OSError: if something in it is neither a file nor a folder.
+        OSError: If it contains anything else.
     """
     for path in folder.rglob("*"):
         if not path.is_dir():
@@ -60,7 +60,7 @@ def regular_folder(folder: Path) -> Path:
 
 
 def content_digest(folder: str) -> str:
-    """Returns 32 hexadecimal digits that change with the files in a folder and their names."""
+    """Return 32 hexadecimal digits that change with the files in a folder and their names."""
     root = Path(folder).expanduser()
     files = {path: path.stat() for path in sorted(root.rglob("*")) if path.is_file()}
     return _digest_of(root, tuple((path, status.st_size, status.st_mtime_ns) for path, status in files.items()))
@@ -68,7 +68,7 @@ def content_digest(folder: str) -> str:
 
 @lru_cache
 def _digest_of(root: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Returns the digest of files, read again where their sizes or times have changed."""
+    """Return the digest of files. They are read again if their sizes or times have changed."""
     digest = hashlib.blake2b(digest_size=16)
     for path, *_ in files:
         with path.open("rb") as file:

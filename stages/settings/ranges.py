@@ -1,4 +1,4 @@
-"""Ranges of settings, written where the setting is defined and checked when the configuration is read."""
+"""Ranges of settings. They are declared with each setting, and checked when the configuration is read."""
 
 import dataclasses
 import difflib
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from stages.errors import UserError
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-"""Kinds of values, as errors name them."""
+"""Names of types in errors."""
 
 
 def number(
@@ -23,7 +23,7 @@ def number(
     below: float | None = None,
     unit: str = "",
 ) -> Any:
-    """Returns a dataclass field for a number (or a list of them) that lies in the given range."""
+    """Return a dataclass field for a number (or a list of numbers) in the given range."""
     bounds = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     metadata = {"bounds": {word: bound for word, bound in bounds.items() if bound is not None}, "unit": unit}
     return _field(default, metadata)
@@ -36,24 +36,24 @@ def _field(default: Any, metadata: dict[str, Any]) -> Any:
 
 
 def text(default: Any, pattern: str, expected: str, example: str) -> Any:
-    """Returns a dataclass field for a text (or a list or mapping of them) that matches `pattern`; None always does."""
+    """Return a dataclass field for a text (or a list or mapping of texts) that matches `pattern`. None is allowed."""
     return _field(default, {"pattern": pattern, "expected": expected, "example": example})
 
 
 def choice(default: Any, *options: str) -> Any:
-    """Returns a dataclass field for a string that is one of `options`."""
+    """Return a dataclass field for a string that is one of `options`."""
     return dataclasses.field(default=default, metadata={"options": options})
 
 
 SCHEMAS: dict[str, dict[str, type]] = {}
-"""From each group to the schemas that its options start from, by name."""
+"""For each group, the schemas that its options start from, by name."""
 
 
 Schema = TypeVar("Schema", bound=type)
 
 
 def option(group: str, name: str) -> Callable[[Schema], Schema]:
-    """Registers a dataclass as the schema `name` of a group: `/schema/<group>@_here_: <name>` in an option's file."""
+    """Register a dataclass as the schema `name` of a group: `/schema/<group>@_here_: <name>` in an option's file."""
 
     def register(schema: Schema) -> Schema:
         SCHEMAS.setdefault(group, {})[name] = schema
@@ -63,9 +63,9 @@ def option(group: str, name: str) -> Callable[[Schema], Schema]:
 
 
 def known_as(field: dataclasses.Field, path: str) -> str:
-    """Returns the dotted name under which the user sets a field of the settings at `path`.
+    """Return the dotted name with which users set a field of the settings at `path`.
 
-    A default such as `${optimizer}` means that settings are set elsewhere; a number can be set in either place.
+    A default such as `${optimizer}` means that the settings are set in that group. Numbers can be set in both places.
     """
     is_elsewhere = isinstance(field.default, str) and field.default.startswith("${")
     if is_elsewhere and field.type not in (int, float, bool):
@@ -74,21 +74,21 @@ def known_as(field: dataclasses.Field, path: str) -> str:
 
 
 LARGEST_WHOLE, LARGEST = 2**31 - 1, 3.4e38
-"""Largest numbers of a setting without a bound of its own: those of int32 and float32."""
+"""Largest numbers of settings without a smaller bound: those of int32 and float32."""
 
 
 _HOLDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le, "below": operator.lt}
 
 
 def check(settings: Any, path: str) -> None:
-    """Checks the ranges of `settings` and of nested ones, then calls their own `check(path)` if they have one.
+    """Check the ranges of `settings` and of nested settings, and call their method `check(path)` if they have one.
 
     Args:
-        settings: a dataclass instance; anything else is not checked.
-        path: the dotted name under which the user sets it, such as `train`; empty for the top.
+        settings: A dataclass instance; anything else is not checked.
+        path: The dotted name with which users set it, such as `train`; empty for the top level.
 
     Raises:
-        UserError: for the first value outside its range.
+        UserError: For the first value outside its range.
     """
     if not dataclasses.is_dataclass(settings):
         return
@@ -116,7 +116,7 @@ def check(settings: Any, path: str) -> None:
 
 
 def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the value of each item of a list or a mapping; anything else is its own item."""
+    """Yield the name and the value of each item of a list or a mapping; any other value is a single item."""
     if isinstance(value, list):
         yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, dict):
@@ -126,14 +126,20 @@ def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_type(name: str, value: object, expected: str) -> UserError:
-    """Returns the error for a value of another kind than `expected`; `name` may be that of an item, `filters[1]`."""
+    """Return the error for a value of the wrong type.
+
+    Args:
+        name: The setting, or an item of it such as `filters[1]`.
+        value: The value.
+        expected: The expected type, in the words of `KINDS`.
+    """
     example = _meant(str(value), expected) or f"<{expected.removeprefix('a ')}>"
     fix = f"{name.partition('[')[0]}=[{example}]" if name.endswith("]") else f"{name}={example}"
     return UserError(f"{name}={value} has the wrong type", expected, f"'{fix}'" if "[" in fix else fix)
 
 
 def _meant(text: str, expected: str) -> str:
-    """Return `text` as a value of the kind that is expected; empty if it is not clearly one."""
+    """Return `text` as a value of the expected type; empty if its meaning is not clear."""
     if expected == "a number" and re.fullmatch(r"\d+(\.\d+)?%", text):
         return f"{float(text[:-1]) / 100:g}"
     if expected == "a whole number" and re.fullmatch(r"\d+\.0*|\d+(\.\d+)?[eE]\+?\d", text):
@@ -142,7 +148,7 @@ def _meant(text: str, expected: str) -> str:
 
 
 def quoted(text: str, mark: str = "'") -> str:
-    """Return a text in quotes, as Hydra's grammar has it: backslashes are doubled before a quote alone."""
+    """Return a text in quotes for Hydra's grammar, which only requires doubled backslashes before a quote."""
     return (
         mark
         + re.sub(rf"(\\*)({mark}|$)", lambda match: match[1] * 2 + match[2].replace(mark, f"\\{mark}"), text)
@@ -151,7 +157,7 @@ def quoted(text: str, mark: str = "'") -> str:
 
 
 def assignment(name: str, value: str) -> str:
-    """Return a setting with a text as its value, as it is typed in a shell."""
+    """Return a setting with a text as its value, as users type it in a shell."""
     if re.fullmatch(r"[A-Za-z0-9_./-]+", value):
         return f"{name}={value}"
     text = f"{name}={quoted(value)}"
@@ -159,20 +165,23 @@ def assignment(name: str, value: str) -> str:
 
 
 def nearest(word: str, names: Sequence[str]) -> str:
-    """Return the name that `word` is most likely a misspelling of; empty if none is similar."""
+    """Return the name of which `word` is most likely a misspelling; empty if no name is similar."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in reversed(names)}
     typed = re.sub(r"[\W_]", "", word).lower()
     return next((plain[name] for name in difflib.get_close_matches(typed, plain, 1, cutoff=0.7)), "")
 
 
 def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -> None:
-    """Checks a number against its field's bounds, and against the range of 32-bit numbers.
+    """Check a number against the bounds of its field and the range of 32-bit numbers.
 
     Args:
-        place: the name of the value, within a list too; name: of the setting.
+        place: The name of the value, such as `filters[1]`.
+        name: The name of the setting.
+        value: The number.
+        field: The field of the setting.
     """
     bounds = field.metadata.get("bounds") or {}
-    if bounds and isinstance(value, list):  # in a list of numbers, where OmegaConf takes it
+    if bounds and isinstance(value, list):  # OmegaConf accepts a list within a list of numbers
         raise wrong_type(place, value, "a number")
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
@@ -186,8 +195,8 @@ def _check_number(place: str, name: str, value: Any, field: dataclasses.Field) -
 
 
 def holds(value: float) -> bool:
-    """Returns whether every part of a run can compute with a number, whole or not."""
-    return abs(value) <= _largest(value)  # nan is not
+    """Return whether a number fits into int32 or float32, so every part of a run can compute with it."""
+    return abs(value) <= _largest(value)  # False for NaN
 
 
 def _largest(value: float) -> float:

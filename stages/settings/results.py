@@ -103,7 +103,7 @@ class OnnxSettings(FormatSettings):
 
 
 def schema_of(target: str) -> type[FormatSettings]:
-    """Returns the settings of the exporter `target`: this project's, or those that every exporter has."""
+    """Return the schema for the exporter `target`; custom exporters have the base schema."""
     own = (SavedModelSettings, KerasSettings, LiteRTSettings, OnnxSettings)
     return next((schema for schema in own if schema._target_ == target), FormatSettings)
 

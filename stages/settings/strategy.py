@@ -9,7 +9,7 @@ from stages.settings.ranges import choice, number, option, text
 
 
 def device(default: Any, example: str = "/cpu:0") -> Any:
-    """Returns a field for names of devices; whether they exist, TensorFlow knows."""
+    """Return a field for names of devices. TensorFlow checks later whether they exist."""
     return text(default, r"(?i)/?(device:)?(cpu|gpu|tpu):\d{1,3}", "a device, /cpu:<number> or /gpu:<number>", example)
 
 
@@ -21,7 +21,7 @@ class StrategySettings:
     deterministic: bool = II("deterministic")
 
     def members(self) -> dict[str, int]:
-        """Return how many processes there are of each kind, the chief's first; none where this one does all."""
+        """Return the number of processes of each kind, the chief first; empty for a single process."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Settings of tables: their files, which are looked up here, and what their columns are for."""
+"""Settings of tables: their files and the roles of their columns."""
 
 import json
 import re
@@ -80,7 +80,7 @@ class TableSettings(ImagesSettings):
     task: Any = II("task")
 
     def __post_init__(self) -> None:
-        """Take numbers for names of columns, as in `data.target=2024`."""
+        """Convert numbers to names of columns, as in `data.target=2024`."""
         for name in ("target", "features"):
             value: Any = getattr(self, name)
             if isinstance(value, Mapping):
@@ -104,13 +104,13 @@ class TableSettings(ImagesSettings):
 
     @property
     def split_of_each(self) -> list[str]:
-        """The split of each file; none where they are not given by split."""
+        """The split of each file; empty if the files are not given by split."""
         by_split = self.files.items() if isinstance(self.files, Mapping) else ()
         return [split for split, files in by_split for _ in files_of(files)]
 
     @property
     def roles(self) -> dict[str, str]:
-        """From settings that name one column each to that column, where they are set."""
+        """The columns of the settings that name a single column, if set."""
         named = {name: getattr(self, name) for name in ("weight", "split_column", "group", "time")}
         return {name: column for name, column in named.items() if column is not None}
 
@@ -121,14 +121,14 @@ class TableSettings(ImagesSettings):
 
     @property
     def declared(self) -> dict[str, str]:
-        """From columns to the kinds that the user gives them; to targets that of the task."""
-        of_task = {"classification": "category", "regression": "number"}.get(self.predicts)
-        targets = dict.fromkeys(self.targets, of_task) if of_task is not None else {}
+        """The kinds of columns that the user has declared, and the kinds of targets that the task determines."""
+        target_kind = {"classification": "category", "regression": "number"}.get(self.predicts)
+        targets = dict.fromkeys(self.targets, target_kind) if target_kind is not None else {}
         return {**targets, **(dict(self.features) if isinstance(self.features, Mapping) else {})}
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Settings by which other tables are read as this one is, for JSON."""
+        """Settings for reading other tables in the same way, for JSON."""
         numbers = {"decimal": self.decimal, "thousands": self.thousands, "units": dict(self.units or {})}
         return {"delimiter": self.delimiter, "encoding": self.encoding, "missing": self.missing_texts, **numbers}
 
@@ -141,12 +141,12 @@ class TableSettings(ImagesSettings):
 
     @property
     def image(self) -> str | None:
-        """The column that has the paths of images."""
+        """The column with the paths of images, if there is one."""
         return next((column for column, kind in self.declared.items() if kind == "image"), None)
 
     @property
     def image_root(self) -> Path:
-        """The folder that the paths of images begin in."""
+        """The folder to which the paths of images are relative."""
         return Path(self.root).expanduser() if self.root else files_of(self.files)[0].parent
 
     def check(self, path: str) -> None:
@@ -189,7 +189,7 @@ class TableSettings(ImagesSettings):
             refuse_missing(f"{path}.{setting}", columns, known, header.files[0], typed)
 
     def _corrected(self, path: str, setting: str, known: Sequence[str]) -> str:
-        """Return what to type instead of `features` or `units` with a name that is not among the `known` ones."""
+        """Return what to type instead of `features` or `units` with a name that is not among `known`."""
         given = getattr(self, setting) or ()
         names = {name: name if name in known else nearest(name, known) for name in map(str, given)}
         if not isinstance(given, Mapping):
@@ -198,7 +198,7 @@ class TableSettings(ImagesSettings):
         return fix.replace("++", "") if all(names.values()) and fix else f"'{path}.{setting}={{<column>: <value>}}'"
 
     def _other_delimiter(self, path: str, header: "Header") -> str:
-        """Return what to type for the delimiter with which the header has the targets; empty if there is none."""
+        """Return the setting for the delimiter with which the header contains the targets; empty if there is none."""
         marks = [] if header.delimiter is None else re.findall(r"[!-/:-@[-`{-~]", "".join(header.columns))
         for mark in ([None] if self.delimiter else []) + [mark for mark in dict.fromkeys(marks) if mark not in "\"'_"]:
             with suppress(UserError):
@@ -215,7 +215,7 @@ class TableSettings(ImagesSettings):
         )
 
     def leaves_out(self, column: str) -> bool:
-        """Return whether the settings alone leave a column out, so that a file may lack it."""
+        """Return whether the settings leave a column out, so files may lack it."""
         if column in self.targets or column in self.roles.values():
             return False
         is_other = isinstance(self.features, Sequence) and column not in self.features
@@ -247,18 +247,18 @@ class TableSettings(ImagesSettings):
         if self.split_column:
             problem = f"{path}.split_column is set, but {path}.files already has one entry per split"
             raise UserError(problem, "only one of them", f"{path}.split_column=null")
-        found = files_of(self.files)
-        twice = next((file for file in found if found.count(file) > 1), None)
-        if twice is not None:
-            raise UserError(f"{path}.files has {twice} in two splits", "each file in only one split", fix)
+        files = files_of(self.files)
+        repeated = next((file for file in files if files.count(file) > 1), None)
+        if repeated is not None:
+            raise UserError(f"{path}.files has {repeated} in two splits", "each file in only one split", fix)
 
     def _check_images(self, path: str) -> None:
         others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
-        beside = [column for column in others if column not in (*self.targets, *self.roles.values())]
+        features = [column for column in others if column not in (*self.targets, *self.roles.values())]
         images = [column for column, kind in self.declared.items() if kind == "image"]
-        if len(images) > 1 or (images and beside):
+        if len(images) > 1 or (images and features):
             raise UserError(
-                f"{path}.features: {(images[1:] or beside)[0]} cannot be used with the image column {images[0]}",
+                f"{path}.features: {(images[1:] or features)[0]} cannot be used with the image column {images[0]}",
                 "only one column of images, or columns without images",
                 f"'{path}.features={{{images[0]}: image}}'",
             )
@@ -275,10 +275,12 @@ class TableSettings(ImagesSettings):
 
 @dataclass(kw_only=True)
 class TrainedTableSettings(TableSettings):
-    """Settings of a table for a trained model: kinds of its columns, and its classes, are known and not found."""
+    """Settings of a table for a trained model, which determines the kinds of columns and the classes."""
 
     kinds: dict[str, str] = field(default_factory=dict)
+    """The kinds of the columns in training."""
     classes: tuple[str, ...] = ()
+    """The classes in training."""
 
     @property
     def declared(self) -> dict[str, str]:
@@ -289,15 +291,17 @@ class TrainedTableSettings(TableSettings):
 
 
 def _as_name(column: Any) -> Any:
-    """Return a number as the name of a column that it is; anything else as it is."""
+    """Return a number as the name of a column; any other value is unchanged."""
     return str(column) if isinstance(column, (int, float)) and not isinstance(column, bool) else column
 
 
 def declaring(kinds: Mapping[str, str], path: str = "data", setting: str = "features") -> str:
-    """Return what to type to declare kinds of columns, in addition to those declared; empty if Hydra has no form.
+    """Return what to type to declare more kinds of columns; empty if Hydra's grammar cannot express the names.
 
     Args:
-        setting: another mapping from columns, such as `units`.
+        kinds: The kinds by column.
+        path: The group of the data.
+        setting: The setting, which may be another mapping from columns, such as `units`.
     """
     if not all(
         re.fullmatch(r"(?!(?i:true|false|null)$)[A-Za-z_]([\w \-+/.$%*@?|\\()\[\]{}:=,]*\S)?", name, re.ASCII)
@@ -313,7 +317,7 @@ def declaring(kinds: Mapping[str, str], path: str = "data", setting: str = "feat
 
 
 def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
-    """Raises UserError for a kind of a column that there is not."""
+    """Raise UserError for an unknown kind of a column."""
     for column, kind in kinds.items():
         if kind not in KINDS:
             raise UserError(
@@ -325,15 +329,15 @@ def check_kinds(path: str, kinds: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Header:
-    """Columns that all files have, in the order of the first; delimiter: of text files, None: there is none.
-
-    lines: that the header of the first file takes: names may have line breaks, as spreadsheets write them.
-    """
+    """The columns of a table's files."""
 
     files: tuple[Path, ...]
     columns: tuple[str, ...]
+    """The columns that all files have, in the order of the first file."""
     delimiter: str | None
+    """The delimiter of text files; None for other formats."""
     lines: int = 1
+    """Number of lines up to the end of the first file's header; names may contain line breaks."""
     others: frozenset[str] = frozenset()
     """Columns that only some of the files have."""
 
@@ -346,20 +350,25 @@ class Header:
         leaves_out: Callable[[str], bool] = lambda _: False,
         needed: Collection[str] = (),
     ) -> "Header":
-        """Read the names of the columns of each file.
+        """Read the names of the columns of all files.
+
+        The order of the columns may differ between files, and an index of pandas is ignored.
 
         Args:
-            leaves_out: whether a column is not used, so that some of the files may lack it.
-            needed: columns that cannot be left out.
+            files: The files.
+            delimiter: The delimiter of text files; None detects it.
+            encoding: The encoding of text files.
+            leaves_out: Returns whether a column is not used, so some of the files may lack it.
+            needed: Columns that cannot be left out.
 
         Raises:
-            UserError: if a file is empty or cannot be read, or names are missing, several times there, too many, or
-                others than those of the first file. Their order is of no account, nor is an index of pandas.
+            UserError: If a file is empty or cannot be read, if names are missing, repeated or too many, or if they
+                differ from those in the first file.
         """
         first: Header | None = None
         for path in files:
             columns, used, lines = names_in(path, format_of(path), delimiter, encoding)
-            if any("\0" in column for column in columns):  # UTF-16 that is read as letters of one byte
+            if any("\0" in column for column in columns):  # UTF-16 read in a single-byte encoding
                 raise not_in_encoding(path, encoding)
             refuse_names(path, columns)
             if first is None:
@@ -383,5 +392,5 @@ class Header:
 
     @property
     def name(self) -> str:
-        """Name of the table, for people."""
+        """The name of the table for messages."""
         return self.files[0].name + (f" and {len(self.files) - 1} more" if len(self.files) > 1 else "")

@@ -1,4 +1,4 @@
-"""The files of a table: what a path or a pattern names, and formats by suffixes."""
+"""The files of a table: look up paths and patterns, and detect formats by suffixes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,26 +8,27 @@ from typing import Any
 from stages.errors import UserError
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
-"""From suffixes to formats; those of text may be followed by `.gz`."""
+"""Formats by suffix. Suffixes of text files may be followed by `.gz`."""
 
 NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))
-"""Ends of the names of tables."""
+"""Endings of the names of tables."""
 
 
 def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
-    """Returns the files of paths and patterns, each once: in the order of the list, those of a pattern by name.
+    """Return the files of paths and patterns, each once.
 
-    Those of one split after those of another, where they are given by split.
+    They are in the order of the list; the files of a pattern are ordered by name. If files are given by split, those of
+    each split are together.
 
     Raises:
-        UserError: where there is none, or it is of no known format.
+        UserError: If a file does not exist or has an unknown format.
     """
     if isinstance(files, Mapping):
         return [path for part in files.values() for path in files_of(part)]
     found: list[Path] = []
     for pattern in [files] if isinstance(files, str) else files:
         paths: list[Path] = []
-        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`; the home of nobody
+        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`, or the home of an unknown user
             path = Path(pattern).expanduser()
             paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not paths:
@@ -46,5 +47,5 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
 
 
 def format_of(path: Path) -> str | None:
-    """Returns the format of a file by its suffix; None: unknown."""
+    """Return the format of a file by its suffix; None if it is unknown."""
     return SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())

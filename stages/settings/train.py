@@ -1,4 +1,4 @@
-"""Settings of training: the task, the optimizer, its learning rate over a run, and the `train` stage."""
+"""Settings of training: the task, the optimizer, the learning-rate schedule, and the `train` stage."""
 
 import math
 from collections.abc import Mapping
@@ -154,7 +154,7 @@ class CustomOptimizerSettings(OptimizerSettings):
                 raise UserError(problem, f"only {path}.{name}", f"'~{path}.arguments.{name}'")
 
     def call(self) -> dict[str, Any]:
-        """Returns `_target_` and the arguments that it is always called with."""
+        """Return `_target_` and the arguments with which it is always called."""
         return {"_target_": self._target_, "learning_rate": self.learning_rate, **self.arguments}
 
 
@@ -220,7 +220,7 @@ class CustomScheduleSettings(ScheduleSettings):
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def call(self) -> dict[str, Any]:
-        """Returns `_target_` and its arguments but for `peak` and `steps`."""
+        """Return `_target_` and its arguments, without `peak` and `steps`."""
         return {"_target_": self._target_, **self.arguments}
 
 
@@ -283,17 +283,17 @@ class TrainSettings:
         return self.epochs + self.fine_tune_epochs
 
     def patience(self, has_images: bool) -> int:
-        """Return the epochs without a better one after which training stops; 0 if it never stops early.
+        """Return the number of epochs without improvement after which training stops; 0 if it never stops early.
 
         Args:
-            has_images: whether the examples are images.
+            has_images: Whether the examples are images.
         """
         if self.early_stopping_patience is not None:
             return self.early_stopping_patience
         return 0 if has_images else max(5, self.epochs // 3)
 
     def check(self, path: str) -> None:
-        longest = max(self.epochs, self.fine_tune_epochs)  # each phase has the schedule to itself
+        longest = max(self.epochs, self.fine_tune_epochs)  # each phase runs the whole schedule
         falls = self.schedule.decay_epochs if isinstance(self.schedule, StepSettings) else [0.0]
         if min(falls, default=math.inf) >= longest:
             shown = ",".join(f"{epoch:g}" for epoch in falls)
@@ -317,7 +317,7 @@ class TrainSettings:
             raise UserError(f"{path}.class_weights={weights} is not valid", expected, f"{path}.class_weights=balanced")
 
     def check_share(self, replicas: int) -> None:
-        """Raises UserError where a replica would get no example; per-replica batches may differ in size."""
+        """Raise UserError if a replica would get no example. Per-replica batches may differ in size."""
         if self.batch_size < replicas:
             problem = f"train.batch_size={self.batch_size} is too small for {replicas} replicas"
             raise UserError(problem, f"at least {replicas}", f"train.batch_size={replicas * 32}")
@@ -328,7 +328,7 @@ class TrainSettings:
 class FitSettings(TrainSettings):
     """The training loop with Keras' own training step, for networks that define a `train_step`. `jit=auto` is off.
 
-    It is refused for settings with which Keras would give other weights.
+    It is refused for settings with which Keras would compute different weights.
     """
 
     _target_: str = "stages.train.fit"

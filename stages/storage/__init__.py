@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, and shared between runs."""
+"""Files that are written atomically, and files that runs share."""

@@ -1,7 +1,7 @@
-"""The cache of arrays and facts that runs share, `outputs/cache`: each entry made once, whole or not at all.
+"""The cache of arrays and facts that runs share, `outputs/cache`. Each entry is created once, and atomically.
 
-An entry is a folder of `.npy` files, which are mapped, and of `facts.json`, which has the entry's key, the digests of
-the files and a checksum of its own: an entry that is not what was written is made again. It is safe to delete.
+An entry is a folder of `.npy` files, which are memory-mapped, and a file `facts.json` with the entry's key, the digests
+of the files and a checksum. A changed entry is created again. The cache can be deleted at any time.
 """
 
 import fcntl
@@ -24,24 +24,26 @@ from stages.storage.atomic import atomic_write, remove
 FACTS = "facts.json"
 
 DIGESTED_BYTES = 2**30
-"""Of a file that is read and compared whole, at most: a second or two. Of a larger one, its size and header are."""
+"""Maximum size of a file whose whole content is digested, in a second or two. Of larger files, size and header are."""
 
 HEADER_BYTES = 128
-"""Of an .npy file, which its dtype and up to four dimensions fill."""
+"""Size of the header of an .npy file with up to four dimensions."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Facts, which JSON holds, and arrays without Python objects; those of an entry are mapped, and read-only."""
+    """The contents of an entry."""
 
     facts: Mapping[str, Any]
+    """Values that JSON can represent."""
     arrays: Mapping[str, np.ndarray]
+    """Arrays without Python objects. Those read from an entry are memory-mapped and read-only."""
 
 
 def new_array(path: Path | None, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an array to be filled, mapped from a new .npy file; in memory where there is no path.
+    """Return an array to fill, mapped from a new .npy file, or in memory without a path.
 
-    The file takes its place on the disk at once: a full disk is an error here, where later it would kill the process.
+    The space on the disk is allocated at once, so a full disk is an error here. Later it would kill the process.
     """
     if path is None:
         return np.empty(shape, dtype)
@@ -52,7 +54,7 @@ def new_array(path: Path | None, dtype: np.dtype, shape: tuple[int, ...]) -> np.
 
 
 def load_mapped(path: Path) -> np.ndarray:
-    """Returns the array of an .npy file, which stays on the disk."""
+    """Return the array of an .npy file, memory-mapped."""
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
@@ -60,17 +62,19 @@ POLL_SECONDS = 0.2
 
 
 def cached(place: Path, make: Callable[[Path], Contents], reporter: Reporter) -> tuple[Contents, bool]:
-    """Return the entry `place`, and whether this call made it, as none was there or it could not be read.
+    """Return the contents of the entry `place`, and whether this call has created it.
 
-    Of several processes that need it at once, one makes it and the others wait. The entry is renamed to its place once
-    it is whole; the next process removes the leftovers of a killed one.
+    If several processes need the entry at the same time, one creates it and the others wait. A complete entry is
+    renamed to its place; the next process removes the leftovers of a killed one.
 
     Args:
-        make: returns facts and arrays. It gets the folder, for arrays that are too large for memory: an array whose
-            file, such as `images.npy`, it has written there is not written again.
+        place: The folder of the entry.
+        make: Returns the contents. It receives a folder in which it may write arrays that are too large for memory,
+            such as `images.npy`; these are not written again.
+        reporter: Reports a damaged entry, and waiting.
 
     Raises:
-        UserError: where the folder that runs share cannot be written, or is full.
+        UserError: If the folder that runs share cannot be written, or is full.
     """
     with suppress(Exception):
         return _read(place), False
@@ -99,14 +103,14 @@ def _read(place: Path) -> Contents:
     if content.pop("checksum") != _checksum(content):
         raise ValueError(f"the checksum of {FACTS} does not match")
     key = content.get("key", "an entry of an earlier version")
-    if key != place.name:  # two entries of the same shape may have changed places
+    if key != place.name:  # two entries with the same shapes may have been swapped
         raise ValueError(f"it belongs to {key}")
     for name, digest in content["digests"].items():
         if _digest(place / f"{name}.npy") != digest:
             raise ValueError(f"the size or the digest of {name}.npy does not match")
     arrays = {name: load_mapped(place / f"{name}.npy") for name in content["digests"]}
-    with suppress(OSError):  # of another user
-        os.utime(place)  # `python -m pipeline clean` goes by the last use
+    with suppress(OSError):  # the entry may belong to another user
+        os.utime(place)  # `python -m pipeline clean` uses this as the time of last use
     return Contents(content["facts"], arrays)
 
 
@@ -137,7 +141,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _locked(place: Path, reporter: Reporter) -> Iterator[None]:
-    """Holds the entry's lock, which the end of its process releases, however it ends."""
+    """Hold the lock of an entry during the block. It is released if the process ends in any way."""
     with place.with_name(f".{place.name}.lock").open("w") as file:
         while True:
             try:

@@ -201,7 +201,7 @@ CASES: dict[str, Case] = {
     "stages/features/encoder.py:learn_encoder": _two_texts,
     "stages/features/texts.py:learn_tokens": _no_tokenizer,
     "stages/load/folders.py:read_text": _unknown_encoding,
-    "stages/load/table.py:_of_two_kinds": _loaded(_rows("x,y,z", "#.5,a,#.5", "#.5,b,#.5"), "data.target=[y,z]"),
+    "stages/load/table.py:_mixed_targets": _loaded(_rows("x,y,z", "#.5,a,#.5", "#.5,b,#.5"), "data.target=[y,z]"),
     "stages/load/table.py:_refuse_few": _loaded(_rows("x,y", "#.5,1.0", "#.5,2.0", "#.5,3.0")),
     "stages/load/table.py:_refuse_shared": _loaded(
         _rows("x,y,s,g", "#.5,a,train,1", "#.5,b,train,2", "#.5,a,test,1", "#.5,b,test,1"),

@@ -1,4 +1,4 @@
-"""Arrays as data sets, from a function or a file: kinds, task and splits are found as those of a table are."""
+"""Arrays from a function or a file as data sets: kinds, task and splits are determined as for a table."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_features_keep_their_kinds_and_values() -> None:
     assert cut(changed, CLASSES % 3).fingerprint != cut(features, CLASSES % 3).fingerprint
 
 
-def test_masks_large_numbers_and_names_that_become_alike_lose_nothing() -> None:
+def test_masks_large_numbers_and_similar_names_are_preserved() -> None:
     masked, large = np.ma.masked_less(NUMBERS, 4), CLASSES.astype(np.uint64) + np.uint64(2**63)
     dataset = cut({"a b": VECTORS, "a_b": masked, "large": large}, CLASSES % 3)
     features, rows = dataset.test.features, dataset.test.numbers
@@ -120,7 +120,7 @@ def test_missing_elements_of_vectors_are_imputed() -> None:
     (PIXELS[..., np.newaxis] / 255 / 255, (0, 1 / 255)),
 ])  # fmt: skip
 def test_pixels_are_images(images: np.ndarray, ends: tuple[float, float]) -> None:
-    """Their range is the unit that they come near, else that of the training pixels, so that they span it."""
+    """Their range is the usual one that contains them, or else the range of the training pixels."""
     dataset = cut(images, CLASSES % 3)
     assert dataset.features["images"].shape == (6, 5, 1)
     assert dataset.features["images"].facts["range"] == pytest.approx(ends)
@@ -128,7 +128,7 @@ def test_pixels_are_images(images: np.ndarray, ends: tuple[float, float]) -> Non
 
 
 def test_the_range_of_pixels_is_that_of_training() -> None:
-    """A test image with other ends changes nothing that the network takes of others; one of another unit is refused."""
+    """A test image with other extremes does not change the scaling of others; an image with another unit is refused."""
     images = PIXELS[..., np.newaxis] - 300.0
     train, bright = (images[:200], CLASSES[:200] % 3), np.where(images[200:] > -60, -40.0, images[200:])
     dataset = dataset_of_result((train, (bright, CLASSES[200:] % 3)))
@@ -143,13 +143,13 @@ GRAY = PIXELS[..., np.newaxis].astype(np.float32)
 @pytest.mark.parametrize(
     ("given", "ends"),
     [
-        (GRAY / 60 - 2.1, (-2, 2.25)),  # standardized: the range of training, whatever these are
+        (GRAY / 60 - 2.1, (-2, 2.25)),  # standardized pixels have the range of the training pixels
         (GRAY / 255, (0, 1)),
         (GRAY * 9, "are in 0..2295, outside the pixel_range "),
     ],
 )
 def test_a_reused_model_keeps_the_range_that_was_measured(given: np.ndarray, ends: Any, tmp_path: Path) -> None:
-    """Data of another unit keeps its own, by which the trained weights refuse it."""
+    """Data with another unit keeps its own range, so the trained weights refuse it."""
     trained_on = normalize(cut(GRAY / 60 - 2, CLASSES % 3), NormalizeSettings())
     if isinstance(ends, str):
         with pytest.raises(UserError, match=ends):
@@ -159,7 +159,7 @@ def test_a_reused_model_keeps_the_range_that_was_measured(given: np.ndarray, end
         assert images.facts["range"] == pytest.approx(ends)
 
 
-def test_splits_that_are_given_stay_and_others_are_cut() -> None:
+def test_given_splits_are_unchanged_and_others_are_cut() -> None:
     parts = [
         (NUMBERS[rows], CLASSES[rows] % 3, 1.0 + NUMBERS[rows] ** 2) for rows in np.split(np.arange(ROWS), [200, 240])
     ]
@@ -232,7 +232,7 @@ def words(**columns: Any) -> tuple[Any, Any]:
     (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0]), (NUMBERS, CLASSES)), "val has no examples"),
     (lambda: ((NUMBERS, CLASSES), (NUMBERS[:0], CLASSES[:0])), "test has no examples"),
 ])  # fmt: skip
-def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: str) -> None:
+def test_unusable_arrays_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         dataset_of_result(make())
     assert message in str(error.value)
@@ -250,7 +250,7 @@ def test_arrays_that_cannot_be_learned_from(make: Callable[[], Any], message: st
     ({"a": NUMBERS, "b": CLASSES}, {"target": "b", "features": {"a": "numbr"}}, "a has the unknown kind numbr"),
     ({"x": np.array([None, 1], object), "y": CLASSES}, {}, "without pickled objects"),
 ])  # fmt: skip
-def test_files_that_cannot_be_read(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unusable_files_are_refused(names: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = tmp_path / "some.npz"
     if isinstance(names, dict):
         np.savez(path, **names)

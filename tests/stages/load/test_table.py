@@ -1,4 +1,4 @@
-"""Tables as data sets: what is predicted, how rows are divided, and what is said of targets that cannot be learned."""
+"""Tables as data sets: the task, the splits, and errors for targets that cannot be learned."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ Load = Callable[..., Dataset]
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Loads a table of COLUMNS, some of them replaced."""
+    """Return a function that loads a table of COLUMNS, some of which may be replaced."""
 
     def make(
         target: Any = "price",
@@ -63,12 +63,12 @@ def load(tmp_path: Path) -> Load:
 
 
 def numbers(dataset: Dataset) -> dict[str, set[int]]:
-    """Returns the numbers of each split's rows in the file."""
+    """Return the row numbers of each split in the file."""
     return {name: {*np.asarray(split.numbers).tolist()} for name, split in dataset.splits.items()}
 
 
 def column(dataset: Dataset, name: str, split: str) -> np.ndarray:
-    """Returns what the file has of a split's rows."""
+    """Return the values of a column in the file for the rows of a split."""
     return np.array(COLUMNS[name])[dataset.splits[split].numbers]
 
 
@@ -110,10 +110,10 @@ def test_several_columns_of_0_and_1_are_labels(load: Load) -> None:
     hot = RANDOM.integers(0, 2, ROWS)
     wet = RANDOM.choice(["Yes", "No"], ROWS)
     labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float), "dry": ["no"] * ROWS, "all": [1] * ROWS}
-    told = Telling()
-    dataset = load([*labels], labels, reporter=told)
+    telling = Telling()
+    dataset = load([*labels], labels, reporter=telling)
     assert isinstance(dataset.task, MultiLabel)
-    assert "hot, wet, old, dry, all are 0 or 1: task=multi_label" in told.lines[0]
+    assert "hot, wet, old, dry, all are 0 or 1: task=multi_label" in telling.lines[0]
     expected = np.stack([hot, wet == "Yes", hot[::-1], 0 * hot, 0 * hot + 1], axis=1)[dataset.train.numbers]
     np.testing.assert_array_equal(dataset.train.targets, expected)
     assert dataset.train.targets.dtype == np.int32
@@ -132,14 +132,14 @@ def test_kinds_can_be_declared(load: Load, tmp_path: Path) -> None:
     assert size.split(",")[-2:] == [str(len({*trained_on.tolist()})), "0"]
 
 
-def test_splits_have_their_part_of_each_class_or_quantile(load: Load) -> None:
+def test_splits_have_a_proportionate_part_of_each_class_or_quantile(load: Load) -> None:
     shares = [np.bincount(split.targets) / len(split) for split in load("color").splits.values()]
     np.testing.assert_allclose(shares[1:], [shares[0]] * 2, atol=0.03)
     means = [np.mean(split.targets) for split in load("price").splits.values()]
     np.testing.assert_allclose(means, np.mean(means), rtol=0.05)
 
 
-def test_a_column_names_the_splits(load: Load) -> None:
+def test_a_column_may_define_the_splits(load: Load) -> None:
     dataset = load(split_column="part")
     for split, value in (("train", "train"), ("val", "Validation"), ("test", "test")):
         assert numbers(dataset)[split] == set(np.flatnonzero(COLUMNS["part"] == value))
@@ -147,7 +147,7 @@ def test_a_column_names_the_splits(load: Load) -> None:
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_files_are_those_of_splits(tmp_path: Path, cache: bool) -> None:
+def test_files_may_be_given_by_split(tmp_path: Path, cache: bool) -> None:
     parts = {"train": ["a", "b"], "test": ["c"]}
     for place, name in enumerate("abc"):
         rows = [f"{place * 100 + row},{row * 0.7}" for row in range(100)] + ["n/k,1"] * (name == "a")
@@ -161,7 +161,7 @@ def test_files_are_those_of_splits(tmp_path: Path, cache: bool) -> None:
     assert len(sizes["val"]) == 21  # of 201, as a row that cannot be used does not change the cut
 
 
-def test_files_of_splits_are_whole_and_of_one_split(tmp_path: Path) -> None:
+def test_files_of_splits_must_be_complete_and_belong_to_one_split(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("size,price\n1,2\n")
     first, second = (str(tmp_path / name) for name in ("a.csv", "b.csv"))
@@ -191,7 +191,7 @@ def test_rows_of_a_group_stay_together(load: Load) -> None:
     assert not _whole_groups(few, 0.99, 0).all()
 
 
-def test_the_last_rows_by_time_are_the_test(load: Load, tmp_path: Path) -> None:
+def test_the_last_rows_by_time_are_the_test_split(load: Load, tmp_path: Path) -> None:
     dataset = load(time="day")
     days = [sorted(column(dataset, "day", split)) for split in ("train", "val", "test")]
     assert days[0][-1] < days[1][0]  # about five rows have a day, and no two splits have the same
@@ -202,12 +202,12 @@ def test_the_last_rows_by_time_are_the_test(load: Load, tmp_path: Path) -> None:
     assert len(same.test) == 80
 
 
-def test_weights_are_those_of_the_rows(load: Load) -> None:
+def test_each_row_has_its_weight(load: Load) -> None:
     dataset = load(weight="weight")
     np.testing.assert_array_equal(dataset.val.weights, column(dataset, "weight", "val"))
 
 
-def test_a_table_on_the_disk_is_the_one_in_memory(load: Load, tmp_path: Path) -> None:
+def test_a_table_on_the_disk_equals_the_one_in_memory(load: Load, tmp_path: Path) -> None:
     settings, given = NormalizeSettings(), {"replaced": replaced("size", 3, "large"), "on_error": "skip"}
     in_memory = normalize(load(**given), settings)
     for _ in range(2):  # converted, then found
@@ -246,7 +246,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(load: Load, tmp_path: 
     ]
     (tmp_path / "table.csv").unlink()
     of_color = load("color", replaced=replaced("color", 3, ""), on_error="skip")
-    assert of_color.task.names == tuple(sorted({*COLUMNS["color"]}))  # and no class for the missing one
+    assert of_color.task.names == tuple(sorted({*COLUMNS["color"]}))  # without a class for the missing value
 
 
 def replaced(name: str, row: int, value: str) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def replaced(name: str, row: int, value: str) -> dict[str, Any]:
     ({"price": [f"${row + 900}" for row in range(ROWS)]}, {}, "row 1, column price is '$900', but 0 of"),
     ({"color": ["red"] * (ROWS - 1) + ["blue"]}, {"target": "color"}, "class blue has 1"),
 ])  # fmt: skip
-def test_tables_that_cannot_be_learned_from(
+def test_unusable_tables_are_refused(
     load: Load, columns: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
@@ -308,7 +308,7 @@ def test_tables_that_cannot_be_learned_from(
         {"features": dict.fromkeys([*COLUMNS][:-2], "leave_out") | {"rent": "leave_out"}},
     ),
 ])  # fmt: skip
-def test_what_an_error_advises_works_and_keeps_what_is_declared(
+def test_the_suggestion_of_an_error_works_and_keeps_declared_kinds(
     load: Load, columns: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     with pytest.raises(UserError) as refused:
@@ -331,10 +331,10 @@ POISON: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("given", SPLIT_BY.values(), ids=[*SPLIT_BY])
-def test_no_value_of_another_split_changes_what_is_learnt_from(
+def test_values_of_other_splits_do_not_change_the_training_data(
     load: Load, tmp_path: Path, given: dict[str, Any]
 ) -> None:
-    """Kinds are those of the training rows; a row that does not fit them is named, or left out of its own split."""
+    """Kinds are detected in the training rows; another row that does not fit them is refused or left out."""
     shared = {
         "even": RANDOM.integers(0, 2, ROWS) * 2, "same": [3] * ROWS, "number": RANDOM.integers(1, 11, ROWS),
         "code": RANDOM.integers(100, 999, ROWS), "note": [f"a note on row {row}" for row in range(ROWS)],

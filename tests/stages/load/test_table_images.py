@@ -1,4 +1,4 @@
-"""Images whose paths are a column of a table: for classes, several labels and numbers; paths that cannot be read."""
+"""Images whose paths are a column of a table, for any task; unreadable paths are refused or skipped."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ LABELS = ["red", "wide", "old"]
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A table of paths below `photos/`, two suffixes, each image of its own colors."""
+    """A table of paths below `photos/` with two suffixes; each image has different colors."""
     random = np.random.default_rng(1)
     lines = ["file,kind,red,wide,old,price"]
     for row in range(ROWS):
@@ -50,7 +50,7 @@ def load(
 
 
 @pytest.mark.parametrize(("target", "task"), [("kind", Classification), (LABELS, MultiLabel), ("price", Regression)])
-def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, task: type) -> None:
+def test_each_row_has_its_image_for_any_task(photos: Path, target: Any, task: type) -> None:
     dataset = load(photos, target, cache=photos / "cache")
     assert isinstance(dataset.task, task)
     lines = [line.split(",") for line in (photos / "labels.csv").read_text().splitlines()]
@@ -76,7 +76,7 @@ def test_images_of_any_task_are_those_of_their_rows(photos: Path, target: Any, t
     ("gone.png", "No such file or directory"), ("/etc/hostname", "the file is not one of"),
     ("fifo.png", "not a regular file"), ("text.png", "the file is not one of"),
 ])  # fmt: skip
-def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str, why: str) -> None:
+def test_an_unreadable_path_is_refused_or_skipped(photos: Path, path: str, why: str) -> None:
     (photos / "photos" / "text.png").write_text("no image")
     os.mkfifo(photos / "photos" / "fifo.png")
     lines = (photos / "labels.csv").read_text().splitlines()
@@ -84,11 +84,11 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
     (photos / "labels.csv").write_text("\n".join(lines))
     with pytest.raises(UserError, match=f"labels.csv row 5, column file: {path!r}: {why}"):
         load(photos, "kind")
-    told = Telling()
-    dataset = load(photos, "kind", told, on_error="skip")
+    reporter = Telling()
+    dataset = load(photos, "kind", reporter, on_error="skip")
     rows = [number for split in dataset.splits.values() for number in np.asarray(split.numbers)]
     assert sorted(rows) == [row for row in range(ROWS) if row != 4]
-    assert any("left out 1 examples of labels.csv; the first: labels.csv row 5" in line for line in told.lines)
+    assert any("left out 1 examples of labels.csv; the first: labels.csv row 5" in line for line in reporter.lines)
     assert why in (photos / "data" / "skipped.csv").read_text()
 
 
@@ -98,6 +98,6 @@ def test_a_path_that_cannot_be_read_is_named_or_skipped(photos: Path, path: str,
     ({"features": {"file": "text"}}, "requires a column of images"), ({"size": 0}, "data.size=0 is not an image size"),
     ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
 ])  # fmt: skip
-def test_settings_that_cannot_be_used(photos: Path, given: dict[str, Any], message: str) -> None:
+def test_unusable_settings_are_refused(photos: Path, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(photos, "kind", **given)

@@ -1,4 +1,4 @@
-"""Folders of texts: their classes and splits, and files that cannot be used."""
+"""Folders of texts: their classes and splits, and errors for unusable files."""
 
 from pathlib import Path
 
@@ -29,11 +29,11 @@ def test_folders_are_classes_and_splits_are_cut(tmp_path: Path) -> None:
     (tmp_path / "bad" / "deep").mkdir()
     (tmp_path / "bad" / "deep" / "empty.TXT").touch()
     (tmp_path / "bad" / "notes.pdf").touch()
-    told = Telling()
-    dataset = text_folder(settings(tmp_path), told)
+    reporter = Telling()
+    dataset = text_folder(settings(tmp_path), reporter)
     assert dataset.task.names == ("bad", "good")
     assert [len(split) for split in dataset.splits.values()] == [72, 8, 21]
-    assert any("ignored 1 files" in line for line in told.lines)
+    assert any("ignored 1 files" in line for line in reporter.lines)
     texts = np.concatenate([split.features["text"][:] for split in dataset.splits.values()])
     assert len({*texts}) == 101
     for split in dataset.splits.values():
@@ -58,7 +58,7 @@ def test_another_encoding_is_refused_by_name_and_can_be_set(tmp_path: Path) -> N
 
 
 def test_folders_without_texts_are_refused(tmp_path: Path) -> None:
-    """Without two classes of them: as of images, tests/stages/data/test_data_messages.py."""
+    """Fewer than two classes are refused as for images; see tests/stages/data/test_data_messages.py."""
     for name in ("a", "b"):
         write(tmp_path / "none", name, 0)
     with pytest.raises(UserError, match=r"none has no files that end in \.txt in its class folders"):
@@ -69,7 +69,7 @@ def test_folders_without_texts_are_refused(tmp_path: Path) -> None:
         TextFolderSettings().check("data")
 
 
-def test_marks_of_byte_order_are_no_words_and_tell_the_encoding(tmp_path: Path) -> None:
+def test_byte_order_marks_are_not_words_and_determine_the_encoding(tmp_path: Path) -> None:
     for name in ("good", "bad"):
         (write(tmp_path, name) / "3.txt").write_text("\ufeffgröße", "utf8")
     texts = [*text_folder(settings(tmp_path)).train.features["text"][:]]

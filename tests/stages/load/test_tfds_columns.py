@@ -1,4 +1,4 @@
-"""Sets of TFDS that are no image classification: texts, nested numbers, classes, several labels, images with these."""
+"""TFDS data sets other than image classification: texts, nested numbers, classes, several labels, images with these."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ NUMBERS = kinds.FeaturesDict(
 
 
 def example(row: int) -> dict[str, Any]:
-    """Returns values of any feature that a test names."""
+    """Return a row with values for all features that tests use."""
     return {
         "text": f"a review of many words, number {row}", "label": row % 2,
         "labels": [place for place in range(3) if row // 2**place % 2], "price": row / 7, "count": row * 3,
@@ -44,11 +44,11 @@ FEATURES = {
 NESTED = {"numbers_age": "number", "numbers_rooms": "category", "numbers_sex": "category", "numbers_parts": "vector"}
 
 
-def load(folder: Path, names: Sequence[str], told: Telling | None = None, **given: Any) -> Dataset:
+def load(folder: Path, names: Sequence[str], telling: Telling | None = None, **given: Any) -> Dataset:
     rows = [{name: example(row)[name] for name in names} for row in range(ROWS)]
     splits = {"train": rows[:48], "test": rows[48:]}
     make_set(folder, splits, {name: FEATURES[name] for name in names}, "_".join(names), shards=2)
-    return tfds(TfdsSettings(name="_".join(names), dir=str(folder), **{"size": 12, **given}), told)
+    return tfds(TfdsSettings(name="_".join(names), dir=str(folder), **{"size": 12, **given}), telling)
 
 
 @pytest.mark.parametrize(("names", "given", "task", "expected"), [
@@ -64,17 +64,19 @@ def load(folder: Path, names: Sequence[str], told: Telling | None = None, **give
     (["image", "labels", "boxes"], {}, MultiLabel, {"images": "image"}),
     (["image", "price"], {"label_key": "price"}, Regression, {"images": "image"}),
 ])  # fmt: skip
-def test_kinds_and_task_are_found(
+def test_kinds_and_task_are_detected(
     names: list[str], given: dict[str, Any], task: type, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    told = Telling()
-    dataset = load(tmp_path, names, told, **given)
+    telling = Telling()
+    dataset = load(tmp_path, names, telling, **given)
     assert isinstance(dataset.task, task)
     assert {name: feature.kind for name, feature in dataset.features.items()} == expected
     assert [len(split) for split in dataset.splits.values()] == [43, 5, 12]
     if task is MultiLabel:
         assert dataset.task.names == ("red", "wide", "old")
-        assert any("left out 1 labels that have the same value in all examples: never" in line for line in told.lines)
+        assert any(
+            "left out 1 labels that have the same value in all examples: never" in line for line in telling.lines
+        )
     if "text" in names:
         numbers = [int(text.rpartition(" ")[2]) for text in dataset.test.features["text"][:]]
         assert sorted(numbers) == list(range(48, 60))
@@ -86,6 +88,6 @@ def test_kinds_and_task_are_found(
     normalize(dataset, NormalizeSettings())
 
 
-def test_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has the features numbers/age \(Tensor\).*Try: data.label_key=numbers/sex"):
         load(tmp_path, ["numbers"], label_key="price")

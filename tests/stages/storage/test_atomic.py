@@ -1,4 +1,4 @@
-"""A file or a folder is the old one or the new one, whenever its writer is killed and however full the disk is."""
+"""A file or a folder has its old or its new content, whenever the writer is killed, and if the disk is full."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ KILLED = """
 def exit_after(calls):
     def count(frame, event, function):
         nonlocal calls
-        calls -= event.startswith("c_")  # before and after each function of the interpreter's own, so of the system
+        calls -= event.startswith("c_")  # before and after each built-in function, so each system call
         if not calls:
             os._exit(9)
     sys.setprofile(count)
@@ -76,7 +76,7 @@ else:
 
 @pytest.mark.parametrize("kind", ["text", "function", "folder"])
 @pytest.mark.parametrize("script", [pytest.param(KILLED, marks=pytest.mark.slow), FULL], ids=["killed", "full disk"])
-def test_old_or_new_content_stands(script: str, kind: str, tmp_path: Path) -> None:
+def test_the_old_or_the_new_content_is_there(script: str, kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITE + script, str(tmp_path / "file"), kind]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""An entry of the cache is what was written, to the bit, or it is made again."""
+"""An entry of the cache is bit for bit what was written, or it is created again."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ for file in ("facts.json", "labels.npy", "images.npy"):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: Path, damage: str) -> None:
+def test_a_changed_entry_is_created_again_with_one_warning(tmp_path: Path, damage: str) -> None:
     place = tmp_path / "entry-1"
     cached(place, make, Reporter())
     assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
@@ -67,8 +67,8 @@ def test_an_entry_that_is_another_one_is_made_again_with_one_sentence(tmp_path: 
     assert not cached(place, lambda _: pytest.fail("made again"), Reporter())[1]
 
 
-def test_an_entry_is_not_taken_for_another_of_the_same_shape(tmp_path: Path) -> None:
-    """Whole entries that have changed places, and one that was copied to a second name."""
+def test_an_entry_is_not_mistaken_for_another_of_the_same_shape(tmp_path: Path) -> None:
+    """The entries are intact but swapped, or copied to a second name."""
     first, second, third = (tmp_path / f"entry-{number}" for number in (1, 2, 3))
     made = {first: IMAGES, second: IMAGES + 1, third: IMAGES + 2}
     for place, images in made.items():
@@ -89,7 +89,7 @@ def test_an_entry_is_not_taken_for_another_of_the_same_shape(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("file", ["facts.json", "labels.npy", "images.npy"])
-def test_every_bit_counts_of_large_files_those_of_the_header(
+def test_every_flipped_bit_is_detected_or_in_large_files_those_of_the_header(
     tmp_path: Path, file: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
@@ -105,7 +105,7 @@ def test_every_bit_counts_of_large_files_those_of_the_header(
         others.append(bytes(changed))
     for other in others:
         (place / file).write_bytes(other)
-        with pytest.raises((ValueError, KeyError)):  # those of JSON and of encodings are such
+        with pytest.raises((ValueError, KeyError)):  # including errors of JSON and encodings
             cache._read(place)
     (place / file).write_bytes(content)
     cache._read(place)

@@ -1,4 +1,4 @@
-"""What is no regular file is not read where a path is given: a FIFO would wait for ever, a device never ends."""
+"""Paths to files that are not regular are not read: reading a FIFO would wait forever, and a device has no end."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.stages.images import folder_of, settings
 
 def bound_socket(path: Path) -> None:
     where = Path.cwd()
-    os.chdir(path.parent)  # a socket's name has at most 107 bytes
+    os.chdir(path.parent)  # the name of a socket has at most 107 bytes
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path.name)
     os.chdir(where)
@@ -29,7 +29,7 @@ def bound_socket(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def ten_seconds() -> Iterator[None]:
-    """Has a test that reads what never ends fail."""
+    """Fail a test that takes too long because it reads an endless file."""
 
     def hangs(*_: object) -> None:
         raise AssertionError("it is read")
@@ -77,15 +77,15 @@ def test_images_texts_and_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["step-abc.npz", "step-.npz", "step-٣.npz", "step-7.npz\n", "STEP-7.npz", "step-3-2.npz"]
 )
-def test_names_that_only_look_like_a_checkpoints(name: str, tmp_path: Path) -> None:
+def test_files_with_a_name_similar_to_a_checkpoint_are_ignored(name: str, tmp_path: Path) -> None:
     write(Checkpoint({"step": 3}), tmp_path / "step-00000003.npz")
     (tmp_path / name).write_bytes(b"?")
     (tmp_path / "step-00000009.npz").symlink_to("nothing")
     assert [path.name for path in checkpoint_files(tmp_path)] == ["step-00000003.npz"]
 
 
-def test_the_digest_of_a_folder_is_of_its_content(tmp_path: Path) -> None:
-    """Also in a process that has computed it before, such as a notebook's."""
+def test_the_digest_of_a_folder_depends_on_its_content(tmp_path: Path) -> None:
+    """This also holds in a process that has computed it before, such as a notebook."""
     for name in ("one", "other"):
         (tmp_path / name / "inside").mkdir(parents=True)
         (tmp_path / name / "inside" / "a").write_text("a")
