@@ -40,7 +40,7 @@ class Rule:
     fix: str
     """The settings to type instead."""
 
-    def found(self, experiment: Experiment) -> str | None:
+    def find(self, experiment: Experiment) -> str | None:
         """Return the combination with the experiment's values; None if the experiment does not have it."""
         settings = Settings(experiment)
         try:
@@ -352,7 +352,7 @@ def read_composed(composed: "Composed") -> Experiment:
     experiment = read(composed.document, composed.choices, composed.config_dirs, composed.overrides)
     for name in composed.typed:
         for rule in UNREAD:
-            if rule.is_about(name) and (combination := rule.found(experiment)):
+            if rule.is_about(name) and (combination := rule.find(experiment)):
                 shown = combination if combination.startswith("without ") else f"with {combination}"
                 raise UserError(f"{name} has no effect {shown}", "", rule.fix)
     return experiment

@@ -43,7 +43,7 @@ def check_rules(experiment: Experiment, surroundings: bool = True) -> None:
     if train and replicas:
         train.check_share(replicas)
     for rule in REFUSED:
-        if combination := rule.found(experiment):
+        if combination := rule.find(experiment):
             raise UserError(f"{combination} is not supported: {rule.why}", "", rule.fix)
     for check_part in (_monitor_is_known, _packages_are_installed, check_own_code, check_data):
         check_part(experiment)
@@ -67,7 +67,7 @@ def check_surroundings(experiment: Experiment) -> None:
 
 
 def _monitor_is_known(experiment: Experiment) -> None:
-    """Refuse a metric that no task of this project has. The metrics of a custom task are checked by the model stage."""
+    """Refuse a metric that no task of this project has. Those of a custom task are known once the network is built."""
     train, model = experiment.of("train", TrainSettings), experiment.of("model", ModelSettings)
     task = model.task if model is not None else None
     if train is None or not isinstance(task, TaskSettings) or task.metrics or task._target_ is not None:

@@ -199,12 +199,12 @@ class Composer:
             _apply(document, override)
         typed = [override for override in overrides if override.key_or_group not in self._inherited]
         if self._inherited:
-            own: DictConfig = pickle.loads(saved)
+            typed_only: DictConfig = pickle.loads(saved)
             for override in values:
                 with suppress(UserError):  # it may depend on an inherited override
                     if override in typed:
-                        _apply(own, override)
-            _refuse_other_targets(document, own)
+                        _apply(typed_only, override)
+            _refuse_other_targets(document, typed_only)
         names = tuple(override.key_or_group for override in typed)
         return Composed(document, choices, lines, names, self._config_dirs)
 
@@ -218,11 +218,11 @@ class Composer:
         return pickle.dumps(document), choices
 
 
-def _refuse_other_targets(document: DictConfig, own: DictConfig) -> None:
-    """Refuse a `_target_` in `document` that is not in `own`, the configuration without inherited overrides."""
-    known = _targets(own)
+def _refuse_other_targets(document: DictConfig, typed_only: DictConfig) -> None:
+    """Refuse a `_target_` in `document` that is not in the configuration without inherited overrides."""
+    known = _targets(typed_only)
     if others := {target: name for target, name in sorted(_targets(document).items()) if target not in known}:
-        problem = f"the settings taken from another run would import {', '.join(others)}"
+        problem = f"the settings inherited from another run would import {', '.join(others)}"
         target, name = next(iter(others.items()))
         # An override cannot name an item of a list.
         fix = "" if re.search(r"\.\d+\.", name) else f"{name}={shlex.quote(target)}"

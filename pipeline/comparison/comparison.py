@@ -217,13 +217,13 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     if base is None or len(rows) < 2:
         return {}, warnings
     values, metric = _by_example(rows, base), primary_of([base])
-    alike = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
-    if unfit := [row for row in alike if not math.isfinite(mean_of(row, f"test/{metric}"))]:
+    comparable = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
+    if unfit := [row for row in comparable if not math.isfinite(mean_of(row, f"test/{metric}"))]:
         reason = f"its {metric_name(f'test/{metric}')} is not a finite number"
         warnings += [f"{text} is not compared with the baseline: {reason}" for text in _unfit(unfit, f"test/{metric}")]
-        alike = [row for row in alike if row not in unfit]
-    known = [row for row in alike if row.by_seed(values)]
-    if missing := [row.label for row in alike if row not in known]:
+        comparable = [row for row in comparable if row not in unfit]
+    known = [row for row in comparable if row.by_seed(values)]
+    if missing := [row.label for row in comparable if row not in known]:
         labels = "; ".join(missing[:3]) + "; …" * (len(missing) > 3)
         reason = "the predictions are missing, or a label has too few positives"
         warnings.append(f"there is no interval and no p-value for {labels}: {reason}")

@@ -114,10 +114,10 @@ def decide(job: Job) -> Decision:
     if job.only_trains:
         later = after_training(experiment)
         plan = tuple(replace(stage, is_needed=stage.is_needed and stage.name not in later) for stage in plan)
-    own = identity(experiment)
+    run_identity = identity(experiment)
     if reused is not None:
         _note_reuse(experiment, plan, reused, notes)
-    start = _start(job, own, notes)
+    start = _start(job, run_identity, notes)
     origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
     if not isinstance(start, Deliver):
         has_begun = isinstance(start, Resume) and RunFolder(start.run.folder).can_start
@@ -132,7 +132,7 @@ def decide(job: Job) -> Decision:
         plan=plan,
         start=start,
         origin=origin,
-        identity=own,
+        identity=run_identity,
         notes=notes,
     )
 
@@ -147,12 +147,12 @@ def check(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return plan_with(experiment, reused_run(experiment))
 
 
-def _start(job: Job, own: str, notes: Notes) -> New | Resume | Deliver:
+def _start(job: Job, run_identity: str, notes: Notes) -> New | Resume | Deliver:
     experiment = job.experiment
     if job.folder is not None:
         run = job.folder.read(notes.warn)
         return New() if run is None or run.status == "FINISHED" else Resume(run)
-    run = run_to_resume(experiment, own, notes)
+    run = run_to_resume(experiment, run_identity, notes)
     if run is None:
         return New()
     if run.status != "FINISHED":

@@ -95,7 +95,7 @@ def after_training(experiment: Experiment) -> list[str]:
 
 
 def mark_needed(plan: Sequence[PlannedStage], first: int) -> list[PlannedStage]:
-    """Return `plan` with stages before the index `first` marked as skipped, unless a stage that runs needs them."""
+    """Return `plan` with stages before the index `first` marked as skipped, unless a needed stage uses their result."""
     wanted: set[str] = set()
     stages: list[PlannedStage] = []
     for index in reversed(range(len(plan))):

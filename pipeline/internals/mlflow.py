@@ -21,17 +21,17 @@ def limit_answers(most_bytes: int, most_seconds: float) -> None:
     import requests
     from mlflow.utils import request_utils
 
-    def read(answer: Any, *_: object, **options: Any) -> None:
+    def read(response: Any, *_: object, **options: Any) -> None:
         if options.get("stream"):  # a file
             return
         parts, length, deadline = list[bytes](), 0, time.monotonic() + most_seconds
-        for part in answer.iter_content(2**16):
+        for part in response.iter_content(2**16):
             parts.append(part)
             length += len(part)
             if length > most_bytes or time.monotonic() > deadline:
-                answer.close()
-                raise requests.ConnectionError(f"its answer has no end: {length:,} bytes so far")
-        answer._content = b"".join(parts)
+                response.close()
+                raise requests.ConnectionError(f"its response does not end: {length:,} bytes so far")
+        response._content = b"".join(parts)
 
     def limited_session(*arguments: Any, **options: Any) -> Any:
         session = new_session(*arguments, **options)

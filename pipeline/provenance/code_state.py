@@ -74,8 +74,8 @@ def command(overrides: Sequence[str] = ()) -> str:
     """
     words = [word for word in command_line()[1:] if _resumed(word) in (None, "auto", "never")]
     if overrides and len(words) < len(command_line()) - 1:
-        own = read_arguments(words).overrides
-        words = [*(word for word in words if word not in own), *overrides]
+        typed = read_arguments(words).overrides
+        words = [*(word for word in words if word not in typed), *overrides]
     return _quoted(words)
 
 

@@ -104,8 +104,8 @@ class OnnxSettings(FormatSettings):
 
 def schema_of(target: str) -> type[FormatSettings]:
     """Return the schema for the exporter `target`; custom exporters have the base schema."""
-    own = (SavedModelSettings, KerasSettings, LiteRTSettings, OnnxSettings)
-    return next((schema for schema in own if schema._target_ == target), FormatSettings)
+    schemas = (SavedModelSettings, KerasSettings, LiteRTSettings, OnnxSettings)
+    return next((schema for schema in schemas if schema._target_ == target), FormatSettings)
 
 
 @option("export", "export")

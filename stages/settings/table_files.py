@@ -25,7 +25,7 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
     """
     if isinstance(files, Mapping):
         return [path for part in files.values() for path in files_of(part)]
-    found: list[Path] = []
+    all_paths: list[Path] = []
     for pattern in [files] if isinstance(files, str) else files:
         paths: list[Path] = []
         with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`, or the home of an unknown user
@@ -37,13 +37,13 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
                 "an existing file",
                 "data.files=<file>",
             )
-        found += paths
-    for path in found:
+        all_paths += paths
+    for path in all_paths:
         if not path.is_file():
             raise UserError(f"data.files={path} is not a file", "files, or a pattern", f"data.files='{path}/*.csv'")
         if format_of(path) is None:
             raise UserError(f"data.files={path} has an unknown format", f"a file that ends in {', '.join(SUFFIXES)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(all_paths))
 
 
 def format_of(path: Path) -> str | None:

@@ -162,7 +162,7 @@ def _other_data(_: Path) -> Told:
 
 
 def _copied(folder: Path, uri: str) -> Path:
-    """Write the journal of a run that somebody else has recorded on the server at `uri`."""
+    """Write the journal of a run that somebody else recorded on the server at `uri`."""
     run = tried(folder)
     store = {"kind": "server", "uri": uri, "target": None, "run_id": "1f", "name": "a", "experiment": "e"}
     lines = [{"store": store}, {"call": "tags", "given": {"values": {"a": "b"}}}]
@@ -192,7 +192,7 @@ def _another_value(_: Path) -> Told:
 
 
 def _searching(metric: str) -> Any:
-    """Return what a search needs to judge its trials by `metric`."""
+    """Return the attributes of a search that optimizes `metric`."""
     axis: Axis = read_axes([parse("seed=1,2")], lambda lines: compose())[0]
     settings = SimpleNamespace(direction="maximize")
     return SimpleNamespace(goals=[Goal(metric, "maximize")], axes=[axis], settings=settings)
@@ -306,7 +306,7 @@ def _none_is_best(folder: Path) -> Told:
 
 
 def _dry(_: Path) -> Told:
-    """Return what a sweep that only plans is told, with `true` in the place of its process, which takes a second."""
+    """Return the error of a dry run of a sweep, with `true` instead of its process, which would take a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.executable", "true")
         return refusal(api.sweep, ["seed=1,2", "dry_run=true"]), "-m seed=1,2 dry_run=true"

@@ -193,10 +193,10 @@ def test_every_rule_has_a_case_that_tests_its_suggestion() -> None:
 @pytest.mark.parametrize("combination", RULES)
 def test_a_rule_applies_to_its_combination_and_shows_the_values(combination: str, base: Experiment) -> None:
     rule, case = RULES[combination], CASES[combination]
-    shown = rule.found(with_settings(base, case.found))
+    shown = rule.find(with_settings(base, case.found))
     assert shown is not None
     assert re.fullmatch(_pattern(combination), shown), shown
-    assert rule.found(with_settings(base, case.near)) is None
+    assert rule.find(with_settings(base, case.near)) is None
 
 
 def _pattern(combination: str) -> str:
@@ -231,14 +231,14 @@ def test_a_rule_applies_only_to_the_documented_values(
     for value in CHOICES[name]:
         is_documented = any(fnmatchcase(value, each) for each in values.split(","))
         given = " ".join(f"{name}={value}" if word.startswith(f"{name}=") else word for word in words)
-        assert (rule.found(with_settings(base, given)) is not None) == is_documented, given
+        assert (rule.find(with_settings(base, given)) is not None) == is_documented, given
 
 
 def test_a_rule_does_not_apply_to_missing_or_custom_stages(base: Experiment) -> None:
     lacks = dataclasses.replace(base, settings={}, groups={})
     custom = dataclasses.replace(base, settings={stage: {"_target_": "mine.of"} for stage in base.settings})
     for each in (lacks, custom):
-        assert [rule.combination for rule in REFUSED if rule.found(each)] == []
+        assert [rule.combination for rule in REFUSED if rule.find(each)] == []
 
 
 def test_settings_without_effect_exist() -> None:

@@ -165,7 +165,7 @@ def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: Patch)
     with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         settings = TrackingSettings("server", f"http://127.0.0.1:{server.server_port}")
-        with pytest.raises(MlflowException, match="has no end"):
+        with pytest.raises(MlflowException, match="does not end"):
             Store(settings, tmp_path).client().get_run("a")
         server.shutdown()
     assert sum(sent) < 2 * 10**7
