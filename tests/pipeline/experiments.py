@@ -101,9 +101,9 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     """
     error = command_error(words)
     assert error is not None, words
-    said = redact(str(error))
-    assert said.isprintable()
-    assert re.search(message, said), said
+    text = redact(str(error))
+    assert text.isprintable()
+    assert re.search(message, text), text
     if not error.fix or re.search(r"<[^>]+>|…|^python -m", error.fix):
         return error
     of_last_word = "unknown setting|does not exist yet|does not name an exporter|already exists"

@@ -81,8 +81,8 @@ def test_a_search_is_refused(pipeline_command: Callable[..., subprocess.Complete
     space = "optimizer.learning_rate=tag(log,interval(1e-4,1e-1))"
     done = pipeline_command("sweep=random", "debug=fast", space, trains=False)
     assert done.returncode == 2
-    said = "debug=fast cannot be used in a search.*-m debug=fast optimizer.learning_rate=<value>,<value>"
-    assert re.search(said, done.stderr)
+    message = "debug=fast cannot be used in a search.*-m debug=fast optimizer.learning_rate=<value>,<value>"
+    assert re.search(message, done.stderr)
 
 
 @pytest.fixture(scope="module")

@@ -159,8 +159,8 @@ def test_the_first_rows_are_those_of_the_file(kind: str, tmp_path: Path, monkeyp
     path = tmp_path / f"t.{kind}"
     {"parquet": frame.to_parquet, "feather": frame.to_feather}.get(kind, lambda to: frame.to_csv(to, index=False))(path)
     settings = TableSettings(files=str(path), target="y")
-    found = first_rows.first_rows([path], settings)
-    assert (list(found.values["y"]), found.are_all) == (["cat"] * 20, False)
+    rows = first_rows.first_rows([path], settings)
+    assert (list(rows.values["y"]), rows.are_all) == (["cat"] * 20, False)
     check_target(settings)  # the rows that follow may be different
     monkeypatch.setattr(first_rows, "ROWS", 30)
     first_rows._first_rows.cache_clear()

@@ -24,7 +24,7 @@ RULES: Mapping[str, Rule] = {rule.combination: rule for rule in (*REFUSED, *UNRE
 class Case(NamedTuple):
     """Settings to which a rule applies, and similar settings to which it does not."""
 
-    found: str
+    applies: str
     near: str
 
 
@@ -186,14 +186,14 @@ def test_every_rule_has_a_case_that_tests_its_suggestion() -> None:
         "precision=mixed_bfloat16",  # with a GPU, in tests/pipeline/system/test_machine.py
         "data=tfds data.name=mnist data.resize=crop",  # with a folder of images, in test_combinations.py
     }
-    assert {case.found for case in CASES.values()} - test_combinations.REFUSED.keys() == elsewhere
+    assert {case.applies for case in CASES.values()} - test_combinations.REFUSED.keys() == elsewhere
 
 
 @pytest.mark.usefixtures("old_gpu")
 @pytest.mark.parametrize("combination", RULES)
 def test_a_rule_applies_to_its_combination_and_shows_the_values(combination: str, base: Experiment) -> None:
     rule, case = RULES[combination], CASES[combination]
-    shown = rule.find(with_settings(base, case.found))
+    shown = rule.find(with_settings(base, case.applies))
     assert shown is not None
     assert re.fullmatch(_pattern(combination), shown), shown
     assert rule.find(with_settings(base, case.near)) is None
@@ -223,7 +223,7 @@ def _documented() -> list[tuple[str, str, str]]:
 def test_a_rule_applies_only_to_the_documented_values(
     combination: str, name: str, values: str, base: Experiment
 ) -> None:
-    rule, words = RULES[combination], CASES[combination].found.split()
+    rule, words = RULES[combination], CASES[combination].applies.split()
     if name in ("strategy", "cluster"):  # not all options have the same settings
         words = [word for word in words if not word.startswith(f"{name}.")]
     if not any(word.startswith(f"{name}=") for word in words):

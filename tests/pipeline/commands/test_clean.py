@@ -73,8 +73,8 @@ def test_unneeded_files_of_each_run_are_removed(outputs: Path, capsys: Printed) 
         assert clean(outputs, "--yes") == 0
     assert {run: before[run] - files(run) for run in expected} == expected
     assert not died.exists()
-    said = capsys.readouterr().out
-    assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in said
+    output = capsys.readouterr().out
+    assert f"{(size - on_disk(outputs)) / 2**20:,.1f} MiB freed" in output
     assert clean(outputs, "--yes", "--unfinished", "--older-than=0", "--kind=checkpoints") == 0
     assert all(not CHECKPOINTS & files(run) for run in expected)
     assert {"summary.json", *KEPT} <= set.intersection(*map(files, before))

@@ -99,14 +99,14 @@ def test_typed_defaults_are_not_different_settings_and_no_run_counts_twice(
             f"seed: {seed}\noptimizer: {{learning_rate: 0.002, nesterov: true, clipnorm: null, exclude: [bias, 8]}}\n"
         )
     names = [f"20260103-000000-{number}000" for number in range(len(typed))]
-    said = []
+    texts = []
     for words in ((names[0], names[1]), (names[0], names[2]), names[::3], (names[0], names[0])):
         assert ran(tmp_path, *words) == 0
-        said.append(" ".join(capsys.readouterr().out.split()))
-    assert ["Over 2 runs:" in line or "Over 2 seeds:" in line for line in said] == [True, True, True, False]
-    assert ["Over 2 seeds:" in line for line in said] == [False, False, True, False]
-    assert ["Nothing to compare: all runs have the same settings." in line for line in said] == [True] * 3 + [False]
-    assert "Nothing to compare: this is one run, with validation loss 0.5, test accuracy" in said[-1]
+        texts.append(" ".join(capsys.readouterr().out.split()))
+    assert ["Over 2 runs:" in line or "Over 2 seeds:" in line for line in texts] == [True, True, True, False]
+    assert ["Over 2 seeds:" in line for line in texts] == [False, False, True, False]
+    assert ["Nothing to compare: all runs have the same settings." in line for line in texts] == [True] * 3 + [False]
+    assert "Nothing to compare: this is one run, with validation loss 0.5, test accuracy" in texts[-1]
     run = Summary.read(folder)
     replace(run, overrides=[*run.overrides, "fork='04e12345'", "fork_weights=last"]).write(folder)
     assert ran(tmp_path, *names[::3]) == 0
@@ -120,8 +120,8 @@ def test_own_columns_and_a_baseline(outputs: Path, capsys: Printed) -> None:
     columns = ("--columns", "my/score,val/accuracy,seconds")
     assert ran(outputs, *columns, "--baseline", "strategy=mirrored,data=digits") == 0
     printed = capsys.readouterr().out
-    said = ("my/score", "baseline: strategy=mirrored", "images/s")
-    assert [text in printed for text in said] == [True, True, False]
+    expected = ("my/score", "baseline: strategy=mirrored", "images/s")
+    assert [text in printed for text in expected] == [True, True, False]
 
 
 @pytest.mark.parametrize(

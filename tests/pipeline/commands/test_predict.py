@@ -59,15 +59,15 @@ def test_a_file_given_twice_is_printed_twice(run: Path, image: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [(["{run}", "x.parquet", "--output=x.parquet"], "error: --output=x.parquet is also an input file."),
      (["nope", "{image}"], "error: nope matches no run")],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(
-    words: list[str], said: str, run: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, run: Path, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predict.main([*(word.format(run=run, image=image) for word in words), f"--outputs={tmp_path}"]) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_only_one_process_writes_an_output(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,22 +131,22 @@ def test_a_finished_run_names_the_commands_that_use_its_model(
     run: Path, image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run is named by its folder, or by its id in the default outputs. An unfinished run names no commands."""
-    found = replace(Summary.read(run), exported={"saved_model": "x"}, facts=Facts(unit="images"))
+    summary = replace(Summary.read(run), exported={"saved_model": "x"}, facts=Facts(unit="images"))
     outputs = run.parents[2]
 
     def named(summary: Summary) -> list[list[str]]:
         facts.show_next(summary, outputs, Console())
         return [line.split() for line in capsys.readouterr().out.splitlines()]
 
-    for words in (named(found), named(replace(found, run_id=None))):
+    for words in (named(summary), named(replace(summary, run_id=None))):
         assert words[0] == ["next", "python", "-m", "pipeline", "predict", str(run), "<images>"]
         assert words[1] == ["python", "-m", "pipeline", "serve", str(run)]
         assert predict.main([words[0][5], str(image)]) == 0
         capsys.readouterr()
     monkeypatch.setattr(facts, "outputs_folder", lambda _: outputs)
-    [first, _] = named(found)
+    [first, _] = named(summary)
     assert first[5] == "abcdef12"
     assert predict.main([first[5], str(image), f"--outputs={outputs}"]) == 0
     capsys.readouterr()
-    assert not named(replace(found, exported={}))
-    assert not named(replace(found, status="KILLED"))
+    assert not named(replace(summary, exported={}))
+    assert not named(replace(summary, status="KILLED"))

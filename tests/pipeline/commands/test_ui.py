@@ -55,8 +55,8 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.smoke
 def test_without_runs_it_is_refused(tmp_path: Path) -> None:
-    said = refused(f"outputs={tmp_path}")
-    assert re.fullmatch(r"error: .* contains no MLflow database\..* Try: python -m pipeline\n", said)
+    error = refused(f"outputs={tmp_path}")
+    assert re.fullmatch(r"error: .* contains no MLflow database\..* Try: python -m pipeline\n", error)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def test_a_port_in_use_is_refused_in_one_line(outputs: Path) -> None:
 def test_the_links_of_a_sweep_and_a_run_open_pages_that_show_their_results(swept: tuple[Path, dict[str, str]]) -> None:
     outputs, links = swept
     port = free_port()
-    found = {run.info.run_id: run for run in tracked(outputs)[1]}
-    jobs = [run for run in found.values() if PARENT in run.data.tags]
-    parent = found[jobs[0].data.tags[PARENT]]
+    runs = {run.info.run_id: run for run in tracked(outputs)[1]}
+    jobs = [run for run in runs.values() if PARENT in run.data.tags]
+    parent = runs[jobs[0].data.tags[PARENT]]
     with ui("--outputs", str(outputs), "--port", str(port)) as (process, address):
         server = f"http://127.0.0.1:{port}"
         assert address == f"{server}/#/experiments?workflowType=machine_learning"

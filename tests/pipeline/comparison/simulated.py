@@ -98,8 +98,8 @@ def main(comparisons: int = 1000) -> None:
     print("| seeds |", " | ".join(heads), "|")
     print("|---" * (len(heads) + 1) + "|")
     for name, rows in LAYOUTS.items():
-        found = [wrong_answers(rows, between, comparisons) for between in BETWEEN]
-        cells = [*(one["accuracy"] for one in found), found[0]["speed"], found[0]["best"]]
+        fractions = [wrong_answers(rows, between, comparisons) for between in BETWEEN]
+        cells = [*(one["accuracy"] for one in fractions), fractions[0]["speed"], fractions[0]["best"]]
         print(f"| {name} |", " | ".join(f"{100 * cell:.1f}%" for cell in cells), "|")
 
 

@@ -43,9 +43,11 @@ def test_a_row_that_lacks_a_seed_is_compared_on_the_seeds_that_both_have(tmp_pat
     worse = [ANSWERS[0], ANSWERS[1], np.zeros(400, bool)]
     lacking = runs("mixed", dict.fromkeys("12", 0.5))
     comparison = compared(tmp_path, runs("float32", dict.fromkeys("123", 0.5), correct=worse), lacking)
-    [found] = comparison.differences.values()
-    assert (found.difference, found.seeds, found.is_same) == (0, 2, True)
-    assert (found.low, found.high) == pytest.approx((-0.00918, 0.00918), rel=0.02)  # the exact interval of 0 of 400
+    [difference] = comparison.differences.values()
+    assert (difference.difference, difference.seeds, difference.is_same) == (0, 2, True)
+    assert (difference.low, difference.high) == pytest.approx(
+        (-0.00918, 0.00918), rel=0.02
+    )  # the exact interval of 0 of 400
     [sentence] = sentences(comparison)
     assert sentence.startswith(
         "precision=mixed: test accuracy 0.00 points (on 2 seeds, the same examples are correct); "
@@ -74,7 +76,9 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     summaries = [Summary.read(tmp_path / name) for name in ("base", "a", "b")]
     comparison = compare_runs("3 runs", [recorded(summary, "run") for summary in summaries])
     assert [len(row.runs) for row in comparison.rows] == [1, 2]
-    assert [(found.seeds, found.of_settings) for found in comparison.differences.values()] == [(1, False)]
+    assert [(difference.seeds, difference.of_settings) for difference in comparison.differences.values()] == [
+        (1, False)
+    ]
     assert "the intervals compare the trained models and not the settings" in answer_of(comparison).notes[0]
 
 
@@ -159,9 +163,9 @@ def test_a_failed_seed_of_the_chosen_row_is_reported(tmp_path: Path) -> None:
     better = runs("mixed", {"1": 0.1, "2": 0.11, "3": 0.1}, (1000, 1010, 990))
     better[1] = replace(better[1], status="FAILED", error="training diverged by step 5")
     warning = "precision=mixed failed with seed 2: its figures are means over the other seeds"
-    found = compared(tmp_path / "a", base, better)
-    assert found.best is found.rows[1]
-    assert warning in found.warnings
+    comparison = compared(tmp_path / "a", base, better)
+    assert comparison.best is comparison.rows[1]
+    assert warning in comparison.warnings
     again = replace(runs("mixed", {"2": 0.1})[0], settings={**better[1].settings})
     assert warning not in compared(tmp_path / "b", base, better, [again]).warnings
     assert not compared(tmp_path / "c", better, runs("float32", dict.fromkeys("123", 0.01))).warnings
@@ -171,10 +175,10 @@ def test_a_row_with_a_test_metric_that_is_not_finite_is_not_compared(tmp_path: P
     base = runs("float32", dict.fromkeys("12", 0.5))
     broken = runs("mixed", {"1": 0.1, "2": 0.1})
     broken[1] = replace(broken[1], metrics={"test/accuracy": np.nan})
-    found = compared(tmp_path / "row", base, broken)
-    assert not found.differences
+    comparison = compared(tmp_path / "row", base, broken)
+    assert not comparison.differences
     warning = "precision=mixed (seed 2) is not compared with the baseline: its test accuracy is not a finite number"
-    assert warning in found.warnings
+    assert warning in comparison.warnings
     assert not compared(tmp_path / "base", broken, base).differences
     slow = [replace(run, metrics={}, speed=np.nan) for run in broken]
     speeds = compared(tmp_path / "speeds", base, slow)
@@ -208,10 +212,10 @@ def test_an_interval_that_is_too_wide_is_not_printed(tmp_path: Path) -> None:
 def test_the_number_of_seeds_makes_the_difference_significant_in_four_of_five_cases(tmp_path: Path) -> None:
     """If further runs vary like the first; simulated with Student's t-test, with that number of runs and half of it."""
     base, other = [1000.0, 3000.0], [4000.0, 12000.0]
-    found = compared(
+    comparison = compared(
         tmp_path, runs("a", dict.fromkeys("12", 0.5), tuple(base)), runs("b", dict.fromkeys("12", 0.5), tuple(other))
     )
-    match = re.search(r"speed 4.00× \(needs about (\d+) seeds\)", sentences(found)[0])
+    match = re.search(r"speed 4.00× \(needs about (\d+) seeds\)", sentences(comparison)[0])
     assert match is not None
     random, number = np.random.default_rng(0), int(match[1])
     spread = np.std(np.log(base), ddof=1)
@@ -232,13 +236,13 @@ def test_runs_without_a_metric_do_not_count_in_the_number_of_seeds(tmp_path: Pat
         for name, values in zip("ab", accuracies, strict=True)
     ]
     untested = [replace(run, correct=None) for run in runs("c", dict.fromkeys("12345", 0.5))]
-    without, found = compared(tmp_path / "without", *made), compared(tmp_path / "with", *made, untested)
+    without, comparison = compared(tmp_path / "without", *made), compared(tmp_path / "with", *made, untested)
     for metric in ("test/accuracy", "test/unknown"):
-        assert needed_for_significance(found, found.rows[1], metric) == needed_for_significance(
+        assert needed_for_significance(comparison, comparison.rows[1], metric) == needed_for_significance(
             without, without.rows[1], metric
         )
-    assert needed_for_significance(found, found.rows[2], "test/accuracy") == "more seeds"
-    assert needed_for_significance(found, found.rows[1], "test/unknown", is_ratio=True) == "more seeds"
+    assert needed_for_significance(comparison, comparison.rows[2], "test/accuracy") == "more seeds"
+    assert needed_for_significance(comparison, comparison.rows[1], "test/unknown", is_ratio=True) == "more seeds"
 
 
 def test_an_uncertain_difference_has_no_interval(tmp_path: Path) -> None:
@@ -246,12 +250,12 @@ def test_an_uncertain_difference_has_no_interval(tmp_path: Path) -> None:
     spread = [np.arange(400) < accuracy * 400 for accuracy in (0.5, 0.95)]
     other = [np.arange(400) < accuracy * 400 for accuracy in (0.9, 0.6)]
     seeds = dict.fromkeys("12", 0.5)
-    found = compared(tmp_path / "seeds", runs("a", seeds, correct=spread), runs("b", seeds, correct=other))
-    difference = found.differences[found.rows[1]]
+    comparison = compared(tmp_path / "seeds", runs("a", seeds, correct=spread), runs("b", seeds, correct=other))
+    difference = comparison.differences[comparison.rows[1]]
     assert difference.high - difference.low > 1
-    sentence = sentences(found)[0]
+    sentence = sentences(comparison)[0]
     assert "test accuracy +2.50 points (needs more than 50 seeds)" in sentence
-    assert f"{100 * difference.high:.2f}" not in markdown(found)
+    assert f"{100 * difference.high:.2f}" not in markdown(comparison)
     few = [np.array([True, True, False, False]), np.array([True, False, True, True])]
     single = compared(
         tmp_path / "few", *(runs(name, {"1": 0.5}, correct=[one]) for name, one in zip("ab", few, strict=True))
@@ -270,9 +274,9 @@ def test_an_interval_of_a_metric_is_shown_if_it_is_narrow_or_significant(
 ) -> None:
     """The baseline's error is 1."""
     made = [runs(name, {"1": 0.5}, metrics={f"test/{metric}": 1.0}) for name in "ab"]
-    found = compared(tmp_path, *made)
-    difference = replace(found.differences[found.rows[1]], metric=metric, difference=0.1, low=low, high=high)
-    assert found.shows_interval(difference) == shows_interval
+    comparison = compared(tmp_path, *made)
+    difference = replace(comparison.differences[comparison.rows[1]], metric=metric, difference=0.1, low=low, high=high)
+    assert comparison.shows_interval(difference) == shows_interval
 
 
 DELTAS = [{"_target_": "Huber", "delta": delta} for delta in (0.1, 2.0)]
@@ -290,8 +294,11 @@ def test_losses_that_may_be_on_different_scales_do_not_decide(
         MadeRun({setting: str(one)}, ANSWERS[0], val_loss=one, loss=loss, metrics={"val/best_accuracy": one})
         for one, loss in zip((0.1, 0.3), losses, strict=True)
     ]
-    found = compared(tmp_path, made)
-    assert (found.choice.metric, found.choice.best) == (f"val/best_{metric}", found.rows[metric == "accuracy"])
+    comparison = compared(tmp_path, made)
+    assert (comparison.choice.metric, comparison.choice.best) == (
+        f"val/best_{metric}",
+        comparison.rows[metric == "accuracy"],
+    )
 
 
 @pytest.mark.parametrize("name", ["50 % (a), b", "it's", "[back\\slash"])
@@ -311,8 +318,8 @@ def test_the_number_of_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: 
         runs(name, dict(zip("123", losses, strict=True)))
         for name, losses in (("a", base), ("b", base + change), ("c", base + 3 * change), ("d", base))
     ]
-    found = compared(tmp_path / "s", *made[:3])
-    match = re.search(r"About (\d+) seeds per combination would settle it", choice(found))
+    comparison = compared(tmp_path / "s", *made[:3])
+    match = re.search(r"About (\d+) seeds per combination would settle it", choice(comparison))
     assert match is not None
     random, number = np.random.default_rng(0), int(match[1])
     drawn = random.normal(change.mean(), change.std(ddof=1), (4000, number))
@@ -328,15 +335,15 @@ def test_the_number_of_seeds_would_settle_a_tie_in_four_of_five_cases(tmp_path: 
 
 def test_a_combination_wins_if_no_other_has_a_finite_metric(tmp_path: Path) -> None:
     broken = runs("mixed", dict.fromkeys("12", np.nan))
-    found = compared(tmp_path, runs("float32", dict.fromkeys("12", 0.5)), broken)
-    assert choice(found) == "precision=float32 wins: no other combination has a finite validation loss (0.500)."
+    comparison = compared(tmp_path, runs("float32", dict.fromkeys("12", 0.5)), broken)
+    assert choice(comparison) == "precision=float32 wins: no other combination has a finite validation loss (0.500)."
 
 
 def test_the_lead_over_the_runner_up_has_the_interval_of_students_t(tmp_path: Path) -> None:
     """It pairs the runs of the same seed, whatever other rows there are."""
     best, second = np.array([0.030, 0.034, 0.031]), np.array([0.043, 0.046, 0.042])
     rows = [("a", second), ("b", best), ("c", second + 0.1)]
-    found = compared(tmp_path, *(runs(name, dict(zip("123", losses, strict=True))) for name, losses in rows))
+    comparison = compared(tmp_path, *(runs(name, dict(zip("123", losses, strict=True))) for name, losses in rows))
     low, high = stats.ttest_rel(second, best).confidence_interval()
     expected = f"0.0120 lower than the runner-up's (95% CI {low:.4f} to {high:.4f}, 3 seeds)."
-    assert choice(found) == f"precision=b wins: its validation loss of 0.0317 is {expected}"
+    assert choice(comparison) == f"precision=b wins: its validation loss of 0.0317 is {expected}"

@@ -105,9 +105,9 @@ def test_the_answer_in_a_sentence(tmp_path: Path) -> None:
     ]
     comparison = compared(tmp_path, *runs)
     [sentence] = sentences(comparison)
-    found = comparison.differences[comparison.rows[1]]
-    assert found.seeds == 3
-    assert found.difference == pytest.approx((drawn < 0.87).mean() - (drawn < 0.9).mean())
+    difference = comparison.differences[comparison.rows[1]]
+    assert difference.seeds == 3
+    assert difference.difference == pytest.approx((drawn < 0.87).mean() - (drawn < 0.9).mean())
     assert sentence.startswith("precision=mixed_bfloat16: test accuracy −")
     assert sentence.endswith("); speed 1.80× (95% CI 1.80 to 1.80)")
     assert " points (95% CI −" in sentence

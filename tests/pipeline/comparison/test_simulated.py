@@ -19,6 +19,6 @@ def test_equal_settings_are_rarely_reported_as_different(layout: str) -> None:
 def test_a_better_setting_is_found() -> None:
     """Intervals that are always too wide would never be wrong, either."""
     random = np.random.default_rng(1)
-    found = [simulate(LAYOUTS["5 seeds each"], 0.0, random, gain=0.04) for _ in range(40)]
-    assert sum(one.differences[one.rows[1]].excludes_zero for one in found) > 30
-    assert sum(one.best is one.rows[1] for one in found) > 30
+    comparisons = [simulate(LAYOUTS["5 seeds each"], 0.0, random, gain=0.04) for _ in range(40)]
+    assert sum(one.differences[one.rows[1]].excludes_zero for one in comparisons) > 30
+    assert sum(one.best is one.rows[1] for one in comparisons) > 30

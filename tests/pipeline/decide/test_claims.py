@@ -99,11 +99,11 @@ def test_tensorflow_is_imported_when_the_run_can_be_found(
     strategy: str, job: Job, monkeypatch: Patch, capsys: Printed
 ) -> None:
     """A run that is refused during the import leaves nothing, whoever claimed the folder first."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     job = replace(job, experiment=experiment(*WORDS, f"strategy={strategy}", outputs=job.experiment.outputs))
 
     def refuse(*_: object) -> NoReturn:
-        found.append(decide(job))
+        decisions.append(decide(job))
         raise UserError("its import fails", "a module")
 
     monkeypatch.setattr(execute, "bind", refuse)
@@ -121,8 +121,8 @@ def test_tensorflow_is_imported_when_the_run_can_be_found(
         monkeypatch.setattr(LocalCluster, "_start_members", refuse_as_chief)
         assert run_job(job, Console()) == 1
         assert "the run is FAILED" not in capsys.readouterr().out
-    assert isinstance(found[0].start, Resume)
-    assert found[0].start.run.status == "RUNNING"
+    assert isinstance(decisions[0].start, Resume)
+    assert decisions[0].start.run.status == "RUNNING"
     assert not [*job.experiment.outputs.glob("runs/*/*")]
 
 

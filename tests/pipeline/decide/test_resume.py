@@ -92,10 +92,10 @@ def job(outputs: Path, *given: str) -> Job:
 def test_a_stopped_run_has_saved_and_is_found_by_the_same_command(killed: Path, capsys: Printed) -> None:
     before = last(killed)
     assert (before.status, before.error) == ("KILLED", "stopped by Ctrl-C (SIGINT)")
-    found = decide(job(killed))
-    assert isinstance(found.start, Resume)
-    assert notes_of(found, capsys).splitlines()[0].endswith("(status: KILLED)")
-    assert (found.folder.path, found.start.run.run_id) == (before.folder, before.run_id)
+    decision = decide(job(killed))
+    assert isinstance(decision.start, Resume)
+    assert notes_of(decision, capsys).splitlines()[0].endswith("(status: KILLED)")
+    assert (decision.folder.path, decision.start.run.run_id) == (before.folder, before.run_id)
 
 
 def test_another_experiment_begins_a_new_run(killed: Path) -> None:
@@ -207,14 +207,14 @@ def test_a_fork_starts_from_other_weights_and_is_resumed_by_its_command(finished
     assert f"forked from {source.run_id[:8]}" in printed
     assert "resum" not in printed
     replace(fork, status="KILLED").write(fork.folder)
-    found = decide(Job(experiment(*asked, outputs=finished)))
-    assert (found.folder.path, found.origin) == (fork.folder, None)
+    decision = decide(Job(experiment(*asked, outputs=finished)))
+    assert (decision.folder.path, decision.origin) == (fork.folder, None)
     named = all_overrides([f"resume={fork.run_id}", f"outputs={finished}", "tracking=off"])
-    found = decide(Job(experiment(*named)))
-    assert (found.folder.path, found.origin) == (fork.folder, None)
-    with claimed(found) as before:
-        begin(found, before, print)
-        assert found.folder.summary.run_id == fork.run_id
+    decision = decide(Job(experiment(*named)))
+    assert (decision.folder.path, decision.origin) == (fork.folder, None)
+    with claimed(decision) as before:
+        begin(decision, before, print)
+        assert decision.folder.summary.run_id == fork.run_id
 
 
 def test_changed_data_is_refused_before_any_work(tmp_path: Path, outputs: Path, capsys: Printed) -> None:
@@ -241,8 +241,8 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_in_its_folder(out
     folder = outputs / "runs" / "synthetic_mlp" / "20260101-000000-aaaaaaaa"
     made = experiment(*SHORT, outputs=outputs)
     write_run(folder, "RUNNING", None, identity=identity(made), code=sources(made).digest)
-    found = decide(Job(made))
-    assert "(status: RUNNING), from epoch 1, because there is no checkpoint\n" in notes_of(found, capsys)
+    decision = decide(Job(made))
+    assert "(status: RUNNING), from epoch 1, because there is no checkpoint\n" in notes_of(decision, capsys)
     ran(outputs, *SHORT)
     assert [path.parent for path in outputs.glob("runs/*/*/summary.json")] == [folder]
     assert Summary.read(folder).resumed_from_step is None

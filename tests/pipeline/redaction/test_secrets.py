@@ -149,7 +149,7 @@ def test_a_mapping_is_masked_by_name_at_every_depth() -> None:
     masked = {"tags": {"api_key": "***", "note": "y"}, "a": [{"pwd": "***", "on": True, "token": None}]}
     assert redact({**given, "auth": {"u": ["v"]}}) == {**masked, "auth": {"u": ["***"]}}
     numbers = {"keep_token": 0.25, "noise_sig": [1, 2.5], "api_token": 64}
-    assert redact(numbers) == numbers, "no secret, and without them runs could not be told apart"
+    assert redact(numbers) == numbers, "not secrets, and runs differ in them"
     assert redact({"token": 12345678, "password": "x"}) == {"token": "***", "password": "***"}
     words = ("tracking.tags.api_key=%s", "seed=1", "token=")
     assert redact_overrides([words[0] % "a b", *words[1:]]) == [words[0] % "***", *words[1:]]

@@ -57,10 +57,10 @@ def serving(run: Path, outputs: Path) -> Iterator[tuple[str, int]]:
     """Serve a run; yield the address of the server and its process id."""
     with (outputs / "served.txt").open("w+") as out:
         command = commands.start("serve", str(run), f"--outputs={outputs}", stdout=out, stderr=out)
-        told = outputs / "served.txt"
+        log = outputs / "served.txt"
         printed = r"at (http://127\.0\.0\.1:\d+) "
-        address = until(lambda: re.search(printed, told.read_text()) or command.poll() is not None, 120)
-        assert isinstance(address, re.Match), told.read_text()
+        address = until(lambda: re.search(printed, log.read_text()) or command.poll() is not None, 120)
+        assert isinstance(address, re.Match), log.read_text()
         wait_for(f"{address[1]}/ping", command)
         yield address[1], command.pid
         command.terminate()

@@ -11,16 +11,18 @@ from stages.errors import UserError
 from tests.pipeline.experiments import Patch, assert_refused
 
 
-@pytest.mark.parametrize(("content", "said"), [
+@pytest.mark.parametrize(("content", "message"), [
     ('{"floatx": "bfloat16"}', r"keras\.json: floatx is 'bfloat16'\. Expected float16, float32 or float64"),
     ('{"epsilon": 1}', "epsilon is 1"),
     ('{"image_data_format": "channels"}', "image_data_format is 'channels'"),
     ('["float16"]', "it contains a list"),
 ])  # fmt: skip
-def test_a_file_that_keras_cannot_read_is_refused(content: str, said: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_file_that_keras_cannot_read_is_refused(
+    content: str, message: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
     (tmp_path / "keras.json").write_text(content)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    assert_refused(["model=mlp"], said)
+    assert_refused(["model=mlp"], message)
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"floatx": "float16", "backend": "jax"}', None])

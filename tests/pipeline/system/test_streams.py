@@ -17,8 +17,8 @@ SLOW = [pytest.param(arguments, marks=pytest.mark.slow) for arguments in LONG]
 @pytest.mark.parametrize("arguments", ["pipeline --help", DRY, *SLOW])
 def test_a_full_disk_behind_standard_output_is_an_error(arguments: str, tmp_path: Path) -> None:
     full = by_shell(f"'{sys.executable}' -m {arguments.format(place=tmp_path)} >/dev/full")
-    said = "error: standard output: No space left on device, so part of the output is lost\n"
-    assert (full.returncode, full.stderr) == (1, said)
+    expected = "error: standard output: No space left on device, so part of the output is lost\n"
+    assert (full.returncode, full.stderr) == (1, expected)
 
 
 @pytest.mark.slow
