@@ -65,9 +65,9 @@ def safe_place() -> None:
     """End the stage here if the run should end, and report that the process is alive.
 
     Call it between steps, files or requests, at least every few seconds, and only when nothing is half done. A signal
-    then ends the run here. A stage that reaches no safe place is interrupted anywhere in its Python code, and a member
-    of a cluster that reaches none for a long time counts as hung. Outside a run, for example in a notebook, it does
-    nothing.
+    then ends the run here. A process that reaches no safe place within a few seconds of a signal is ended by force, and
+    a member of a cluster that reaches none for a long time counts as hung. Outside a run, for example in a notebook,
+    it does nothing.
     """
     if _visit is not None:
         _visit()

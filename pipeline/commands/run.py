@@ -21,8 +21,7 @@ def main(words: Sequence[str]) -> int:
     """Run the job, sweep or search that the words of the command line describe; return the exit code."""
     with signals.listening(owns_process=True):
         try:
-            with signals.interruptible(signals.BEFORE_RUN_SECONDS):
-                code = exit_code(lambda: _execute(words))
+            code = exit_code(lambda: _execute(words))
         except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
             code = interrupted.exit_code
         signals.ended(code)

@@ -59,8 +59,9 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
 
 def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> NoReturn:
     """Ends this process with the exit code of `work`; past TensorFlow's destructors, which wait for lost members."""
-    with signals.listening(owns_process=True), signals.interruptible(signals.BEFORE_RUN_SECONDS):
+    with signals.listening(owns_process=True):
         code = code_of(work, console, refused)
+        signals.ended(code)
         console.close()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -78,13 +78,13 @@ def execute(
         return assist(decision, console, task)
     link, started = link or Link(), time.monotonic() if started is None else started
     experiment, run = decision.experiment, decision.folder
-    with ExitStack() as resources, signals.listening(), signals.uninterrupted():
+    with signals.listening(), signals.allow(signals.RUN_SECONDS), ExitStack() as resources:
         if (limit := experiment.job_timeout_seconds) is not None:
             signals.time_out(started + limit, limit)
         before = resources.enter_context(claimed(decision, is_supervised))
         served = resources.enter_context(_store(decision, link, console))
         with console.working("starting TensorFlow and MLflow"), _importing():
-            with signals.interruptible(signals.BEFORE_RUN_SECONDS):
+            with signals.allow(signals.BEFORE_RUN_SECONDS):
                 stages = bind(decision)
             signals.beat()
             tracker = begin(decision, before, console.warn, served)
@@ -108,7 +108,7 @@ def execute(
         except BaseException as error:
             with signals.ending():
                 outcome = _failed(error, run, console)
-        with signals.ending(outcome.code):
+        with signals.ending():
             return finish(decision, outcome, tracker, console, link, started)
 
 
@@ -129,6 +129,7 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
     except OSError as error:
         console.error(f"{run.path / NAME} cannot be written ({error.strerror})")
         code = code or FAILED
+    signals.ended(code)
     if summary.status == "FINISHED":
         run.keep_last_checkpoint()
     redact_file(run.path)  # files that stages and callbacks have written, but not recorded
@@ -189,8 +190,7 @@ def assist(decision: Decision, console: Console, task: Task) -> int:
     summary = Summary(None, "RUNNING", experiment.name, Path(), {})
 
     def run(scratch: Path) -> int:
-        interruptible = signals.interruptible(signals.BEFORE_RUN_SECONDS)
-        with console.working("starting TensorFlow"), _importing(), interruptible:
+        with console.working("starting TensorFlow"), _importing(), signals.allow(signals.BEFORE_RUN_SECONDS):
             stages = [] if task.serves else bind(decision)
             servers = import_module("stages.strategy")
         signals.check()
@@ -202,7 +202,8 @@ def assist(decision: Decision, console: Console, task: Task) -> int:
         StageRunner(scratch, experiment.outputs / "cache", RunReporter(Tracker(), console, summary)).run(stages)
         return DONE
 
-    with tempfile.TemporaryDirectory(prefix=task.name) as scratch, signals.listening(), signals.uninterrupted():
+    allowed = signals.allow(signals.RUN_SECONDS)
+    with signals.listening(), allowed, tempfile.TemporaryDirectory(prefix=task.name) as scratch:
         signals.on_forced_exit(lambda request: console.error(f"this process was stopped by {request.reason}"))
         return code_of(lambda: run(Path(scratch)), console)
 
@@ -217,8 +218,8 @@ def _serve(servers: Any, task: Task, tf32: bool) -> int:
     serving = servers.Serving(task.cluster["chief"][0], tf32)
     try:
         signals.until(serving.is_over)
-    except Interrupted as interrupted:
-        with signals.ending(interrupted.exit_code):
+    except Interrupted:
+        with signals.ending():
             serving.wait(LINGER_SECONDS)
         raise
     return DONE

@@ -37,39 +37,33 @@ class RunReporter(Reporter):
                 self._warned.add(name)
                 what = f"the metric {name} is a {kind(values[name])}, not a number, so it is not recorded"
                 self.warn(f"{self.stage}: {what}")
-        with signals.uninterrupted():
-            self.summary.metrics.update(by_name)
-            self.tracker.metrics(by_name, int(step))
+        self.summary.metrics.update(by_name)
+        self.tracker.metrics(by_name, int(step))
         if self.on_epoch is not None and step > 0:
             self.on_epoch(by_name, int(step))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
         """Records the epoch whose weights the run evaluates and exports."""
-        with signals.uninterrupted():
-            self.summary.weights = dict(chosen)
-            self.tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
+        self.summary.weights = dict(chosen)
+        self.tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
 
     def progress(self, done: int, total: int, note: str) -> None:
-        with signals.uninterrupted():
-            self.console.progress(done, total, note)
+        self.console.progress(done, total, note)
         safe_place()
 
     def doing(self, activity: str) -> None:
         self.console.doing(activity)
 
     def log(self, line: str) -> None:
-        with signals.uninterrupted():
-            self.console.log(line)
+        self.console.log(line)
 
     def warn(self, line: str) -> None:
-        with signals.uninterrupted():
-            self.console.warn(line)
+        self.console.warn(line)
 
     def resumed(self, step: int) -> None:
-        with signals.uninterrupted():
-            self.summary.resumed_from_step = step
-            self.tracker.tags({"resumed_from_step": str(step)})
-            self.console.log(f"resuming training after step {step}")
+        self.summary.resumed_from_step = step
+        self.tracker.tags({"resumed_from_step": str(step)})
+        self.console.log(f"resuming training after step {step}")
 
     def wait_for_turn(self) -> None:
         self.turn.wait()

@@ -151,8 +151,7 @@ class StageRunner:
                     stage.declared.clean_up()
         signals.check()
         for leave in self._on_exit:
-            with signals.interruptible():
-                leave()
+            leave()
 
     def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
         trains, turn = stage.planned.name == TRAIN, self.reporter.turn
@@ -179,8 +178,7 @@ class StageRunner:
         self.console.doing(f"stage {name}")
         try:
             signals.check()
-            with signals.interruptible():
-                result = self._result(stage, provided)
+            result = self._result(stage, provided)
             own_record(name, result)
             if isinstance(result, Dataset) and not self._has_data:
                 self._refuse_other_data(result)

@@ -110,7 +110,7 @@ class JobProcess(Handle):
         if request is not None and code != DONE:
             code = request.exit_code
         stopped = request.exit_code if request is not None else FAILED
-        with signals.ending(code if request is not None else None):
+        with signals.ending():
             reason = f"its process {how}" if how else LOST
             end_lost(self.folder, self.job.experiment, stopped, self._console, reason)
         self.exit_code = code if self.exit_code is None else self.exit_code

@@ -114,7 +114,8 @@ class LocalCluster(Handle):
                 process.join()
 
     def _end(self, code: int) -> None:
-        with signals.ending(code), self._resources:
+        signals.ended(code)
+        with signals.ending(), self._resources:
             if self.folder.has_begun:
                 end_lost(self.folder, self._decision.experiment, code, self._console, shared=True)
         self.exit_code = code

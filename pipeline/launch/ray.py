@@ -167,7 +167,7 @@ class RayJob(RemoteJob):
                 return WRONG_CONFIGURATION
             if not starts_again(code, self._lost, left, self._console):
                 break
-        with signals.ending(code):
+        with signals.ending():
             end_lost(self.folder, self.job.experiment, code, self._console, self._lost or LOST)
         return code
 

@@ -48,7 +48,7 @@ def carry_out(decision: Decision, console: Console, link: Link | None = None, st
         Interrupted: After a signal, when the run has ended.
     """
     launcher = launcher_of(decision.experiment)
-    with signals.listening(), signals.uninterrupted():
+    with signals.listening(), signals.allow(signals.RUN_SECONDS):
         try:
             handle = launcher.start(decision, console, link, started)
             supervise([handle])
@@ -74,7 +74,7 @@ def deliver(decision: Decision, console: Console) -> int:
     """
     experiment, run = decision.experiment, decision.folder
     store = Store(settings_for(run.path, experiment.tracking), experiment.outputs)
-    with run.locked():
+    with signals.allow(signals.RUN_SECONDS), run.locked():
         tracker = send_pending(run.path, store, console.warn, console.log)
         summary = run.summary
         if summary.ending:

@@ -180,7 +180,7 @@ def _run(member: Member, settings: SlurmCluster, console: Console) -> int:
         return member.run(console, replace(settings, _target_=f"{__name__}.{SlurmTask.__name__}"))
     finally:  # it may be raised before the run has begun
         if signals.requested() is END_OF_TIME and os.environ.get("SLURM_PROCID") == "0":
-            with signals.ending(TIMED_OUT):
+            with signals.ending():
                 _requeue(settings.requeues, console)
 
 

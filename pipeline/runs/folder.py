@@ -256,6 +256,13 @@ class RunFolder:
             with suppress(OSError):  # a leftover does no harm
                 path.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Remove the summary of a run that has recorded nothing, and the folder if it holds nothing else."""
+        for name in (NAME, LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
     def remove_if_unused(self) -> None:
         """Remove the folder if it has neither a summary nor a log."""
         if not any([*self.path.glob(NAME), *self.path.glob("*.log")]):

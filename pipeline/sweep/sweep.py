@@ -50,7 +50,8 @@ def run_sweep(work: Work, console: Console) -> Outcome:
         return Outcome(all_written(DONE))
     if not work.experiments[0].cluster.submits_jobs:
         warm_up()
-    with claimed(work, len(slots), console) as folder, signals.listening(), signals.uninterrupted():
+    running = signals.allow(signals.RUN_SECONDS)
+    with claimed(work, len(slots), console) as folder, signals.listening(), running:
         source = work.begin(folder, console)
         record_jobs(work, source, folder)
         code = code_state()
@@ -64,7 +65,8 @@ def run_sweep(work: Work, console: Console) -> Outcome:
             exit_code = DONE if sweep.error is None and source.has_succeeded else SWEEP_FAILED
         except signals.Interrupted as interrupted:
             exit_code = interrupted.exit_code
-        with signals.ending(exit_code):
+        signals.ended(exit_code)
+        with signals.ending():
             return finish(sweep, exit_code, began)
 
 

@@ -1,14 +1,14 @@
-"""Signals: counted on arrival, acted upon at safe places, and enforced where none is reached in time.
+"""Signals: counted on arrival, acted upon at safe places, and enforced by one deadline.
 
-A handler never raises. It counts the signal, and the main thread acts on it at safe places: between stages, steps and
-jobs, and in every wait (`check`, `until`, `pause`). A thread receives signals, too, even while the main thread runs
-native code. Where no safe place is reached in time, it
+The handler counts a signal. `check`, which every safe place and every wait calls, raises Interrupted in the main
+thread. If the main thread reaches no safe place before the deadline, the process is ended by force, with its run
+marked. A thread of its own looks at the deadline, as the main thread may run native code.
 
-- interrupts the code of a stage, and only that, by an exception in the main thread, repeated until it arrives, as one
-  raised in a destructor is lost;
-- ends the process, with the run marked, where that does not help.
+A part of the program may `allow` itself more time, and defer signals until it is complete. A second signal shortens
+the deadline, and a third ends the process at once, except while it has other processes to end.
 
-What a signal may do depends on the mode of the code that runs: see MODES.
+The process of a notebook is never ended by force. There, a second Ctrl-C raises Interrupted wherever the main thread
+is, as Python raises KeyboardInterrupt.
 """
 
 import math
@@ -19,9 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from pipeline.exit_codes import TIMED_OUT
 from stages import reporter
@@ -29,42 +29,34 @@ from stages import reporter
 Answer = TypeVar("Answer")
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-POKE = signal.SIGURG
-"""The signal by which the thread interrupts the main one; by default a process ignores it."""
 
+BEFORE_RUN_SECONDS = 0.2
+"""Time from a signal to the forced end while nothing can be lost: before a run has begun."""
 
-@dataclass(frozen=True, eq=False)
-class Mode:
-    """Limits of what a signal may do in a part of the program, in seconds.
+RUN_SECONDS = 8.0
+"""The same in a run, unless a part of it allows more."""
 
-    limit: until the process is ended by force, from the signal or the mode's beginning; second: the same from a second
-        signal. A third ends it at once, unless the mode `supervises` other processes, which it has to end.
-    grace: until Python code is interrupted; second_grace: the same from a second signal.
-    checks: whether `check` raises. is_end: whether the part ends the run, and marks it by itself.
-    exit_code: of the process if it is ended by force there; None: the signal's. began: when it did.
-    """
+SAVE_SECONDS = 300.0
+"""The same while training saves a checkpoint."""
 
-    limit: float = 8.0
-    second: float = 4.0
-    grace: float = math.inf
-    second_grace: float = math.inf
-    checks: bool = True
-    supervises: bool = False
-    is_end: bool = False
-    exit_code: int | None = None
-    began: float = 0.0
+SUPERVISE_SECONDS = 330.0
+"""The same while other processes save and end."""
 
+SECOND_SECONDS = 4.0
+"""Time from a second signal to the forced end."""
 
-MODES = {
-    "free": Mode(),  # the framework's own work
-    "stage": Mode(grace=2.0, second_grace=0.0),
-    "saving": Mode(limit=300.0, second_grace=2.0, checks=False),  # training writes a checkpoint, which is soon complete
-    "supervising": Mode(limit=330.0, second=20.0, checks=False, supervises=True),
-    "ending": Mode(checks=False, is_end=True),  # the run's summary and status
-}
+OTHERS_SECONDS = 20.0
+"""The same, and from a third signal, while other processes have to be ended first."""
+
+ALL = 10**9
+"""The number of signals that a part of the program defers if it cannot be interrupted at all."""
 
 FORCED_EXIT_SECONDS = 3.0
-POKE_SECONDS = 1.0
+"""Time to mark the run before the process is ended by force."""
+
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""Sequence by which a terminal shows its cursor again, which a progress bar hides."""
+
 TICK_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 BOUNCE_SECONDS = 0.2
@@ -95,27 +87,25 @@ def signal_request(number: int) -> Request:
 
 
 class Listener:
-    """The signals that this process has received, and the thread that enforces them."""
+    """The signals that this process has received, and the deadline by which it must have ended."""
 
     def __init__(self) -> None:
         self.request: Request | None = None
         self.count = 0
-        self.parts = [MODES["free"]]
+        self.deadline = math.inf
+        self.seconds = BEFORE_RUN_SECONDS  # allowed to the part of the program that runs
+        self.deferred = 0  # signals that `check` ignores there
+        self.ends_others = False  # whether other processes have to be ended there
+        self.exit_code: int | None = None  # once the outcome is recorded; None: the request's
         self.pipe: tuple[int, int] | None = None
         self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
         self.owns_process = False
         self.on_forced_exit: Callable[[Request], object] | None = None
         self.timer: tuple[float, Request] | None = None
-        self._first = self._second = 0.0
         self._noted: dict[int, float] = {}
-        self._poked = 0.0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._before: dict[int, object] = {}
         self._woken = -1  # a notebook's, by which its event loop hears of signals
-
-    @property
-    def part(self) -> Mode:
-        return self.parts[-1]
 
     def start(self, owns_process: bool) -> None:
         self.owns_process = owns_process
@@ -123,9 +113,9 @@ class Listener:
         self.pipe = os.pipe()
         for end in self.pipe:
             os.set_blocking(end, False)
-        for number in (*STOPS, POKE):
+        for number in STOPS:
             if number != signal.SIGHUP or not self.is_detached:
-                self._before[number] = signal.signal(number, self._interrupt if number == POKE else self.handle)
+                self._before[number] = signal.signal(number, self.handle)
         self._woken = signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=self.pipe[:1], daemon=True, name="signals").start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -141,21 +131,35 @@ class Listener:
             os.close(writable)  # the thread closes the other end
 
     def note(self, request: Request) -> None:
-        with self._lock:
+        """Count a request, and set the deadline."""
+        with self.lock:
             now = time.monotonic()
             last = self._noted.get(request.number, -BOUNCE_SECONDS)
             self._noted[request.number] = now
             if now - last < BOUNCE_SECONDS:
                 return
             self.count += 1
-            if self.request is None:
-                self.request, self._first = request, now
-            elif self.count == 2:
-                self._second = now
+            self.request = self.request or request
+            self.deadline = min(self.deadline, now + self.time_left())
+
+    def time_left(self) -> float:
+        """Return the time from now to the forced end, as far as the part of the program that runs decides."""
+        if self.count < 2:
+            return self.seconds
+        if self.ends_others:
+            return min(self.seconds, OTHERS_SECONDS)
+        return min(self.seconds, SECOND_SECONDS) if self.count == 2 else 0.0
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Count the signals that have arrived."""
+        if self.pipe is not None:
+            self._receive(self.pipe[0])
+        if self.request is not None and not self.owns_process and self.count >= 2 and self.count > self.deferred:
+            raise Interrupted(self.request)
 
     def _receive(self, readable: int) -> bool:
-        """Count the signals that have arrived; return False where no more will."""
-        with self._lock, suppress(BlockingIOError):
+        """Count the signals in the pipe, to which Python writes them; return False if no more will arrive."""
+        with self.lock, suppress(BlockingIOError):
             numbers = os.read(readable, 512)
             for number in numbers:
                 if number in STOPS:
@@ -163,19 +167,8 @@ class Listener:
             return bool(numbers)
         return True
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.pipe is not None:
-            self._receive(self.pipe[0])
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.request is not None and self._may_interrupt():
-            raise Interrupted(self.request)
-
-    def _may_interrupt(self) -> bool:
-        part, now = self.part, time.monotonic()
-        return now - self._first >= part.grace or bool(self._second and now - self._second >= part.second_grace)
-
     def _watch(self, readable: int) -> None:
+        """Count signals while the main thread runs native code, and end the process when its deadline has passed."""
         while self.pipe is not None:
             ready, _, _ = select.select([readable], [], [], IDLE_SECONDS if self.request is None else TICK_SECONDS)
             if ready and not self._receive(readable):
@@ -184,25 +177,10 @@ class Listener:
                 _, request = self.timer
                 self.timer = None
                 self.note(request)
-            if self.request is not None:
-                self._enforce(self.request)
+            if self.owns_process and self.request is not None and time.monotonic() > self.deadline:
+                end_by_force(self.request, self.exit_code)
         os.close(readable)
 
-    def _enforce(self, request: Request) -> None:
-        now, part = time.monotonic(), self.part
-        if self._may_interrupt() and now - self._poked >= POKE_SECONDS:
-            self._poked = now
-            signal.pthread_kill(threading.main_thread().ident or 0, POKE)
-        deadline = max(self._first, part.began) + part.limit
-        if self._second:
-            began = part.began if part.is_end else 0.0
-            deadline = min(deadline, max(self._second, began) + part.second)
-        if self.owns_process and (now > deadline or (self.count >= 3 and not part.supervises)):
-            end_by_force(request, part.exit_code)
-
-
-BEFORE_RUN_SECONDS = 0.2
-"""Grace of code before a run has begun, when nothing can be lost."""
 
 CLOSED_OUTPUT = Request("a closed standard output", signal.SIGTERM, 128 + signal.SIGPIPE)
 BY_ANOTHER_WORKER = Request("another worker of the cluster", signal.SIGTERM, 128 + signal.SIGTERM)
@@ -260,7 +238,7 @@ def beat() -> None:
 def check() -> None:
     """Raise Interrupted if the run should end: a safe place.
 
-    No-op in other threads. Raises nothing while training saves a checkpoint, and while the run is being ended.
+    No-op in other threads. Raises nothing for a signal that a part of the program defers: see `allow`.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -268,7 +246,7 @@ def check() -> None:
     if _listener.pipe is None:
         return
     signal.signal(signal.SIGTERM, _listener.handle)  # which TensorFlow replaces when it joins a cluster
-    if _listener.request is not None and _listener.part.checks:
+    if _listener.request is not None and _listener.count > _listener.deferred:
         raise Interrupted(_listener.request)
 
 
@@ -305,45 +283,61 @@ def time_out(deadline: float, limit: float) -> None:
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
-def interruptible(grace: float = MODES["stage"].grace) -> AbstractContextManager[None]:
-    """Let a signal interrupt the block's Python code where it reaches no safe place within `grace` seconds."""
-    return _in("stage", grace=grace)
+@contextmanager
+def allow(seconds: float, deferred: int = 0, ends_others: bool = False) -> Iterator[None]:
+    """Allow the block `seconds` from a signal to the forced end of the process, or from its beginning if later.
+
+    Args:
+        seconds: The time.
+        deferred: The number of signals for which `check` raises nothing within the block.
+        ends_others: Whether other processes have to be ended in the block, so a third signal does not end this one.
+    """
+    listener = _listener
+    before = listener.seconds, listener.deferred, listener.ends_others
+    _set(listener, seconds, deferred, ends_others)
+    try:
+        yield
+    finally:
+        _set(listener, *before)
 
 
-def uninterrupted() -> AbstractContextManager[None]:
-    """Let signals act on the block at `check` alone, for the framework's own work."""
-    return _in("free")
+def _set(listener: Listener, seconds: float, deferred: int, ends_others: bool) -> None:
+    with listener.lock:
+        listener.seconds, listener.deferred, listener.ends_others = seconds, deferred, ends_others
+        if listener.request is not None:
+            listener.deadline = time.monotonic() + listener.time_left()
+
+
+def ending() -> AbstractContextManager[None]:
+    """Protect the end of a run, its summary and its status, from signals."""
+    return allow(RUN_SECONDS, deferred=ALL)
 
 
 def supervising() -> AbstractContextManager[None]:
-    """Leave it to the block to forward signals and to wait until the processes that it has started have ended."""
-    return _in("supervising")
-
-
-def ending(exit_code: int | None = None) -> AbstractContextManager[None]:
-    """Protect the end of a run, its summary and its status, from signals.
-
-    A process that is then ended by force has `exit_code`; for None the signal's.
-    """
-    return _in("ending", exit_code=exit_code)
+    """Leave it to the block to pass on signals, and to wait until the processes that it has started have ended."""
+    return allow(SUPERVISE_SECONDS, deferred=ALL, ends_others=True)
 
 
 def ended(exit_code: int) -> None:
-    """Set the exit code of a process for its last lines."""
-    _listener.parts.append(_begun("ending", exit_code=exit_code))
+    """Note that the outcome is recorded: from now on, signals only limit the time, and the exit code stays this."""
+    _listener.exit_code, _listener.on_forced_exit = exit_code, None
+    _set(_listener, RUN_SECONDS, ALL, _listener.ends_others)
 
 
 def on_forced_exit(mark: Callable[[Request], object]) -> None:
-    """Call `mark`, which marks the run, in another thread before the process is ended by force before `ending`."""
-    _listener.on_forced_exit = mark
+    """Call `mark`, which marks the run, in another thread before the process is ended by force, until `ended`."""
+    _listener.exit_code, _listener.on_forced_exit = None, mark
 
 
 def end_by_force(request: Request, exit_code: int | None = None) -> NoReturn:
     """End the process now, with its run marked. exit_code: None: the request's."""
-    if _listener.on_forced_exit is not None and not _listener.part.is_end:
+    if _listener.on_forced_exit is not None:
         thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
         thread.start()
         thread.join(FORCED_EXIT_SECONDS)
+    if os.isatty(1):
+        with suppress(OSError):
+            os.write(1, SHOW_CURSOR)
     os._exit(request.exit_code if exit_code is None else exit_code)
 
 
@@ -358,29 +352,15 @@ class Stop(reporter.Stop):
         raise Interrupted(_listener.request or BY_ANOTHER_WORKER)
 
     def nothing_to_keep(self) -> AbstractContextManager[None]:
-        return interruptible()
+        return allow(RUN_SECONDS)
 
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Defer a signal until a checkpoint is saved; a second one interrupts the block."""
-    with _in("saving"):
+    """Defer signals until a checkpoint is saved. In a notebook a second one is not, as nothing else would end it."""
+    with allow(SAVE_SECONDS, deferred=ALL if _listener.owns_process else 1):
         yield Stop()
     check()
-
-
-def _begun(name: str, **changes: Any) -> Mode:
-    return replace(MODES[name], began=time.monotonic(), **changes)
-
-
-@contextmanager
-def _in(name: str, **changes: Any) -> Iterator[None]:
-    part, parts = _begun(name, **changes), _listener.parts
-    parts.append(part)
-    try:
-        yield
-    finally:
-        parts.remove(part)
 
 
 def _after_fork() -> None:

@@ -150,6 +150,9 @@ def mark_killed(run: RunFolder, store: Store, request: Request, console: Console
     """
     from_file = RunFolder(run.path)  # as the main thread may be changing its own summary
     with suppress(OSError, UserError):
+        if not from_file.has_begun:
+            from_file.forget()
+            return
         end_and_send(from_file, store, request.exit_code, f"forcibly stopped by {request.reason}", console, sends)
 
 

@@ -218,8 +218,15 @@ MUTATIONS = (
         "-k", "counts_once",
     ),
     mutation(
-        "pipeline/system/signals.py", "and _listener.part.checks", "", SIGNALS,
-        "-k", "only_code_of_stages",
+        "pipeline/system/signals.py", "    if _listener.request is not None and _listener.count > _listener.deferred:",
+        "    if _listener.request is not None:", SIGNALS, "-k", "interrupts_no_code",
+    ),
+    mutation(
+        "pipeline/system/signals.py", "        _set(listener, *before)", "        pass", SIGNALS, "-k", "its_own_time",
+    ),
+    mutation(
+        "pipeline/launch/supervise.py", "            on_end(handle, handle.exit_code)", "            pass",
+        "tests/pipeline/launch/test_supervise.py", "-k", "reported_once",
     ),
     mutation(
         "pipeline/comparison/choice.py", "mean_of(row, metric), row.speed)", "mean_of(row, metric), 0.0)",

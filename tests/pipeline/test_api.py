@@ -220,9 +220,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from pipeline.api import run_experiment
+from pipeline.runs.finding import Runs
 from stages.errors import UserError
 from tests.pipeline.experiments import SMALL, TRAINED
 
@@ -236,6 +239,13 @@ def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     return np.zeros((100, 3)), np.arange(100) % 2
 
+def stuck():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+    while True:
+        pass
+
 if __name__ == "__main__":
     given = [*SMALL, *TRAINED, f"outputs={sys.argv[1]}", "tracking=off", "train.epochs=1"]
     tf.constant(1.0) + 1.0  # a notebook has used it
@@ -245,10 +255,11 @@ if __name__ == "__main__":
     fork.start()
     fork.join()
     print("ended:", run_experiment([*given, "strategy=multi_worker"]).status)
-    try:
-        run_experiment(["data=arrays", "data._target_=notebook.interrupted", *given[-3:]])
-    except KeyboardInterrupt:
-        print("interrupted")
+    for source in ("interrupted", "stuck"):  # by one Ctrl-C, and by a second one
+        try:
+            run_experiment(["data=arrays", f"data._target_=notebook.{source}", *given[-3:]])
+        except KeyboardInterrupt:
+            print(source, sum(run.status == "KILLED" for run in Runs(Path(sys.argv[1])).all()))
 """
 
 
@@ -262,8 +273,9 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     assert sum("needs 2 logical CPU devices, but TensorFlow has already started with 1" in line for line in lines) == 3
     assert any("this process was forked after TensorFlow had been used" in line for line in lines)
     assert "ended: FINISHED" in lines
-    assert lines[-1] == "interrupted"
-    assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 2
+    assert lines[-1] == "stuck 2"
+    assert "interrupted 1" in lines
+    assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 3
 
 
 def test_settings_of_keras_in_a_notebook_change_no_run_and_are_those_of_the_notebook_afterwards(

@@ -4,10 +4,13 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from pipeline.comparison.report import write
 from pipeline.console import Console
 from pipeline.sweep.index import compare
 from tests.conftest import ROOT
+from tests.pipeline.experiments import SMALL
 
 
 def test_text_is_wrapped_between_words_and_an_address_is_not_divided(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,3 +79,27 @@ def test_the_diff_of_two_runs_has_each_setting_once_and_measurements_separately(
     assert any("val/best_loss" in line for line in lines[metrics:measured])
     assert any("per_second" in line for line in lines[measured:])
     assert not any("second" in line for line in lines[metrics:measured])
+
+
+def test_ctrl_c_before_the_run_has_begun_ends_quickly_shows_the_cursor_and_leaves_nothing(tmp_path: Path) -> None:
+    """TensorFlow's import takes seconds, and reaches no safe place."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pipeline", *SMALL, f"outputs={tmp_path}"]
+    variables = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        printed = b""
+        while b"starting TensorFlow" not in printed:
+            printed += os.read(ours, 1 << 16)
+        assert b"\x1b[?25l" in printed  # the cursor is hidden
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        with suppress(OSError):  # the end of a terminal
+            while more := os.read(ours, 1 << 16):
+                printed += more
+        assert process.wait(10) == 128 + signal.SIGINT
+        assert time.monotonic() - began < 2
+    os.close(ours)
+    assert printed.rindex(b"\x1b[?25h") > printed.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in printed
+    assert not [*tmp_path.glob("runs/*/*")]

@@ -99,7 +99,7 @@ def test_no_process_is_left_however_the_queue_ends(how: str, outputs: Path, monk
 
     monkeypatch.setattr("pipeline.launch.forked.JobProcess", Noted)
     places, ends = (2, Interrupted) if how == "signal" else (3, UserError)
-    with signals.listening(), signals.uninterrupted():
+    with signals.listening():
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(ends):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 from pipeline.exit_codes import STOPPED
 from pipeline.runs.summary import Summary
 from pipeline.system import signals
-from pipeline.system.signals import Interrupted
+from pipeline.system.signals import STOPS, Interrupted
 from tests import commands
 from tests.conftest import ROOT
 from tests.pipeline.experiments import LONG
@@ -34,14 +34,6 @@ def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]
     reporter.log("looping")
     while True:
         pass
-
-
-def deaf(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
-    """Catches whatever is raised in it."""
-    reporter.log("looping")
-    while True:
-        with contextlib.suppress(BaseException):
-            time.sleep(0.1)
 
 
 Process = commands.Command | subprocess.Popen[str]
@@ -127,16 +119,19 @@ def test_nohup_is_respected_and_a_second_signal_is_not_lost(outputs: Path) -> No
         end(process, outputs, 130)
 
 
-@pytest.mark.parametrize("stage", ["busy", "deaf"])
-def test_a_stage_that_reaches_no_safe_place_is_ended_and_its_run_marked(stage: str, outputs: Path) -> None:
-    with running(outputs, f"model._target_={__name__}.{stage}") as process:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_stage_that_reaches_no_safe_place_is_ended_by_force_and_its_run_marked(count: int, outputs: Path) -> None:
+    """After RUN_SECONDS, SECOND_SECONDS or at once; a second or third signal does not cost the record."""
+    limits = (signals.RUN_SECONDS, signals.SECOND_SECONDS, 0.0)
+    with running(outputs, f"model._target_={__name__}.busy") as process:
         wait_for(process, "looping")
-        process.send_signal(signal.SIGTERM)
-        if stage == "busy":
-            wait_for(process, "^run ")
-            process.send_signal(signal.SIGINT)  # a second one does not cost the record
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM)[:count]:
+            process.send_signal(number)
+            time.sleep(0.3)
+        began = time.monotonic()
         run = end(process, outputs, 143)
-    assert "stopped by SIGTERM" in (run.error or "")
+        assert time.monotonic() - began < limits[count - 1] + signals.FORCED_EXIT_SECONDS + 1
+    assert run.error == "forcibly stopped by SIGTERM"
 
 
 def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
@@ -176,58 +171,114 @@ def heard(count: int = 1) -> None:
 @pytest.mark.smoke
 def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: None) -> None:
     """No handler raises; a safe place does."""
-    for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
-        signal.raise_signal(number)
-        signal.raise_signal(number)  # at the same time: `timeout` sends it to the process, and to its group
-        heard(count)
-        time.sleep(0.4)
-        assert signals.times_requested() == count
+    with signals.supervising():
+        for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
+            signal.raise_signal(number)
+            signal.raise_signal(number)  # at the same time: `timeout` sends it to the process, and to its group
+            heard(count)
+            time.sleep(0.4)
+            assert signals.times_requested() == count
     with pytest.raises(Interrupted) as stopped:
         signals.check()
     assert stopped.value.exit_code == 129
 
 
-class Swallows:
-    """Its destructor runs where an exception cannot be raised."""
-
-    def __del__(self) -> None:
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
-            pass
-
-
-def test_an_interruption_that_falls_into_a_destructor_is_repeated(listening: None) -> None:
-    def work() -> None:
-        Swallows()
-        while True:
-            time.sleep(10)
-
+def test_a_signal_interrupts_no_code_between_safe_places_nor_where_it_is_deferred(listening: None) -> None:
     signal.raise_signal(signal.SIGINT)
-    with pytest.raises(Interrupted), signals.interruptible(grace=0.2):
-        work()
-
-
-def test_only_code_of_stages_is_interrupted(listening: None) -> None:
-    signal.raise_signal(signal.SIGINT)
-    with signals.interruptible(grace=0.0), signals.uninterrupted():
-        time.sleep(1.5)
+    time.sleep(0.3)
     with signals.ending():
-        time.sleep(1.5)
         signals.check()
     with contextlib.suppress(Interrupted), signals.stopping() as stop:
-        time.sleep(1.5)
         signals.check()
         assert stop.requested
         with pytest.raises(Interrupted), stop.nothing_to_keep():  # such as a function that is being traced
-            time.sleep(30)
+            signals.check()
+        signals.check()
+    with pytest.raises(Interrupted):
+        signals.check()
 
 
-def test_a_second_signal_interrupts_training(listening: None) -> None:
+def again(count: int) -> float:
+    """Sends a further signal; returns the seconds that are left then until the process would be ended by force."""
+    signal.raise_signal(STOPS[count - 1])
+    heard(count)
+    return signals._listener.deadline - time.monotonic()
+
+
+@pytest.mark.parametrize(
+    ("part", "limits"),
+    [(lambda: signals.allow(5.0), (5.0, 4.0, 0.0)), (signals.ending, (8.0, 4.0, 0.0)),
+     (signals.stopping, (300.0, 4.0, 0.0)), (signals.supervising, (330.0, 20.0, 20.0))],
+)  # fmt: skip
+def test_a_part_may_allow_itself_time_and_a_further_signal_shortens_it(
+    part: Any, limits: Sequence[float], listening: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "end_by_force", lambda *_: None)
+    signals._listener.owns_process = True  # as otherwise a second one may raise
+    try:
+        with contextlib.suppress(Interrupted), part():
+            for count, seconds in enumerate(limits, 1):
+                assert seconds - 1 < again(count) <= seconds
+    finally:
+        signals._listener.owns_process = False
+
+
+def test_each_part_has_its_own_time(listening: None) -> None:
+    """Saving leaves the end of the run its time, and what follows does not have the time for saving."""
+    with signals.allow(5.0):
+        with contextlib.suppress(Interrupted), signals.stopping():
+            assert again(1) > 290
+        assert 4 < signals._listener.deadline - time.monotonic() <= 5
+        with signals.ending():
+            assert 7 < signals._listener.deadline - time.monotonic() <= 8
+
+
+def test_in_a_notebook_a_second_signal_ends_what_reaches_no_safe_place(listening: None) -> None:
+    """But not the end of a run, nor the wait for other processes; and the process goes on."""
     signal.raise_signal(signal.SIGINT)
-    heard()
-    threading.Timer(0.4, signal.raise_signal, [signal.SIGINT]).start()
+    time.sleep(0.3)
+    for part in (signals.ending, signals.supervising):
+        with part():
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)
+    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    began = time.monotonic()
     with pytest.raises(Interrupted), signals.stopping():
         time.sleep(30)
+    assert time.monotonic() - began < 5
+
+
+FORCED = """
+import sys, time
+from pipeline.system import signals
+
+def mark(request):
+    print("marked:", request.reason, flush=True)
+
+with signals.listening(owns_process=True), signals.allow(0.3):
+    signals.on_forced_exit(mark)
+    {ended}
+    print("ready", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("ended", "code", "marked"), [("", 143, "marked: SIGTERM"), ("signals.ended(3)", 3, "")])
+def test_a_process_that_has_no_time_left_is_ended_with_its_run_marked_once(ended: str, code: int, marked: str) -> None:
+    """What catches everything cannot prevent that; and whose outcome is recorded is not marked again."""
+    script = FORCED.format(ended=f"{ended}; signals._listener.seconds = 0.3" if ended else "pass")
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(10) == code
+        assert process.stdout.read().strip() == marked
 
 
 def test_a_handler_that_native_code_has_replaced_is_put_back(listening: None) -> None:
