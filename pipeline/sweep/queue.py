@@ -1,6 +1,7 @@
 """The queue of a sweep: runs several jobs at a time, each on its own devices, and repeats those that failed."""
 
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.console import Console
 from pipeline.decide.decision import decide
 from pipeline.decide.job import Job
-from pipeline.exit_codes import DONE, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT, WRONG_CONFIGURATION
 from pipeline.launch.forked import Forked
 from pipeline.launch.handle import Handle
 from pipeline.launch.launcher import launcher_of
@@ -87,7 +88,7 @@ class Scheduler:
             try:
                 launcher = launcher_of(job.experiment) if elsewhere else Forked(slot)
                 handle = launcher.start(decide(job), self.console)
-            except UserError as error:
+            except Exception as error:  # of this job: the others run
                 self._refuse(job, error)
                 continue
             self._handles.append(handle)
@@ -96,14 +97,15 @@ class Scheduler:
                 self.free.pop(0)
                 handle.train()
 
-    def _refuse(self, job: Job, error: UserError) -> None:
+    def _refuse(self, job: Job, error: Exception) -> None:
         """Report a job that cannot start. The reason is in its log, for `refusal_in`."""
         assert job.folder is not None
         job.folder.path.mkdir(parents=True, exist_ok=True)
         console = Console(log=job.folder.path / LOG)
-        console.error(str(error))
+        is_refused = isinstance(error, UserError)
+        console.error(str(error) if is_refused else "".join(traceback.format_exception(error)))
         console.close()
-        self.on_end(job, WRONG_CONFIGURATION, 0.0, False)
+        self.on_end(job, WRONG_CONFIGURATION if is_refused else FAILED, 0.0, False)
 
     def _slot(self) -> Slot | None:
         """Return the slot for the next job: a free one, or that of a job that has trained, if both fit in memory."""

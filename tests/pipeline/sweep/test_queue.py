@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from pipeline.console import Console
-from pipeline.decide.decision import Decision
+from pipeline.decide.decision import Decision, decide
 from pipeline.decide.job import Job
 from pipeline.execute.link import Link, Turn
 from pipeline.launch.forked import JobProcess
 from pipeline.launch.slots import Slot
-from pipeline.runs.folder import RunFolder
-from pipeline.sweep.queue import Scheduler
+from pipeline.runs.folder import LOG, RunFolder
+from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
 from stages.errors import UserError
@@ -107,6 +107,28 @@ def test_no_process_is_left_however_the_queue_ends(how: str, outputs: Path, monk
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError("no fork", "", ""), 2), (KeyError("a damaged file"), 1)])
+def test_a_job_that_cannot_start_does_not_keep_the_others_from_it(
+    error: Exception, code: int, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second_is_refused(job: Job) -> Decision:
+        if job.experiment.seed == 1:
+            raise error
+        return decide(job)
+
+    codes: dict[int, int] = {}
+
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
+        codes[job.experiment.seed] = code
+
+    monkeypatch.setattr("pipeline.sweep.queue.decide", second_is_refused)
+    Scheduler(one_by_one(jobs(outputs, 3)), Console(), [Slot()], ended, nothing).run()
+    assert codes == {0: 1, 1: code, 2: 1}
+    folder = RunFolder(outputs / "jobs" / "1")
+    reason = refusal_in(folder) if code == 2 else (folder.path / LOG).read_text()
+    assert str(error) in (reason or "")
 
 
 def notes(decision: Decision, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
