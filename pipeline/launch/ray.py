@@ -302,6 +302,7 @@ class Host:
             if not folder.is_dir():
                 raise FileNotFoundError(f"{folder} was not found; all nodes must share this folder")
         limit = member.document.hang_seconds
+        # Not `supervise`: signals arrive as calls from the command's process, which watches all members.
         self._process = process = LocalProcess(_begin, (member, cluster, log, variables), limit)
         while (ended := process.end()) is None:
             wait([process.sentinel], POLL_SECONDS)
