@@ -27,7 +27,7 @@ def enter(experiment: Experiment, stop: int | None = signal.SIGTERM) -> None:
 
     Args:
         experiment: The configuration of the run.
-        stop: the signal that asks this process to end when its parent has ended, if any.
+        stop: The signal that asks this process to end when its parent has ended, if any.
     """
     learn(OmegaConf.to_container(experiment.document, resolve=True))
     environment.prepare()
@@ -38,10 +38,12 @@ def enter(experiment: Experiment, stop: int | None = signal.SIGTERM) -> None:
 
 
 def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) -> int:
-    """Returns the exit code of `work`; prints its error.
+    """Return the exit code of `work`, and print its error.
 
     Args:
-        refused: the code for a UserError.
+        work: Does the work of this process.
+        console: Prints the error.
+        refused: The exit code for a UserError.
     """
     try:
         return work()
@@ -58,7 +60,7 @@ def code_of(work: Callable[[], int], console: Console, refused: int = FAILED) ->
 
 
 def leave(work: Callable[[], int], console: Console, refused: int = FAILED) -> NoReturn:
-    """Ends this process with the exit code of `work`; past TensorFlow's destructors, which wait for lost members."""
+    """End this process with the exit code of `work`, without TensorFlow's destructors, which wait for lost members."""
     with signals.listening(owns_process=True):
         code = code_of(work, console, refused)
         signals.ended(code)

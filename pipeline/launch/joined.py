@@ -1,8 +1,8 @@
-"""Launchers whose members something else starts, each by the same command: `cluster=tf_config` and `cluster=hosts`.
+"""Launchers whose members something else starts, all by the same command: `cluster=tf_config` and `cluster=hosts`.
 
-They wait for each other here, as TensorFlow's own wait ignores signals and time limits. Every member calls the chief
-and holds the line until the chief says that all have come. A member that leaves calls again. A chief whose
-TensorFlow runs already answers in another protocol, and counts as complete.
+The members wait for each other here, because TensorFlow's own wait ignores signals and time limits. Every member
+connects to the chief, and stays connected until the chief reports that all are there. A member that is started again
+connects again. If TensorFlow already runs in the chief, it answers in another protocol, and all members are there.
 """
 
 import json
@@ -34,26 +34,26 @@ LOG_SECONDS = 10.0
 """Seconds between two lines about missing members."""
 
 CALL_SECONDS = 2.0
-"""Longest wait for a connection, and for the greeting on it."""
+"""Timeout of a connection, and of the first message on it."""
 
 TAKEN = b"taken"
-"""The answer of the chief to a second process of the same member."""
+"""Message of the chief to a second process of the same member."""
 
 MOST_NAMED = 8
-"""Missing members that a line names."""
+"""Number of missing members that a line names."""
 
 ADDRESS = re.compile(r"(?:\[([\da-f:]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII | re.IGNORECASE)
 
 
 class Joined(Launcher):
-    """Base of these launchers: this process is a member, and waits for the others."""
+    """Base of these launchers. This process is a member, and waits for the others."""
 
     @abstractmethod
     def task(self, strategy: StrategySettings) -> Task:
         """Return the place of this process in the cluster.
 
         Raises:
-            UserError: where the environment does not say it, or there is no such cluster for `strategy`.
+            UserError: If the environment does not identify it, or if `strategy` does not support such a cluster.
         """
 
     def start(
@@ -73,7 +73,7 @@ class Joined(Launcher):
 
 
 class TfConfig(Joined):
-    """Every member is started with its own `TF_CONFIG`, as by Kubernetes' TFJob and Vertex AI."""
+    """Every member is started with its own `TF_CONFIG`, as Kubernetes' TFJob and Vertex AI do."""
 
     def task(self, strategy: StrategySettings) -> Task:
         text = os.environ.get("TF_CONFIG", "")
@@ -93,7 +93,7 @@ class TfConfig(Joined):
 
 
 class Hosts(Joined):
-    """The members are a list of addresses; this process is the one whose host it runs on."""
+    """The members are a list of addresses. This process is the member whose address is on this host."""
 
     def task(self, strategy: StrategySettings) -> Task:
         hosts = list(self.settings.hosts)
@@ -123,7 +123,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
 
 
 def check_members(task: Task, strategy: StrategySettings) -> None:
-    """Refuse a cluster whose members `strategy` does not have, as TensorFlow would wait for them, or for others."""
+    """Refuse a cluster with other members than `strategy` needs, as TensorFlow would wait for missing ones forever."""
     jobs = strategy.members()
     names = task.addresses()
     if {*task.cluster} | {"chief"} != {*jobs} | {"chief"} or "chief 1" in names:
@@ -135,7 +135,7 @@ def check_members(task: Task, strategy: StrategySettings) -> None:
 
 
 def _is_here(address: str) -> bool:
-    """Return whether the host of `address` is this machine: whether a socket can have its address."""
+    """Return whether the host of `address` is this machine, which is so if a socket can be bound to it."""
     with suppress(OSError):
         for family, kind, *_, place in socket.getaddrinfo(split_address(address)[0], 0, type=socket.SOCK_DGRAM):
             with suppress(OSError), socket.socket(family, kind) as probe:
@@ -145,14 +145,16 @@ def _is_here(address: str) -> bool:
 
 
 def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> None:
-    """Wait until every member of the cluster of `task` has come.
+    """Wait until every member of the cluster of `task` is there.
 
     Args:
-        limit: longest wait in seconds. log: receives a line with the missing members every LOG_SECONDS.
+        task: The role of this process.
+        limit: The longest wait in seconds.
+        log: Receives a line with the missing members every LOG_SECONDS.
 
     Raises:
-        UserError: where one is missing after `limit`, or the chief's port is taken.
-        Interrupted: on a signal.
+        UserError: If a member is missing after `limit`, or if the chief's port is in use.
+        Interrupted: After a signal.
     """
     began = logged = time.monotonic()
     with closing(_take_calls(task) if task.is_chief else _call_chief(task)) as waits:
@@ -169,10 +171,10 @@ def wait_for_members(task: Task, limit: float, log: Callable[[str], None]) -> No
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`, or of `[::1]:port`.
+    """Return the host and the port of `host:port` or `[::1]:port`.
 
     Raises:
-        UserError: where it is neither.
+        UserError: If `address` has another form.
     """
     match = ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[3]) < 65536:
@@ -181,7 +183,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
-    """Take the members' calls as the chief; yield the missing members, with their addresses, until all were told."""
+    """Accept connections as the chief. Yield the missing members, with their addresses, until all are there."""
     others = task.addresses()
     del others[f"{task.job} {task.index}"]
     here: dict[str, socket.socket] = {}
@@ -208,9 +210,9 @@ def _take_calls(task: Task) -> Generator[Mapping[str, str], None, None]:
 
 
 def _call_chief(task: Task) -> Generator[Mapping[str, str], None, None]:
-    """Call the chief; yield it as missing until it says that all have come.
+    """Connect to the chief. Yield it as missing until it reports that all members are there.
 
-    The port of this member stays in use for the whole wait, so that a second process of the same member is refused.
+    The port of this member is in use during the wait, so a second process of the same member is refused.
     """
     name = f"{task.chief} 0"
     address = task.addresses()[name]
@@ -236,7 +238,7 @@ def _calls(task: Task, name: str, address: str) -> Generator[Mapping[str, str], 
 
 
 def _listener(task: Task, backlog: int) -> socket.socket:
-    """Return a socket that listens on all of this machine's addresses, as TensorFlow's server will."""
+    """Return a socket that listens on all addresses of this machine, as TensorFlow's server will."""
     port = split_address(task.address)[1]
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     is_dual = family == socket.AF_INET6
@@ -249,7 +251,7 @@ def _listener(task: Task, backlog: int) -> socket.socket:
 
 
 def _caller(line: socket.socket) -> str:
-    """Return the name of the member that calls, or what else a caller says."""
+    """Return the first message on a connection, which is the name of a member if a member has connected."""
     line.settimeout(CALL_SECONDS)
     with suppress(OSError):
         return line.recv(100).decode(errors="replace")

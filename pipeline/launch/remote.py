@@ -1,4 +1,4 @@
-"""Jobs that run elsewhere, in Slurm's queue or beside Ray's actors, each of their processes by a `Member`."""
+"""Jobs that run elsewhere, by Slurm or Ray. Each of their processes runs a `Member`."""
 
 import os
 import sys
@@ -29,25 +29,25 @@ from stages.errors import UserError
 
 @dataclass(frozen=True)
 class Member:
-    """The part of a job that each of its processes needs, to be pickled.
-
-    job: without its experiment, whose configuration is not resolved: secrets stay in the environment.
-    overrides: of the experiment.
-    command: as it was typed, to be recorded. folder, modules: its working directory and its `sys.path`.
-    """
+    """The part of a job that each of its processes needs. It is pickled."""
 
     job: Job
+    """The job without its experiment, which each process reads again from the following four."""
     document: DictConfig
+    """The configuration, not resolved, so secrets stay in the environment."""
     choices: Mapping[str, str]
     config_dirs: tuple[Path, ...]
     overrides: tuple[str, ...]
     command: tuple[str, ...]
+    """The command as it was typed, which is recorded."""
     folder: Path
+    """The working directory of the command."""
     modules: tuple[str, ...]
+    """Its `sys.path`."""
 
     @classmethod
     def of(cls, job: Job) -> "Member":
-        """Return the member of any process of `job`, which has a folder."""
+        """Return the member for the processes of `job`, which has a folder."""
         own = job.experiment
         bare: Any = replace(job, experiment=None)  # type: ignore[arg-type]
         command = (command_line()[0], *redact_overrides(command_line()[1:]))
@@ -67,7 +67,8 @@ class Member:
         """Run the job as this process and return the exit code.
 
         Args:
-            cluster: by which it finds the others; None: as the job's.
+            console: Prints the progress and the results.
+            cluster: The settings by which it finds the other members; None: those of the job.
         """
         if self.job.folder is not None and self.job.folder.has_finished:  # it is started again after its end
             return DONE

@@ -13,26 +13,29 @@ from stages.errors import UserError
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of the machine."""
+    """A part of the machine, for one job."""
 
-    visible: str | None = None  # the GPUs that a job sees there, as CUDA_VISIBLE_DEVICES has it; None: as they are
-    threads: int | None = None  # its part of the processor's; None: as they are
+    visible: str | None = None
+    """The GPUs that the job sees, as the value of CUDA_VISIBLE_DEVICES. None: the variable is left as it is."""
+    threads: int | None = None
+    """The number of threads of the job. None: the variables of threads are left as they are."""
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
-        """Return the variables of a process that runs `experiment` there."""
+        """Return the environment variables of a process that runs `experiment` in this slot."""
         variables = {} if self.visible is None else {machine.GPUS: self.visible}
         threads = {} if self.threads is None else thread_variables(self.threads, experiment.deterministic)
         return variables | threads
 
 
 def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list[Slot]:
-    """Return the slots of `settings.n_jobs` jobs, of which all of `experiments` can run in any.
+    """Return a slot for each of `settings.n_jobs` jobs. Every experiment can run in every slot.
 
-    A single slot with all devices is left as it is. Several divide the GPUs and the processor's cores among them. More
-    jobs than GPUs share these, unless `devices_per_job` asks for some of their own: TensorFlow takes memory as needed.
+    A single slot has all devices. Several slots divide the GPUs and the cores of the machine among them. If there are
+    more jobs than GPUs, jobs share GPUs, which works because TensorFlow takes memory as needed. `devices_per_job` gives
+    each job GPUs that no other job uses.
 
     Raises:
-        UserError: where there are too few GPUs, or jobs cannot run beside each other.
+        UserError: If there are too few GPUs, or if the jobs cannot run at the same time.
     """
     count, each = settings.n_jobs, settings.devices_per_job
     for experiment in experiments if count > 1 else ():
@@ -73,6 +76,6 @@ def _takes_all(experiment: Experiment) -> bool:
 
 
 def may_overlap(slots: Sequence[Slot], experiments: Sequence[Experiment]) -> bool:
-    """Return whether a job may begin while the one before is evaluated and exported, which holds its devices."""
+    """Return whether a job may begin while the previous job, which holds its devices, is evaluated and exported."""
     fits = len(slots) == 1 and machine.usable_cores() > 1 and not machine.gpus()
     return fits and not any(job.members or job.cluster.submits_jobs or _takes_all(job) for job in experiments)

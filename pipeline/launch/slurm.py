@@ -39,20 +39,20 @@ from stages.settings.strategy import StrategySettings
 FIRST_PORT = 10_000
 PORTS = 64
 RANGES = 340
-"""Ports of a step: PORTS of them, from one of RANGES places below those that Linux hands out (from 32768)."""
+"""A step uses one of RANGES ranges of PORTS ports, all of them below those that Linux assigns (from 32768)."""
 
 SCONTROL_SECONDS = 30
 
 FOLDER = "slurm"
-"""In the folder of a run: its Slurm job's script, and the output of the tasks."""
+"""Subfolder of a run with the script of its Slurm job and the output of the tasks."""
 
 COMMAND_SECONDS = 60
 
 ENDED = {"CANCELLED": 128 + signal.SIGTERM, "TIMEOUT": TIMED_OUT, "DEADLINE": TIMED_OUT}
-"""Exit codes of jobs that Slurm has ended; else it is their own."""
+"""Exit codes for states in which Slurm has ended the job. In other states the job's own exit code counts."""
 
 ENDS = {"COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED", "UNKNOWN", *ENDED}
-"""States after which a job is not run again; it is, after any other."""
+"""States after which Slurm does not run a job again."""
 
 END_OF_TIME = signals.Request("the time limit of its Slurm job", signal.SIGTERM, TIMED_OUT)
 
@@ -110,16 +110,16 @@ def place_in_step(port: int | None) -> tuple[int, list[str]]:
     """Return the rank of this process in its step, and `host:port` of each task by its rank.
 
     Args:
-        port: of the first task, the others' follow; None: made from the ids of job and step.
+        port: The port of the first task; the others use the next ones. None: derived from the ids of job and step.
 
     Raises:
-        UserError: where this process is no task of srun, or the tasks are dealt out in another order.
+        UserError: If srun has not started this process, or if the tasks are distributed in another order.
     """
     fix = "srun python -m pipeline …"
     try:
         variables: Mapping[str, str] = os.environ
         rank = int(variables["SLURM_PROCID"])
-        # on a node that was lost, members of the step before may linger
+        # members of an earlier step may still run on a node that was lost
         step = int(variables["SLURM_JOB_ID"]) + 31 * int(variables["SLURM_STEP_ID"])
         step += 7 * int(variables.get("SLURM_RESTART_COUNT", 0))
         counts = expand_counts(variables["SLURM_STEP_TASKS_PER_NODE"])
@@ -195,7 +195,7 @@ def _requeue(requeues: int, console: Console) -> None:
 
 
 class Entry(NamedTuple):
-    """A job in the queue: its state with the reason, its nodes, and its exit status."""
+    """A job in the queue: its state and the reason for it, its nodes, and its exit status."""
 
     state: str
     reason: str = ""
@@ -204,7 +204,7 @@ class Entry(NamedTuple):
 
 
 class SlurmJob(RemoteJob):
-    """A job in Slurm's queue, by submitit's."""
+    """A job in Slurm's queue that submitit has submitted."""
 
     def __init__(self, job: Job, submitted: Any, console: Console) -> None:
         super().__init__(job, submitted.paths.stdout, console)
@@ -252,10 +252,10 @@ class SlurmJob(RemoteJob):
 
 @lru_cache(maxsize=1)
 def _queue(period: int) -> Mapping[str, Entry] | None:
-    """Return this user's jobs by their ids, with those that ended in the last minutes; None: Slurm does not answer.
+    """Return this user's jobs by id, including those that ended in the last minutes; None if Slurm does not respond.
 
     Args:
-        period: asks again where it differs from the last call's.
+        period: A number. The queue is read again if it differs from that of the last call.
     """
     fields = "JobID:|,State:|,Reason:|,NodeList:|,exit_code:|"
     command = ["squeue", "--me", "--noheader", "--states=all", f"--Format={fields}"]
@@ -268,7 +268,7 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
 
 
 def _refuse_secrets(job: Job) -> None:
-    """Refuse a configuration with a secret in it, as the job's files hold it: the environment brings them."""
+    """Refuse a configuration that contains a secret, because the job's files would contain it."""
     document: Any = OmegaConf.to_container(job.experiment.document, resolve=False)
     for name, value in flatten(document):
         if MASK in str(redact({name: value})) and MASK not in str(value):

@@ -1,4 +1,4 @@
-"""Processes that this one starts, and that end where they hang."""
+"""Processes that this process starts. They end if they hang."""
 
 import math
 import multiprocessing
@@ -27,11 +27,11 @@ GRACE_SECONDS = 10.0
 
 
 def process_context() -> BaseContext:
-    """Returns the context to start processes with.
+    """Return the context to start processes with.
 
-    A process that has imported TensorFlow and not used it, as a job of a sweep, forks: only its children will use it.
-    In any other, a server forks them that imports TensorFlow once: of one that has used it, as that of a notebook,
-    forks would have its devices, and hang.
+    A process that has imported TensorFlow but not used it, such as a job of a sweep, forks. In any other process, a
+    server that has imported TensorFlow forks the children. A fork of a process that has used TensorFlow, such as a
+    notebook, would inherit its devices and hang.
     """
     if "tensorflow" in sys.modules and not has_used_tensorflow():
         return multiprocessing.get_context("fork")
@@ -45,15 +45,15 @@ os.register_at_fork(after_in_child=lambda: _used_before_fork.append(has_used_ten
 
 
 def was_forked_with_tensorflow() -> bool:
-    """Returns whether this process was forked from one that had used TensorFlow, whose threads it does not have."""
+    """Return whether this process was forked from one that had used TensorFlow. Its threads are missing here."""
     return any(_used_before_fork)
 
 
 def warm_up() -> None:
-    """Starts the server that processes are forked from, which imports TensorFlow while this process does other work.
+    """Start the server that forks processes. It imports TensorFlow while this process does other work.
 
-    It never receives a signal: one to the whole group, or of a closing terminal, would end it, and all its children
-    would seem to have ended.
+    The server blocks signals. A signal to the whole process group, or from a terminal that closes, would end it, and
+    all its children would seem to have ended.
     """
     if process_context().get_start_method() == "forkserver":
         with _masked(signal.SIGHUP):
@@ -72,10 +72,10 @@ def _masked(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def become_independent(stop: int | None = signal.SIGTERM) -> None:
-    """Takes this process out of the terminal's group; it ends when its parent asks, or has ended itself.
+    """Give this process its own process group, and end it when its parent has ended.
 
     Args:
-        stop: the signal that asks this process to end when the parent has ended, if any; SIGKILL follows.
+        stop: The signal that asks this process to end when the parent has ended, if any. SIGKILL follows.
     """
     os.setpgid(0, 0)
     threading.Thread(target=_end_with_parent, args=(stop,), daemon=True).start()
@@ -96,27 +96,33 @@ def _end_with_parent(stop: int | None) -> None:
 
 
 IDLE_SHARE = 0.005
-"""Fraction of one core below which a process is idle. TensorFlow's servers alone use 0.001."""
+"""Fraction of one core below which a process is idle. TensorFlow's idle servers use 0.001."""
 
 LOCKED_SHARE = 0.05
-"""The same of a process whose watch does not run. Each thread that waits for Python's lock uses 0.001."""
+"""The same for a process whose own watch does not run. Each thread that waits for Python's lock uses 0.001."""
 
 LOCKED_SECONDS = 15.0
-"""Seconds more for such a process: TensorFlow holds Python's lock while the members of a cluster find each other."""
+"""Additional seconds for such a process: TensorFlow holds Python's lock until a cluster's members are connected."""
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
-"""A process that looks later than that was suspended itself, or its machine slept: others may have been, too."""
+"""A longer interval between two looks means that this process was suspended, and others may have been, too."""
 
 
 class Silence:
-    """Silence of a process, which hangs if it gives no sign of life for `limit` seconds and is idle all the while.
+    """The time without a sign of life of a process. It hangs if that exceeds `limit` while the process is idle.
 
-    A user's own stage that computes for an hour without a safe place does not hang.
+    A custom stage that computes for an hour without a safe place does not hang.
     """
 
     def __init__(self, limit: float, computed: Callable[[], float], idle: float) -> None:
-        """computed: returns the seconds for which processors have worked for the process; idle: see IDLE_SHARE."""
+        """Begin to watch.
+
+        Args:
+            limit: The seconds.
+            computed: Returns the CPU time of the process.
+            idle: See IDLE_SHARE.
+        """
         self._limit = limit
         self._computed = computed
         self._idle = idle
@@ -124,7 +130,11 @@ class Silence:
         self._sign, self._used = math.nan, 0.0
 
     def hangs(self, sign: float) -> bool:
-        """Return whether the process hangs; to be called every second or so. sign: what a sign of life changes."""
+        """Return whether the process hangs. To be called about every second.
+
+        Args:
+            sign: A number that changes with every sign of life.
+        """
         now = time.monotonic()
         was_suspended, self._looked = now - self._looked > LONGEST_TICK_SECONDS, now
         if sign == self._sign and not was_suspended:
@@ -138,16 +148,16 @@ class Silence:
 
 
 _ticks: Any = None
-"""The seconds for which this process has watched itself, in memory shared with the process that has started it."""
+"""The seconds for which this process has watched itself, in memory that its parent can read."""
 
 
 def watch(limit: float | None) -> None:
-    """End this process from now on, with its run marked, where it hangs; it must be the framework's own.
+    """End this process, with its run marked, if it hangs from now on. Not for the process of a notebook.
 
-    Its signs of life are its safe places.
+    Every safe place is a sign of life.
 
     Args:
-        limit: seconds; None: it may hang.
+        limit: The seconds after which it hangs; None: no limit.
     """
     if limit is not None:
         threading.Thread(target=_watch, args=(limit,), daemon=True, name="watch").start()
@@ -172,19 +182,21 @@ def _begin(ticks: Any, target: Callable[..., None], arguments: tuple[Any, ...]) 
 class LocalProcess:
     """A process that has been started.
 
-    It ends itself where it hangs. Where it is suspended, or native code holds Python's lock, it is killed.
+    It ends itself if it hangs. It is killed if it is suspended, or if native code holds Python's lock.
 
     Attributes:
-        sentinel: becomes ready, for `multiprocessing.connection.wait`, when the process ends.
+        sentinel: An object for `multiprocessing.connection.wait`, which is ready when the process has ended.
     """
 
     def __init__(self, target: Callable[..., None], arguments: tuple[Any, ...], limit: float | None = None) -> None:
         """Start a process that runs `target` with `arguments`.
 
-        It must call `become_independent` first of all, and then `watch`. Signals are blocked until it listens.
+        The target must call `become_independent` first, and then `watch`. Signals are blocked until it listens.
 
         Args:
-            limit: seconds without a sign of life after which it hangs; None: it may.
+            target: The function, which a process that is forked from a server can import.
+            arguments: Its arguments, which can be pickled.
+            limit: The seconds without a sign of life after which it hangs; None: no limit.
         """
         warm_up()
         context = process_context()
@@ -202,27 +214,27 @@ class LocalProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs; -n where signal n killed it."""
+        """The exit code: None while it runs, -n if signal n killed it."""
         return self._process.exitcode
 
     def signal(self, number: int) -> None:
-        """Sends it a signal; no-op where it has ended."""
+        """Send it a signal, unless it has ended."""
         if self._process.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it by force; `join` waits for that."""
+        """End it by force. `join` waits for that."""
         self.signal(signal.SIGKILL)
 
     def join(self) -> None:
-        """Waits for its end."""
+        """Wait for its end."""
         self._process.join()
 
     def end(self) -> tuple[int, str] | None:
-        """Returns the exit code, 128 + n if signal n killed it, and how it ended; None while it runs.
+        """Return the exit code, 128 + n if signal n killed it, and how it ended; None while it runs.
 
-        To be called periodically: it kills a process that hangs.
+        To be called periodically, because it kills a process that hangs.
         """
         if self.exitcode is None:
             if self._silence.hangs(self._ticks.value):
@@ -237,7 +249,7 @@ class LocalProcess:
         return self.exitcode, ""
 
     def stop(self, request: Request, count: int = 1) -> None:
-        """Asks it to save and end, as by `count` signals, of which the third kills; to be repeated until it ends."""
+        """Ask it to save and end, as `count` signals do. The third kills it. To be repeated until it ends."""
         if count >= 3:
             self.kill()
         elif self._forwarded < count:

@@ -60,20 +60,22 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 TICK_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 BOUNCE_SECONDS = 0.2
-"""Equal signals within this time are one: `timeout` signals the process and then its whole group."""
+"""Equal signals within this time count as one, because `timeout` signals the process and then its whole group."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to end the run. number: the signal to pass on to other processes; exit_code: of this one."""
+    """A request to end the run."""
 
     reason: str
     number: int
+    """The signal to pass on to other processes."""
     exit_code: int
+    """The exit code of this process."""
 
 
 class Interrupted(BaseException):
-    """The user or the system wants the run to end. `exit_code` is the shell's: 129, 130, 143, …"""
+    """The user or the system has requested the end of the run. `exit_code` is 129, 130, 143, … as in a shell."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request.reason)
@@ -81,7 +83,7 @@ class Interrupted(BaseException):
 
 
 def signal_request(number: int) -> Request:
-    """Return the request that a signal makes."""
+    """Return the request for a signal."""
     name = signal.Signals(number).name
     return Request(f"Ctrl-C ({name})" if number == signal.SIGINT else name, number, 128 + number)
 
@@ -190,10 +192,12 @@ _listener = Listener()
 
 @contextmanager
 def listening(owns_process: bool = False) -> Iterator[None]:
-    """Count SIGINT, SIGTERM and SIGHUP (unless `nohup` ignores it); no-op within itself and in other threads.
+    """Count SIGINT, SIGTERM and SIGHUP (unless `nohup` ignores it) within the block.
+
+    No-op within another such block and in other threads.
 
     Args:
-        owns_process: whether the process is the framework's own: it may be ended by force, and listens until its end.
+        owns_process: Whether the process is the framework's own. It may then be ended by force, and listens to its end.
     """
     global _listener  # a new one each time: the previous one's thread may still note a signal
     if _listener.pipe is not None or threading.current_thread() is not threading.main_thread():
@@ -229,7 +233,7 @@ last_beat = 0.0
 
 
 def beat() -> None:
-    """Show that this process does not hang, where `check` may not raise; no-op in other threads."""
+    """Show that this process does not hang. Unlike `check`, it never raises. No-op in other threads."""
     global last_beat  # one per process
     if threading.current_thread() is threading.main_thread():
         last_beat = time.monotonic()
@@ -251,10 +255,10 @@ def check() -> None:
 
 
 def until(ready: Callable[[], Answer], seconds: float = math.inf, poll: float = TICK_SECONDS) -> Answer:
-    """Wait until `ready()` is true or the time is over; return its last answer.
+    """Wait until `ready()` is true or the time is over, and return its last result.
 
     Raises:
-        Interrupted: if the run should end.
+        Interrupted: If the run should end.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -267,19 +271,19 @@ def until(ready: Callable[[], Answer], seconds: float = math.inf, poll: float = 
 
 
 def pause(seconds: float) -> None:
-    """Wait until the time is over; raises as `until` does."""
+    """Wait for some seconds. Raises Interrupted as `until` does."""
     until(lambda: None, seconds)
     check()
 
 
 def request(reason: Request) -> None:
-    """End the run at the next safe place, for another reason than a signal."""
+    """End the run at the next safe place, as a signal does, for another reason."""
     if _listener.pipe is not None and not (reason is CLOSED_OUTPUT and _listener.is_detached):
         _listener.note(reason)
 
 
 def time_out(deadline: float, limit: float) -> None:
-    """End the run when the monotonic clock reaches `deadline`, by the user's `limit` in seconds."""
+    """End the run at `deadline`, in seconds of `time.monotonic()`, because of the user's `limit` in seconds."""
     _listener.timer = deadline, Request(f"job_timeout_seconds={limit:g}", signal.SIGTERM, TIMED_OUT)
 
 
@@ -319,18 +323,23 @@ def supervising() -> AbstractContextManager[None]:
 
 
 def ended(exit_code: int) -> None:
-    """Note that the outcome is recorded: from now on, signals only limit the time, and the exit code stays this."""
+    """Note that the outcome is recorded. From now on a signal limits the time, but does not change the exit code."""
     _listener.exit_code, _listener.on_forced_exit = exit_code, None
     _set(_listener, RUN_SECONDS, ALL, _listener.ends_others)
 
 
 def on_forced_exit(mark: Callable[[Request], object]) -> None:
-    """Call `mark`, which marks the run, in another thread before the process is ended by force, until `ended`."""
+    """Have `mark`, which marks the run, called in another thread if the process is ended by force before `ended`."""
     _listener.exit_code, _listener.on_forced_exit = None, mark
 
 
 def end_by_force(request: Request, exit_code: int | None = None) -> NoReturn:
-    """End the process now, with its run marked. exit_code: None: the request's."""
+    """End the process now, with its run marked.
+
+    Args:
+        request: Why.
+        exit_code: The exit code; None: that of the request.
+    """
     if _listener.on_forced_exit is not None:
         thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
         thread.start()
@@ -364,7 +373,7 @@ def stopping() -> Iterator[Stop]:
 
 
 def _after_fork() -> None:
-    """Drop the parent's thread and pipe, as a child's signals are not the parent's."""
+    """Drop the parent's pipe in a forked child, whose signals are not those of its parent."""
     global _listener
     if _listener.pipe is not None:
         with suppress(ValueError):
