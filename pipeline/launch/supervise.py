@@ -30,9 +30,10 @@ def supervise(
     try:
         more()
         while handles:
-            if not _poll(handles, on_end):
+            if not _poll(handles, on_end):  # a run in this process has ended already, and needs no wait
                 signals.check()
                 _wait(handles)
+                _poll(handles, on_end)
             more()
     except BaseException:
         request = signals.requested() or signals.signal_request(SIGTERM)
@@ -40,9 +41,9 @@ def supervise(
             while handles:
                 for handle in handles:
                     handle.stop(request, max(signals.times_requested(), 1))
-                if not _poll(handles, on_end):
-                    signals.check()  # shows that this process does not hang
-                    _wait(handles)
+                signals.check()  # shows that this process does not hang
+                _wait(handles)
+                _poll(handles, on_end)
         raise
 
 

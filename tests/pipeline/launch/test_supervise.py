@@ -78,6 +78,21 @@ def test_a_run_that_has_ended_costs_no_wait_and_no_late_signal_changes_its_code(
     assert handle.exit_code == 0
 
 
+def test_a_run_that_ends_at_once_makes_place_for_the_next(job: Job) -> None:
+    waiting = [Ended(job, code) for code in (0, 1, 2)]
+    handles: list[Handle] = []
+    codes: list[int] = []
+
+    def more() -> None:
+        if not handles and waiting:
+            handles.append(waiting.pop(0))
+
+    began = time.monotonic()
+    supervise(handles, lambda handle, code: codes.append(code), more)
+    assert codes == [0, 1, 2]
+    assert time.monotonic() - began < 0.1
+
+
 def test_every_signal_is_passed_on_and_all_ends_are_awaited(job: Job, listening: None) -> None:
     patient, quick = Run(job, stops=2), Run(job)
     ends: list[tuple[Handle, int]] = []
