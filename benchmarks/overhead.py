@@ -1,5 +1,6 @@
 """Cost of recording in a training that goes on: tracking in a file and on a server, system metrics, checkpoints."""
 
+import atexit
 import itertools
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from benchmarks.models import built, device, images, trained_by_adam, training_l
 from benchmarks.processes import wait_for
 from pipeline.config.schemas import TrackingSettings
 from pipeline.system.machine import free_port
+from pipeline.tracking.follower import Follower
+from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import open_tracker
+from pipeline.tracking.tracker import Tracker
 from stages.checkpoints.files import Checkpoints
 from stages.checkpoints.state import Progress, State
 from stages.settings.model import CnnSettings
@@ -58,6 +61,16 @@ class Training:
             after_call()
 
 
+def followed(spec: RunSpec) -> Tracker:
+    """Begins a run whose journal a process sends, until this one ends."""
+    follower = Follower(spec.settings)
+    atexit.register(follower.close)
+    follower.follow(spec.folder, Store(spec.settings, spec.outputs))
+    tracker = Tracker(spec, print, follower.ended)
+    tracker.begin({})
+    return tracker
+
+
 def tracking(rounds: int) -> Samples:
     """Measures 50 steps with 25 records of an epoch's metrics: untracked, in SQLite, on an `mlflow server`.
 
@@ -67,7 +80,7 @@ def tracking(rounds: int) -> Samples:
 
     def tracked(folder: Path, settings: TrackingSettings) -> Way:
         folder.mkdir()
-        tracker = open_tracker(RunSpec(settings, folder, folder, "benchmark", "a run"), print)
+        tracker = followed(RunSpec(settings, folder, folder, "benchmark", "a run"))
         steps = itertools.count(1)
 
         def record() -> None:
@@ -100,7 +113,7 @@ def system_metrics(rounds: int) -> Samples:
     taken: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         spec = RunSpec(TrackingSettings(kind="local"), Path(folder), Path(folder), "benchmark", "a run")
-        tracker = open_tracker(spec, print)
+        tracker = followed(spec)
         tracker.flush(seconds=60)
         uri = f"sqlite:///{folder}/mlflow.db"
 

@@ -62,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)  # operations are small; commands have as many as anywhere
     commands.leave_graphs_alone()
     commands.collect_garbage_rarely()
+    from pipeline.tracking.follower import Follower
+    from tests import following
+
+    Follower._start = following.start_threads  # type: ignore[method-assign, assignment]
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,18 +22,17 @@ from pipeline.execute.records import begin, describe, record_results, register
 from pipeline.execute.reporter import RunReporter
 from pipeline.execute.stages import StageRunner, bind
 from pipeline.execute.task import OPEN_PORTS, Task
-from pipeline.exit_codes import DONE, FAILED
+from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
 from pipeline.redaction import redact, redact_file
 from pipeline.runs.folder import LOG, RunFolder
 from pipeline.runs.summary import NAME, Summary, one_line
 from pipeline.system import machine, signals
 from pipeline.system.environment import imports_kept, light_imports
-from pipeline.system.signals import Interrupted
+from pipeline.system.signals import Interrupted, Request
 from pipeline.system.streams import no_room
-from pipeline.tracking import store_process
-from pipeline.tracking.pending import mark_killed, record_end
+from pipeline.tracking.ending import record_end
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.store import Store
-from pipeline.tracking.store_process import StoreClient
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from stages.settings.model import ModelSettings
@@ -82,12 +81,13 @@ def execute(
         if (limit := experiment.job_timeout_seconds) is not None:
             signals.time_out(started + limit, limit)
         before = resources.enter_context(claimed(decision, is_supervised))
-        served = resources.enter_context(_store(decision, link, console))
+        follower = resources.enter_context(followed(decision, link))
+        signals.on_forced_exit(lambda request: _mark(run.path, request, console))
         with console.working("starting TensorFlow and MLflow"), _importing():
             with signals.allow(signals.BEFORE_RUN_SECONDS):
                 stages = bind(decision)
             signals.beat()
-            tracker = begin(decision, before, console.warn, served)
+            tracker = begin(decision, before, console.warn, follower.ended)
         try:
             signals.check()  # raised here, where there is a run to end
             console.open_log(run.path / LOG)
@@ -137,7 +137,7 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
     if summary.error:
         console.error(f"{summary.failed_stage}: {summary.error}")
     record_results(decision, tracker)
-    record_end(tracker, run.path, summary)
+    record_end(tracker, run)
     if code == DONE:
         link.turn.has_finished()
     tracker.flush(console.log if summary.status == "FINISHED" else None)
@@ -156,18 +156,24 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
 
 
 @contextmanager
-def _store(decision: Decision, link: Link, console: Console) -> Iterator[StoreClient | None]:
-    """Start the process that sends the run's records to MLflow, or use that of its sweep; yield its client."""
-    run = decision.folder
-    store = Store(decision.experiment.tracking, decision.experiment.outputs)
-    assert run.lock is not None
-    served = StoreClient(link.store) if link.store else store_process.start(store, run.path, run.lock)
-    signals.on_forced_exit(lambda request: mark_killed(run, store, request, console, served is None))
-    try:
-        yield served
-    finally:
-        if served is not None:
-            served.close()
+def followed(decision: Decision, link: Link) -> Iterator[Follower]:
+    """Have a process send the records of the run to MLflow within the block, unless another process has one do so."""
+    experiment = decision.experiment
+    with closing(Follower(None if link.is_followed else experiment.tracking)) as follower:
+        follower.follow(decision.folder.path, Store(experiment.tracking, experiment.outputs))
+        yield follower
+
+
+def _mark(folder: Path, request: Request, console: Console) -> None:
+    """End the run before its process is ended by force; its follower records that afterwards."""
+    status = "KILLED" if request.exit_code in (TIMED_OUT, *STOPPED) else "FAILED"
+    reason = f"forcibly stopped by {request.reason}"
+    run = RunFolder(folder)  # from the file, as the main thread may be changing its own summary
+    with suppress(OSError, UserError):
+        if not run.has_begun:
+            run.forget()
+        elif run.end(status, reason):
+            console.error(f"the run ended as {status}: {reason}")
 
 
 def _failed(error: BaseException, run: RunFolder, console: Console) -> Outcome:

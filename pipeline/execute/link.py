@@ -60,5 +60,5 @@ class Link:
     """The connections of a job to its sweep; by default none, for a run by itself."""
 
     turn: Turn = field(default_factory=Turn)
-    store: Connection | None = None
-    """To the sweep's process, which sends the job's records to MLflow."""
+    is_followed: bool = False
+    """Whether the process that has started this one sends the records to MLflow."""

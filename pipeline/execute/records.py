@@ -20,16 +20,18 @@ from pipeline.redaction import redact
 from pipeline.runs.summary import UNITS, Summary, is_lower_better
 from pipeline.system import machine
 from pipeline.tracking.params import model_name, run_params
-from pipeline.tracking.store_process import StoreClient
-from pipeline.tracking.stored_run import RunSpec, open_run
-from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.tracker import Tracker, no_end
 from pipeline.tracking.views import COMBINATION
 from stages.errors import UserError
 from stages.settings.results import EvaluateSettings, ExportSettings
 
 
 def begin(
-    decision: Decision, before: Summary | None, warn: Callable[[str], None], served: StoreClient | None = None
+    decision: Decision,
+    before: Summary | None,
+    warn: Callable[[str], None],
+    follower_end: Callable[[], str | None] = no_end,
 ) -> Tracker:
     """Write the first files to the run's folder, which is claimed, and start its tracked run; return its tracker.
 
@@ -39,7 +41,7 @@ def begin(
         decision: What to do.
         before: The summary of the run that is resumed, if any. It is restored if this fails.
         warn: Gets a line about each problem with the store.
-        served: The store, if another process talks to it.
+        follower_end: Returns how the follower of the run has ended; None while it works.
 
     Raises:
         UserError: If the folder or the store cannot be used; nothing of a new run is left.
@@ -57,11 +59,14 @@ def begin(
             checkpoints.start_from(source, run.checkpoints, experiment.fork_weights, name)
         decision.sources.write(run.path)
         run.write()
-        tracker = open_tracker(_spec(decision, code), warn, served.open_run if served else open_run)
+        tracker = Tracker(_spec(decision), warn, follower_end)
+        tracker.begin(_tags(decision, code))
     except (UserError, OSError):
-        if before is not None:  # a new run goes with its claim
-            with suppress(OSError):
+        with suppress(OSError):
+            if before is not None:
                 run.write(before)
+            else:
+                run.forget_records()  # so that it goes with its claim
         raise
     if tracker.run_id not in (None, run.summary.run_id):
         run.summary.run_id = tracker.run_id
@@ -79,7 +84,8 @@ def _name(decision: Decision) -> str:
     return run_name(recorded_overrides(experiment), experiment.choices, decision.folder.path)
 
 
-def _spec(decision: Decision, code: CodeState | None) -> RunSpec:
+def _tags(decision: Decision, code: CodeState | None) -> dict[str, str]:
+    """Return the tags with which the run begins in MLflow."""
     experiment, part = decision.experiment, decision.part
     tags = begun_tags(experiment.tracking, code, recorded_overrides(experiment)) | place_tags()
     if experiment.debug is not None:
@@ -91,6 +97,11 @@ def _spec(decision: Decision, code: CodeState | None) -> RunSpec:
     if isinstance(decision.origin, Fork):
         tags["forked_from"] = decision.origin.run.run_id or str(decision.origin.run.folder)
         tags["fork_weights"] = experiment.fork_weights
+    return tags
+
+
+def _spec(decision: Decision) -> RunSpec:
+    experiment, part = decision.experiment, decision.part
     return RunSpec(
         settings=experiment.tracking,
         outputs=experiment.outputs,
@@ -98,7 +109,6 @@ def _spec(decision: Decision, code: CodeState | None) -> RunSpec:
         experiment=part.experiment if part else experiment.name,
         name=_name(decision),
         parent=part.sweep_id if part else None,
-        tags=tags,
         is_measured=experiment.tracking.system_metrics,
     )
 

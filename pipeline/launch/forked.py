@@ -24,9 +24,9 @@ from pipeline.launch.slots import Slot
 from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
-from pipeline.tracking.pending import LOST, end_lost
+from pipeline.tracking.ending import LOST, end_dead
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.store import Store
-from pipeline.tracking.store_process import serve
 from stages.settings.model import ModelSettings
 from stages.settings.results import ExportSettings
 from stages.targets import target_of
@@ -36,15 +36,18 @@ OUTPUT = "output.log"
 
 
 class Forked(Launcher):
-    """Starts a run in a process of its own, in a slot of this machine."""
+    """Starts a run in a process of its own, in a slot of this machine. Its records are sent by `follower`."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, follower: Follower) -> None:
         super().__init__(None)
         self._slot = slot
+        self._follower = follower
 
     def start(
         self, decision: Decision, console: Console, link: Link | None = None, started: float | None = None
     ) -> Handle:
+        experiment = decision.experiment
+        self._follower.follow(decision.folder.path, Store(experiment.tracking, experiment.outputs))
         return JobProcess(decision, console, self._slot)
 
 
@@ -61,12 +64,10 @@ class JobProcess(Handle):
         super().__init__(decision.job)
         job = self.job
         self._turn, turn = Pipe()
-        store = serve(Store(job.experiment.tracking, job.experiment.outputs))
-        link = Link(Turn(turn, job.experiment.job_timeout_seconds), store)
+        link = Link(Turn(turn, job.experiment.job_timeout_seconds), is_followed=True)
         arguments = (decision, link, slot.environment(job.experiment), _reloads_afresh(job))
         self.process = LocalProcess(_work, arguments, job.experiment.hang_seconds)
-        for given in filter(None, (turn, store)):
-            given.close()  # the process has it
+        turn.close()  # the process has it
         self._console = console
         self._has_trained = self._has_left = False
         self._stopped_by: signals.Request | None = None
@@ -112,7 +113,7 @@ class JobProcess(Handle):
         stopped = request.exit_code if request is not None else FAILED
         with signals.ending():
             reason = f"its process {how}" if how else LOST
-            end_lost(self.folder, self.job.experiment, stopped, self._console, reason)
+            end_dead(self.folder, stopped, reason, self._console)
         self.exit_code = code if self.exit_code is None else self.exit_code
         self._has_left = True
         return True

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipeline.console import Console
 from pipeline.decide.decision import Decision
 from pipeline.execute.child import enter, leave
 from pipeline.execute.claim import claimed
-from pipeline.execute.execute import execute
+from pipeline.execute.execute import execute, followed
 from pipeline.execute.link import Link
 from pipeline.execute.task import OPEN_PORTS, Task, tasks_at
 from pipeline.exit_codes import DONE, FAILED, STOPPED, TIMED_OUT
@@ -26,7 +26,8 @@ from pipeline.launch.launcher import Launcher, run_here
 from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
-from pipeline.tracking.pending import end_lost
+from pipeline.tracking.ending import LOST, end_run
+from pipeline.tracking.tracker import STOPPED_SECONDS
 
 GRACE_SECONDS = 20.0
 """Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
@@ -53,11 +54,13 @@ class LocalCluster(Handle):
 
     def __init__(self, decision: Decision, console: Console, link: Link, started: float, restarts: int) -> None:
         super().__init__(decision.job)
-        self._decision, self._console, self._link, self._began = decision, console, link, started
+        self._decision, self._console, self._began = decision, console, started
+        self._link = replace(link, is_followed=True)
         self._restarts = restarts
         self._request: signals.Request | None = None
         with ExitStack() as resources:
             resources.enter_context(claimed(decision, supervises=True))
+            self._follower = resources.enter_context(followed(decision, link))
             self._start_members()
             self._resources = resources.pop_all()
 
@@ -116,8 +119,8 @@ class LocalCluster(Handle):
     def _end(self, code: int) -> None:
         signals.ended(code)
         with signals.ending(), self._resources:
-            if self.folder.has_begun:
-                end_lost(self.folder, self._decision.experiment, code, self._console, shared=True)
+            end_run(self.folder, code, LOST, self._console)
+            self._follower.wait(STOPPED_SECONDS)
         self.exit_code = code
 
 

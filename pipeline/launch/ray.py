@@ -27,7 +27,8 @@ from pipeline.system import machine, signals, streams
 from pipeline.system.environment import thread_variables
 from pipeline.system.processes import LocalProcess, become_independent, warm_up, watch
 from pipeline.targets import check_installed
-from pipeline.tracking.pending import LOST, end_lost
+from pipeline.tracking.ending import LOST
+from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000

@@ -14,8 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.paths import LOCK, shorter
 from pipeline.records import yaml_text
+from pipeline.runs.journal import FOLLOWED, SENT, Journal
 from pipeline.runs.journal import NAME as JOURNAL
-from pipeline.runs.journal import Journal
 from pipeline.runs.lock import is_locked, locked, share
 from pipeline.runs.summary import NAME, Summary, one_line
 from stages.checkpoints.names import START, can_start, checkpoint_files
@@ -245,6 +245,11 @@ class RunFolder:
         self.write(summary)
         return True
 
+    def forget_records(self) -> None:
+        """Delete the journal of a run that was refused before it began."""
+        for name in (JOURNAL, SENT):
+            (self.path / name).unlink(missing_ok=True)
+
     def keep_last_checkpoint(self) -> None:
         """Delete the checkpoints that a finished run no longer needs: earlier ones, and the start of a fork.
 
@@ -258,7 +263,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Remove the summary of a run that has recorded nothing, and the folder if it holds nothing else."""
-        for name in (NAME, LOCK):
+        for name in (NAME, LOCK, FOLLOWED):
             (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.path.rmdir()

@@ -1,26 +1,33 @@
-"""The journal of a run: every entry that it has recorded, a line of JSON each, and how many of them the store has.
+"""The journal of a run: everything that it has recorded, one line of JSON per entry.
 
-Nothing is lost while the store is away, a resumed run records nothing twice, and a lost store can be filled again: an
-entry that is sent twice changes nothing. It holds no secrets: what is written to it is redacted before.
+Only the process that holds the lock of the run writes the journal. A follower (`pipeline.tracking.follower`) reads it,
+sends the entries to the store, and notes next to it how far it has come. So nothing is lost while the store is not
+available, a resumed run records nothing twice, and a store that was lost can be filled again: sending an entry twice
+changes nothing. The journal contains no secrets, as every text is redacted before it is written.
 """
 
+import dataclasses
 import json
 import os
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from pipeline.paths import LOCK
-from pipeline.records import read_json, typed, typed_parts
+from pipeline.records import OpenRecord, read_json, typed, typed_parts
 from stages.settings.places import appendable, regular_file
 from stages.storage.atomic import atomic_write, fsync
 
 NAME = "tracking.jsonl"
 SENT = "tracking.sent"
+"""The file of the follower, with what it has sent."""
+
+FOLLOWED = "tracking.lock"
+"""The file by which only one process at a time sends the records of a run."""
+
 ENDED = ("FINISHED", "FAILED", "KILLED")
 _TEXTS = dict[str, str]
 CALLS: Mapping[str, Mapping[str, Any]] = {
@@ -79,37 +86,110 @@ def place_of(folder: Path) -> str | None:
     return None
 
 
-class Journal:
-    """The journal in `folder`.
+@dataclass(kw_only=True)
+class Header(OpenRecord):
+    """The beginning of a session: how it is to be tracked. Each process that works on a run begins one."""
 
-    store: the run's id, experiment and name, and the kind and address of the store.
-    sent: how many entries, from the first, are done with. damaged: how many lines were skipped.
+    session: str = ""
+    """Different for each session; empty in the journals of earlier versions."""
+    experiment: str | None = None
+    name: str | None = None
+    """The name of the run in the store."""
+    parent: str | None = None
+    """The id of the sweep's tracked run, for a job of a sweep."""
+    kind: str | None = None
+    """`local`, `server` or `off`."""
+    uri: str | None = None
+    """The address of the store, without a password."""
+    target: str | None = None
+    """The class that records the run in the store."""
+    place: str | None = None
+    """See `place_of`."""
+    is_measured: bool = False
+    """Whether the use of the machine is recorded while the run works."""
+    has_jobs: bool = False
+    """Whether it is the run of a sweep."""
+    run_id: str | None = None
+    """The id of the run in the store, in the journals of earlier versions; now the follower has it."""
+
+
+@dataclass(kw_only=True)
+class Upload(OpenRecord):
+    """The progress of a follower, and what came of the entries that it has sent."""
+
+    sent: int = 0
+    """Number of entries, from the first, that are done with."""
+    session: str = ""
+    """The last session for which the run was opened in the store."""
+    run_id: str | None = None
+    links: list[list[str]] = field(default_factory=list)
+    """Labels and texts of lines that show where to see the run."""
+    error: list[str] | None = None
+    """Problem, expected and fix, if the run could not be opened."""
+    trouble: str | None = None
+    """The reason why the store accepts nothing at the moment."""
+    rejected: list[str] = field(default_factory=list)
+    """Entries, and values of entries, that the store will never accept, and why."""
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user, such as the version that a model was registered as."""
+
+
+class Journal:
+    """The journal in a folder.
+
+    Attributes:
+        folder: The folder.
+        header: The last header.
+        entries: All entries.
+        damaged: Number of lines that could not be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store: dict[str, str | None] = {}
+        self.header = Header()
         self.entries: list[Entry] = []
-        self.sent = self.damaged = 0
+        self.damaged = 0
         self._unwritten: list[str] = []
-        self._flushed = 0
-        self._lock = threading.RLock()
-        with suppress(OSError):
-            self._read(regular_file(folder / NAME).read_bytes())
+        self._read_bytes = 0
+        self.read_more(is_growing=False)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a session has begun."""
+        return self.header != Header()
 
     @property
     def is_own(self) -> bool:
-        """Whether this user's own command began it, here: it is not in a copy of a folder, or in another user's."""
-        place = self.store.get("place")
+        """Whether this user's own command began it, here: not a copy of a folder, and not another user's."""
+        place = self.header.place
         return place is not None and place == place_of(self.folder)
 
     @property
+    def upload(self) -> Upload:
+        """The progress of the follower, as its file says now. If that cannot be read, everything is sent again."""
+        try:
+            content = read_json(self.folder / SENT)
+            # Earlier versions had only the count there, and the id in the journal.
+            upload = Upload(sent=content) if type(content) is int else typed(content, Upload, SENT)
+        except (OSError, ValueError):
+            upload = Upload()
+        upload.run_id = upload.run_id or self.header.run_id
+        return upload if 0 <= upload.sent <= len(self.entries) else dataclasses.replace(upload, sent=0)
+
+    @property
     def run_id(self) -> str | None:
-        return self.store.get("run_id")
+        """The id of the run in the store; None if it has not been opened there."""
+        return self.upload.run_id
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether the run is, or was, to be recorded in a store."""
+        return self.header.kind not in (None, "off") or self.run_id is not None
 
     @property
     def unsent(self) -> int:
-        return len(self.entries) - self.sent
+        """The number of entries that the store lacks."""
+        return len(self.entries) - self.upload.sent
 
     @property
     def status(self) -> str | None:
@@ -121,61 +201,105 @@ class Journal:
         """Whether the run has ended and the store has all of it."""
         return not self.unsent and self.status in ENDED
 
-    def begin(self, store: Mapping[str, str | None]) -> None:
-        """Note in which run of which store everything belongs: all that came before is sent there, too."""
-        with self._lock:
-            self.store = dict(store)
-            self.mark_sent(0)
-            self._write({"store": self.store})
-
-    def add(self, call: str, arguments: Mapping[str, Any]) -> None:
-        """Add an entry, which is on the disk before it is sent.
+    def begin(self, header: Header) -> None:
+        """Begin a session.
 
         Raises:
-            OSError: where it cannot be written; it is kept in memory then, and written with the next one.
+            OSError: If it cannot be written.
         """
-        with self._lock:
-            self.entries.append(Entry(call, arguments))
-            self._write({"call": call, "given": dict(arguments)})
+        self.header = header
+        self._write({"store": header.as_mapping()})
 
-    def mark_sent(self, count: int) -> None:
-        """Note how many entries, from the first, are done with."""
-        with self._lock:
-            atomic_write(self.folder / SENT, json.dumps(count), durable=False)
-            self.sent = count  # last: the process may end as soon as nothing is unsent
+    def add(self, call: str, arguments: Mapping[str, Any]) -> None:
+        """Add an entry.
+
+        Raises:
+            OSError: If it cannot be written. It is kept in memory then, and written with the next one.
+        """
+        self.entries.append(Entry(call, arguments))
+        self._write({"call": call, "given": dict(arguments)})
+
+    def write_upload(self, upload: Upload) -> None:
+        """Note what has been sent. Only the process that has the follower's lock does so.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        atomic_write(self.folder / SENT, json.dumps(upload.as_mapping()), durable=False)
+
+    def send_again(self) -> None:
+        """Have everything sent again."""
+        self.write_upload(dataclasses.replace(self.upload, sent=0))
+
+    def forget_upload(self) -> None:
+        """Delete the note of what has been sent."""
+        with suppress(OSError):
+            (self.folder / SENT).unlink(missing_ok=True)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has everything that was added here."""
+        return not self._unwritten
 
     def flush(self) -> None:
-        """Flush to disk what has been added since the last time."""
-        if self._flushed == (count := len(self.entries)):
-            return
-        self._flushed = count
-        with suppress(OSError):  # deleted, or on a lost disk: the store is sent to all the same
+        """Flush to disk what has been added: an entry is on the disk before it is sent."""
+        with suppress(OSError):  # deleted, or on a lost disk: it is sent all the same
             fsync(self.folder / NAME)
+
+    def read_more(self, is_growing: bool = True) -> bool:
+        """Read what has been added to the file since the last call; return whether there was anything.
+
+        Args:
+            is_growing: Whether another process may be writing the last line at this moment, so that it is left for
+                the next call if it is not complete.
+        """
+        try:
+            path = regular_file(self.folder / NAME)
+            if path.stat().st_size <= self._read_bytes:
+                return False
+            with path.open("rb") as file:
+                file.seek(self._read_bytes)
+                content = file.read()
+        except OSError:
+            return False
+        lines = content.split(b"\n")
+        if is_growing and not _is_whole(lines[-1]):
+            lines.pop()
+            content = content[: max(content.rfind(b"\n"), 0)]
+        self._read_bytes += len(content)
+        for line in filter(None, (line.strip(b"\0 \r") for line in lines)):
+            self._take(line)
+        return bool(lines)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         """Append the line, and those that could not be written before, each after an end of line.
 
-        So one that a crash or a full disk has cut takes no other with it.
+        So a line that a crash or a full disk has cut does not damage the next one.
         """
         self._unwritten.append(f"\n{json.dumps(line)}")
         with appendable(self.folder / NAME).open("a") as file:
             file.write("".join(self._unwritten))
         self._unwritten.clear()
 
-    def _read(self, content: bytes) -> None:
-        for line in filter(None, (line.strip(b"\0 \r") for line in content.split(b"\n"))):
-            try:
-                values = typed(json.loads(line), dict[str, Any], "")
-                if "store" in values:
-                    self.store = typed(values["store"], dict[str, str | None], "store")
-                else:
-                    self.entries.append(_entry(values["call"], values["given"]))
-            except (ValueError, TypeError, KeyError, RecursionError):
-                self.damaged += 1
-                self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
-        with suppress(OSError, ValueError):  # else all is sent again
-            count = typed(read_json(self.folder / SENT), int, SENT)
-            self.sent = count if 0 <= count <= len(self.entries) else 0
+    def _take(self, line: bytes) -> None:
+        try:
+            values = typed(json.loads(line), dict[str, Any], "")
+            if "store" in values:
+                self.header = typed(values["store"], Header, "store")
+            else:
+                self.entries.append(_entry(values["call"], values["given"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            self.damaged += 1
+            self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether the last line of a file that grows is complete: no beginning of a JSON object is one itself."""
+    try:
+        json.loads(line or b"{}")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _entry(call: str, given: Any) -> Entry:

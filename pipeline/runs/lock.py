@@ -48,6 +48,17 @@ def locked(folder: Path, patience: float | None = None, shared: bool = False) ->
 
 
 @contextmanager
+def file_locked(path: Path) -> Iterator[bool]:
+    """Lock the file `path`, made if it is missing, within the block; yield False if another process has it locked.
+
+    Raises:
+        OSError: If its folder was deleted, or it is not a file.
+    """
+    with appendable(path).open("a") as file:
+        yield _try_lock(file, shared=False)
+
+
+@contextmanager
 def output_locked(path: Path) -> Iterator[None]:
     """Lock the output file `path`, so no other process writes it at the same time.
 

@@ -82,4 +82,4 @@ def to_resume(work: Work, log: Callable[[str], None]) -> Path | None:
 def _is_sent(folder: Path, first: Experiment) -> bool:
     """Return whether the store has everything of a sweep and its jobs, if they are tracked."""
     journals = [Journal(path.parent) for path in (*folder.glob(NAME), *folder.glob(f"*/{NAME}"))]
-    return first.tracking.kind == "off" or all(journal.is_closed for journal in journals if journal.run_id is not None)
+    return first.tracking.kind == "off" or all(journal.is_closed for journal in journals if journal.is_tracked)

@@ -19,6 +19,7 @@ from pipeline.launch.slots import Slot
 from pipeline.launch.supervise import supervise
 from pipeline.runs.folder import LOG, RunFolder
 from pipeline.system import signals
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.store import server_answers
 from stages.errors import UserError
 from stages.settings.places import regular_file
@@ -51,6 +52,8 @@ class Scheduler:
     """Returns the next job, which has its own folder; None if there is none now. Called again while other jobs run."""
     console: Console
     """Prints why the next job has to wait."""
+    follower: Follower
+    """Sends the records of jobs that run on this machine."""
     free: list[Slot]
     """The slots."""
     on_end: Callable[[Job, int, float, bool], None]
@@ -86,7 +89,7 @@ class Scheduler:
         while (slot := self._slot()) is not None and (job := self._next()) is not None:
             elsewhere = job.experiment.cluster.submits_jobs
             try:
-                launcher = launcher_of(job.experiment) if elsewhere else Forked(slot)
+                launcher = launcher_of(job.experiment) if elsewhere else Forked(slot, self.follower)
                 handle = launcher.start(decide(job), self.console)
             except Exception as error:  # of this job: the others run
                 self._refuse(job, error)

@@ -40,7 +40,7 @@ def read_all(outputs: Path, warn: Callable[[str], None] = lambda line: None) -> 
             warn(str(error))
             continue
         journal = Journal(folder)
-        name = journal.store.get("experiment") or f"{len(index.jobs)} jobs"
+        name = journal.header.experiment or f"{len(index.jobs)} jobs"
         found.append(recorded(Summary(journal.run_id, index.status, name, folder, {}), "sweep"))
     return sorted(found, key=lambda run: age_order(run.folder))
 

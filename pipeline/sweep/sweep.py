@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +28,9 @@ from pipeline.sweep.tracked import combination, open_sweep, record_results
 from pipeline.system import signals
 from pipeline.system.processes import warm_up
 from pipeline.system.streams import all_written
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.pending import end_lost
-from pipeline.tracking.tracker import Tracker
+from pipeline.tracking.tracker import STOPPED_SECONDS, Tracker
 from stages.errors import UserError
 
 
@@ -50,14 +53,15 @@ def run_sweep(work: Work, console: Console) -> Outcome:
         return Outcome(all_written(DONE))
     if not work.experiments[0].cluster.submits_jobs:
         warm_up()
-    running = signals.allow(signals.RUN_SECONDS)
-    with claimed(work, len(slots), console) as folder, signals.listening(), running:
+    with ExitStack() as resources, signals.listening(), signals.allow(signals.RUN_SECONDS):
+        folder = resources.enter_context(claimed(work, len(slots), console))
+        follower = resources.enter_context(closing(Follower(work.experiments[0].tracking)))
         source = work.begin(folder, console)
         record_jobs(work, source, folder)
         code = code_state()
-        tracker = open_sweep(work, folder, code, console)
-        signals.on_forced_exit(lambda request: mark_killed(tracker))
-        sweep = Sweep(work, source, folder, tracker, code, console)
+        tracker = open_sweep(work, folder, code, console, follower)
+        signals.on_forced_exit(lambda request: tracker.status("KILLED"))
+        sweep = Sweep(work, source, folder, tracker, follower, code, console)
         try:
             with console.live(sweep.progress.table):
                 sweep.run(source, slots)
@@ -70,27 +74,27 @@ def run_sweep(work: Work, console: Console) -> Outcome:
             return finish(sweep, exit_code, began)
 
 
+@dataclass
 class Sweep:
-    """A sweep that has begun, in a folder that this process has locked.
+    """A sweep that has begun, in a folder that this process has locked."""
 
-    Attributes:
-        work: What the command asked for.
-        source: Where its jobs come from.
-        folder: The folder of the sweep.
-        tracker: Records its tracked run.
-        code: The state of the repository when it began, if there is one.
-        console: Prints the progress.
-        progress: The lines about its jobs.
-        error: Why no further job begins; None while nothing is wrong.
-    """
+    work: Work
+    """The jobs that the command asked for."""
+    source: JobSource
+    """The source of its jobs."""
+    folder: Path
+    tracker: Tracker
+    """Records its tracked run."""
+    follower: Follower
+    """Sends the records of the sweep and its jobs."""
+    code: CodeState | None
+    """The state of the repository when it began, if there is one."""
+    console: Console
+    error: str | None = None
+    """The reason why no further job begins; None while nothing is wrong."""
 
-    def __init__(
-        self, work: Work, source: JobSource, folder: Path, tracker: Tracker, code: CodeState | None, console: Console
-    ) -> None:
-        self.work, self.source, self.folder, self.tracker = work, source, folder, tracker
-        self.code, self.console = code, console
-        self.progress = Progress(work, source, console)
-        self.error: str | None = None
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.work, self.source, self.console)
         self._begun: dict[RunFolder, SweepJob] = {}
 
     def run(self, source: JobSource, slots: Sequence[Slot]) -> None:
@@ -110,6 +114,7 @@ class Sweep:
         Scheduler(
             take=partial(self._next, source),
             console=self.console,
+            follower=self.follower,
             free=list(slots),
             on_end=partial(self._ended, source),
             on_poll=self.progress.poll,
@@ -219,12 +224,6 @@ def jobs_to_finish(folder: Path, jobs: Sequence[SweepJob], finish: str) -> list[
     return [trained[run.folder.name].finishing(folder) for run in wanted if run.folder.name in trained]
 
 
-def mark_killed(tracker: Tracker) -> None:
-    """Mark the tracked run of the sweep as KILLED, as this process is about to be ended by force."""
-    tracker.status("KILLED")
-    tracker.flush()
-
-
 def finish(sweep: Sweep, code: int, began: float) -> Outcome:
     """End the sweep: compare its jobs, print and record the results; return the outcome.
 
@@ -247,6 +246,7 @@ def finish(sweep: Sweep, code: int, began: float) -> Outcome:
     tracker.status(status)
     tracker.flush(console.log if code == DONE else None)
     tracker.close()
+    sweep.follower.wait(STOPPED_SECONDS)
     seconds = time.monotonic() - began
     console.log(f"{'time':11} {seconds:.1f} s for {len(comparison.runs)} {work.unit}s: {status}")
     sweep.record(status)  # last of all: before it, the same command resumes this sweep

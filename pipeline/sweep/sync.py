@@ -13,6 +13,7 @@ from pipeline.paths import shorter
 from pipeline.runs.journal import NAME, Journal
 from pipeline.runs.lock import LockedError, locked
 from pipeline.sweep.index import is_sweep, read_index
+from pipeline.tracking.follower import is_followed
 from pipeline.tracking.pending import send_pending, settings_for
 from pipeline.tracking.store import Store
 from stages.errors import UserError
@@ -45,7 +46,7 @@ def _tracked(outputs: Path) -> list[Path]:
     """Return the folders of tracked sweeps and runs, a sweep before its jobs."""
     patterns = ("runs/*/*", "sweeps/*", "sweeps/*/*")
     folders = sorted(path.parent for pattern in patterns for path in outputs.glob(f"{pattern}/{NAME}"))
-    return [folder for folder in folders if Journal(folder).run_id is not None]
+    return [folder for folder in folders if Journal(folder).is_tracked]
 
 
 def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: bool) -> int:
@@ -53,9 +54,11 @@ def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: b
     if not (folder / NAME).is_file():
         raise UserError("this is not the folder of a run or sweep")
     try:
+        if is_followed(folder):
+            raise LockedError(folder)
         with locked(folder, patience=0):
             if again:
-                Journal(folder).mark_sent(0)
+                Journal(folder).send_again()
             return _send(folder, outputs, uri, is_named)
     except LockedError:
         say(f"{shorter(folder)}: in use by a process, which sends its records itself")
@@ -64,7 +67,7 @@ def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: b
 
 def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
     journal = Journal(folder)
-    if journal.is_closed and (not is_named or journal.store.get("target") not in (None, MLFLOW_RUN)):
+    if journal.is_closed and (not is_named or journal.header.target not in (None, MLFLOW_RUN)):
         return 0
     settings = TrackingSettings("server", uri) if uri else settings_for(folder, TrackingSettings())
     if "***" in (settings.uri or ""):
@@ -73,10 +76,10 @@ def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
         )
     top = folder.parent if is_sweep(folder) else folder.parent.parent  # also after a move
     store = Store(settings, top.parent if top.name in ("runs", "sweeps") else outputs)
-    count = journal.unsent
+    count, run_id = journal.unsent, journal.run_id
     status = read_index(folder).status if is_sweep(folder) else None
     tracker = send_pending(folder, store, print_warning, print, status=status)
-    sent = count if tracker.run_id == journal.run_id else len(Journal(folder).entries)
+    sent = count if tracker.run_id == run_id else len(Journal(folder).entries)
     if sent or tracker.unsent:
         say(f"{shorter(folder)}: {max(sent - tracker.unsent, 0)} entries sent, {tracker.unsent} pending")
     for line in tracker.notes:

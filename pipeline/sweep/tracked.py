@@ -16,12 +16,21 @@ from pipeline.runs.summary import is_lower_better
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.source import Work
 from pipeline.system.environment import imports_kept
+from pipeline.tracking.follower import Follower
+from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.tracker import Tracker
 
 
-def open_sweep(work: Work, folder: Path, code: CodeState | None, console: Console) -> Tracker:
+def open_sweep(work: Work, folder: Path, code: CodeState | None, console: Console, follower: Follower) -> Tracker:
     """Start the tracked run of the sweep in `folder`, or continue it; return its tracker.
+
+    Args:
+        work: What the command asked for.
+        folder: The folder of the sweep.
+        code: The state of the repository.
+        console: Prints warnings.
+        follower: Sends the records of the sweep and its jobs.
 
     Raises:
         UserError: If the store cannot be used.
@@ -30,12 +39,14 @@ def open_sweep(work: Work, folder: Path, code: CodeState | None, console: Consol
     tags = begun_tags(first.tracking, code) | {"sweep": folder.name, "jobs": str(work.total)}
     if first.debug is not None:
         tags["debug"] = first.debug.kind
-    spec = RunSpec(first.tracking, first.outputs, folder, first.name, work.name, tags=tags, has_jobs=True)
+    follower.follow(folder, Store(first.tracking, first.outputs))
     with imports_kept():
-        tracker = open_tracker(spec, console.warn)
         for name in ("matplotlib.backends.backend_svg", "matplotlib.figure"):
-            import_module(name)  # for the comparison: no job waits for them now
-        return tracker
+            import_module(name)  # for the comparison, while the follower imports MLflow
+    spec = RunSpec(first.tracking, first.outputs, folder, first.name, work.name, has_jobs=True)
+    tracker = Tracker(spec, console.warn, follower.ended)
+    tracker.begin(tags)
+    return tracker
 
 
 def record_results(

@@ -30,7 +30,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.internals.mlflow import default_store, requirements_unchecked
 from pipeline.internals.mlflow_monitor import Monitor
-from pipeline.redaction import redact
 from pipeline.tracking import views
 from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
 from pipeline.tracking.store import Store, is_duplicate
@@ -71,11 +70,10 @@ class MlflowRun(StoredRun):
         run = _active(client, run_id) if run_id else None
         run = run or _by_folder(client, experiment, spec.key)
         if run is None:
-            tags = {**redact(dict(spec.tags)), FOLDER: spec.key}
+            tags = {FOLDER: spec.key}
             tags |= {PARENT: spec.parent} if spec.parent else {}
             tags |= {REPLACES: run_id} if run_id else {}
-            plain = {str(name): str(value) for name, value in tags.items()}
-            run = client.create_run(experiment, tags=plain, run_name=spec.name)
+            run = client.create_run(experiment, tags=tags, run_name=spec.name)
         self._refuse_elsewhere(str(run.info.artifact_uri))
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)

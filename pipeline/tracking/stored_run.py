@@ -3,7 +3,7 @@
 import errno
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,22 +21,20 @@ RACE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The run to be recorded: in which store and experiment, under what name.
-
-    folder: of its files, from which relative paths start. parent: the id of the sweep's run, if any.
-    tags: of a run that is begun. is_measured: whether the use of the machine is recorded while it runs.
-    has_jobs: whether it is the run of a sweep, so that users want to see its jobs.
-    """
+    """The facts about a run that a store needs."""
 
     settings: TrackingSettings
     outputs: Path
     folder: Path
+    """The folder of its files. Relative paths start there."""
     experiment: str
     name: str
     parent: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    """The id of the sweep's run, for a job of a sweep."""
     is_measured: bool = False
+    """Whether the use of the machine is recorded while the run works."""
     has_jobs: bool = False
+    """Whether it is the run of a sweep, so that users want to see its jobs."""
 
     @property
     def key(self) -> str:
@@ -61,21 +59,28 @@ class Answer:
 class StoredRun:
     """The run of `spec` in a store. Base of `MlflowRun` and of users' own: `tracking._target_=my_package.MyRun`.
 
-    The journal sends its entries here in order, in a thread of their own, and repeats those that raise; a resumed run
-    sends what it still has. So every call may come twice: where the process died between a call and its note, and
-    where a store that has lost the run gets all of it again. A method that is not overridden records nothing.
+    A follower, in a process of its own, reads the entries of the run's journal and calls the methods here in order. It
+    repeats a call that raises. A call may come a second time: if the follower dies before it can note that it is done,
+    or if the store has lost the run and gets all of it again. A method that is not overridden records nothing.
 
     Attributes:
-        run_id: of the run in the store. notes: lines for the user on what came of an entry.
-        open_with: the command to type and the address to open, a line each; empty where there are none.
-        links: other addresses, by what they show.
+        spec: What is recorded.
+        run_id: The id of the run in the store.
+        notes: Lines for the user, such as the version that a model was registered as.
+        open_with: The command to type and the address to open, one per line; empty if there are none.
+        links: Other addresses, by what they show.
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
     """Errors of opening the run that mean that the store cannot be used."""
 
     def __init__(self, spec: RunSpec, run_id: str | None) -> None:
-        """Open the run: `run_id` is the one that the journal holds, None where it holds none."""
+        """Open the run.
+
+        Args:
+            spec: What is recorded.
+            run_id: The id that an earlier session got; None if there was none.
+        """
         self.spec = spec
         self.notes: list[str] = []
         self.run_id = self.open_with = ""
@@ -203,7 +208,7 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
     try:
         return store(spec, run_id)
     except store.errors as error:
-        raise unusable(spec.settings, " ".join(str(error).split())[:200]) from error
+        raise unusable(spec.settings, " ".join(str(redact(str(error))).split())[:200]) from error
 
 
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
@@ -212,7 +217,3 @@ def unusable(settings: TrackingSettings, reason: str) -> UserError:
     is_locked = "locked" in reason
     expected = "a database that no other program has locked" if is_locked else "a database or server that can be opened"
     return UserError(f"tracking={settings.kind} cannot be used ({reason})", expected, fix)
-
-
-Opener = Callable[[RunSpec, str | None], StoredRun]
-"""Opens a run in its store, by the id that its journal holds; see `open_run`."""

@@ -1,196 +1,59 @@
-"""The tracker that a run and its stages record with: into the run's journal first, from there to the store."""
+"""Record a run in its journal, which a follower sends to the store."""
 
 import shlex
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.runs.journal import NAME, Journal, place_of
+from pipeline.runs.journal import FOLLOWED, NAME, Header, Journal, place_of
 from pipeline.system.signals import beat, requested
 from pipeline.tracking.params import metric_name, param_texts
-from pipeline.tracking.stored_run import Opener, RunSpec, StoredRun, open_run, reason
+from pipeline.tracking.stored_run import RunSpec, unusable
+from stages.errors import UserError
+from stages.settings.places import appendable
 
 if TYPE_CHECKING:  # a plan, or a wrong setting, needs no NumPy
     from stages.results import Dataset, Exported
 
+OPEN_SECONDS = 300.0
+"""Longest wait, in seconds, for the store to be opened; a new database on a slow disk takes a minute."""
+
 STOPPED_SECONDS = 4.0
-"""Seconds that the end of a run that was stopped, and is to end soon, waits for the store."""
+"""Seconds that the end of a run waits for the store if the run was stopped and should end soon."""
 
 FINISHED_SECONDS = 20.0
-"""Seconds that a run that was not stopped waits for a store that does not answer."""
+"""Seconds that a run that was not stopped waits for a store that does not respond."""
 
 LONGEST_SECONDS = 600.0
-"""Seconds that such a run waits for a store that answers, but slowly."""
+"""Seconds that such a run waits for a store that responds, but slowly."""
 
-RETRY_SECONDS = 2.0
 POLL_SECONDS = 0.02
 TOLD_EVERY_SECONDS = 10.0
 
 
-class Sender:
-    """Sends what `journal` has and the store has not, in order, and again where the store does not answer.
+def no_end() -> str | None:
+    """Return None: somebody else watches the follower."""
+    return None
 
-    Args:
-        warn: gets a line when the store goes away, when it is back, and for every entry that it refuses.
 
-    Attributes:
-        trouble: why the store takes nothing at the moment.
-        refused: entries, and values of entries, that the store will never take, and why.
-    """
+class Recorder:
+    """Records a run in its journal, nothing twice. Without a journal nothing is recorded."""
 
-    def __init__(self, run: StoredRun, journal: Journal, warn: Callable[[str], None]) -> None:
-        self.trouble: str | None = None
-        self.refused: list[str] = []
-        self._last_answer = time.monotonic()
-        self._run = run
+    def __init__(self, journal: Journal | None, warn: Callable[[str], None]) -> None:
+        """Record in `journal`; `warn` gets a line if it is damaged or cannot be written."""
+        self._warn = warn
         self._journal = journal
-        self._warn = warn
-        self._wake = threading.Event()
-        self._closed = False
-        threading.Thread(target=self._work, daemon=True, name="tracking").start()
-
-    def notify(self) -> None:
-        """Wake the thread."""
-        self._wake.set()
-
-    def wait(self, seconds: float, longest: float, log: Callable[[str], None] | None = None) -> str | None:
-        """Wait until the store has everything; return why it has not, or None where it has.
-
-        Args:
-            seconds: since the store last answered. longest: seconds in all.
-            log: gets a line now and then, of a wait that a signal ends.
-        """
-        began = self._last_answer = time.monotonic()
-        say_at = began + TOLD_EVERY_SECONDS
-        self.notify()
-        while self._journal.unsent:
-            time.sleep(POLL_SECONDS)
-            beat()
-            now = time.monotonic()
-            if log is not None and requested() is not None:
-                return "interrupted while waiting"
-            is_away = self.trouble is not None and now - self._last_answer > seconds
-            if is_away or now - began > longest:
-                return self.trouble or f"sending takes longer than {longest:.0f} s"
-            if log is not None and now > say_at:
-                say_at = now + TOLD_EVERY_SECONDS
-                left = self._journal.unsent
-                log(f"sending {left} records, for at most {longest:.0f} s (Ctrl-C to send them later)")
-        return None
-
-    def close(self) -> None:
-        """End the thread: no entry is begun afterwards."""
-        self._closed = True
-        self.notify()
-
-    def _work(self) -> None:
-        while not self._closed:
-            self._wake.clear()
-            if not (self._journal.unsent and self._send()):
-                self._wake.wait(RETRY_SECONDS)
-
-    def _send(self) -> bool:
-        """Send the next entry; return whether it is done with."""
-        self._journal.flush()
-        answer = self._run.deliver(self._journal.entries[self._journal.sent])
-        for refused in answer.refused:
-            self.refused.append(refused)
-            self._warn(f"tracking: rejected {refused}")
-        before, self.trouble = self.trouble, answer.trouble
-        if self.trouble is None:
-            try:
-                self._journal.mark_sent(self._journal.sent + 1)
-            except OSError as error:
-                self.trouble = reason(error)
-        if self.trouble is not None:
-            if before is None and not self._closed:
-                self._warn(f"tracking: records cannot be sent ({self.trouble}); they are kept and sent again")
-            return False
-        if before is not None:
-            self._warn("tracking: records can be sent again")
-        self._last_answer = time.monotonic()
-        return True
-
-
-def _now() -> int:
-    """Return the time in milliseconds since 1970."""
-    return int(time.time() * 1000)
-
-
-class Tracker:
-    """Records one run. A resumed run repeats nothing that its journal has; without a `spec` nothing is recorded.
-
-    With `tracking=off` the journal alone is written.
-    """
-
-    def __init__(
-        self, spec: RunSpec | None = None, warn: Callable[[str], None] = print, opener: Opener = open_run
-    ) -> None:
-        """Open the run of `spec`; one that the store does not know gets all that the journal has, as a new run.
-
-        Args:
-            opener: opens it in the store; one of a `StoreProcess` does so in another process.
-
-        Raises:
-            UserError: where the store cannot be used.
-        """
-        self._warn = warn
         self._params: dict[str, str] = {}
         self._metrics: set[tuple[str, int]] = set()
-        if spec is None:
-            return
-        self._spec = spec
-        self._journal = Journal(spec.folder)
-        if self._journal.damaged:
-            name = shorter(self._journal.folder / NAME)
-            warn(f"tracking: {self._journal.damaged} damaged lines of {name} were skipped")
-        for entry in self._journal.entries:
+        if journal is not None and journal.damaged:
+            warn(f"tracking: {journal.damaged} damaged lines of {shorter(journal.folder / NAME)} were skipped")
+        for entry in () if journal is None else journal.entries:
             self._remember(entry.call, entry.arguments)
-        if spec.settings.kind == "off":
-            if not self._journal.store:  # for one who sends it later
-                self._journal.begin({"experiment": spec.experiment, "name": spec.name, "parent": spec.parent})
-            return
-        self._run = opener(spec, self._journal.run_id)
-        self._agree()
-        self._sender = Sender(self._run, self._journal, warn)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is recorded in the store."""
-        return hasattr(self, "_sender")
-
-    @property
-    def run_id(self) -> str | None:
-        """The id of the run in the store; None where it records nothing."""
-        return self._run.run_id if self.is_on else None
-
-    @property
-    def recorded_status(self) -> str | None:
-        """The last status that was recorded."""
-        return self._journal.status
-
-    @property
-    def unsent(self) -> int:
-        """The number of entries that the store does not have yet."""
-        return self._journal.unsent if self.is_on else 0
-
-    @property
-    def notes(self) -> list[str]:
-        """Lines on what came of the records so far, such as the version that a model was registered as."""
-        return list(dict.fromkeys(self._run.notes)) if self.is_on else []
-
-    @property
-    def links(self) -> list[tuple[str, str]]:
-        """Labels and texts of lines that show where to see the run: the command to type, its page, other pages."""
-        if not self.is_on:
-            return []
-        lines = [("" if number else "open", line) for number, line in enumerate(self._run.open_with.splitlines())]
-        return [*lines, *self._run.links.items()]
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Record parameters by dotted names. One that has changed becomes a tag."""
@@ -239,7 +102,7 @@ class Tracker:
         )
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
-        """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
+        """Register the run's model as a version of `name`, and move `alias` to it if it is better."""
         self._add("register", name=name, alias=alias, promote_if=promote_if, confidence=confidence)
 
     def view(
@@ -264,68 +127,18 @@ class Tracker:
         """Record the run's status: `RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
         self._add("status", status=status, time=_now())
 
-    def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
-        """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
-
-        Args:
-            log: of a run that was not stopped, which waits for long: gets a line now and then on what is waited for.
-            seconds: to wait for one that was stopped, and should end soon.
-        """
-        if not self.is_on:
-            return 0
-        limits = (seconds, seconds) if log is None else (FINISHED_SECONDS, LONGEST_SECONDS)
-        why = self._sender.wait(*limits, log)
-        left = self.unsent
-        if left:
-            command = f"`python -m pipeline sync {shlex.quote(shorter(self._journal.folder))}`"
-            command = command if self._spec.settings._target_ == MLFLOW_RUN else "the same command"
-            count = len(self._journal.entries)
-            self._warn(f"tracking: {left} of {count} records are pending ({why}); {command} sends them")
-        return left
-
-    def close(self, seconds: float | None = None) -> int:
-        """End: nothing is sent afterwards; `seconds`: to `flush` before. Return how many entries the store misses."""
-        left = self.unsent if seconds is None else self.flush(seconds=seconds)
-        if self.is_on:
-            self._sender.close()
-            if refused := self._sender.refused:
-                self._warn(f"tracking: rejected, and not sent again: {'; '.join(refused)[:2000]}")
-        return left
-
     def _place(self, path: Path) -> str:
-        folder = self._spec.folder if hasattr(self, "_spec") else path
+        folder = path if self._journal is None else self._journal.folder
         return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
-    def _agree(self) -> None:
-        """Have the journal and the store agree on which run this is."""
-        journal, run, spec = self._journal, self._run, self._spec
-        if (lost := journal.run_id) == run.run_id:
-            return
-        if lost is not None:
-            self._warn(
-                f"tracking: the run {lost} was not found; all {len(journal.entries)} records are sent again, as "
-                f"run {run.run_id}"
-            )
-        uri = str(redact(spec.settings.uri)) if spec.settings.uri else None
-        store = {"kind": spec.settings.kind, "uri": uri, "target": spec.settings._target_}
-        own = {
-            "place": place_of(journal.folder),
-            "experiment": spec.experiment,
-            "name": spec.name,
-            "parent": spec.parent,
-        }
-        journal.begin({"run_id": run.run_id, **store, **own})
-
     def _add(self, call: str, **arguments: Any) -> None:
-        if not hasattr(self, "_journal"):
+        if self._journal is None:
             return
         self._remember(call, arguments)
         try:
             self._journal.add(call, arguments)
         except OSError as error:
             self._warn(f"tracking: the journal cannot be written ({error}); pending records are lost when the run ends")
-        if self.is_on:
-            self._sender.notify()
 
     def _remember(self, call: str, arguments: Mapping[str, Any]) -> None:
         if call == "params":
@@ -334,14 +147,221 @@ class Tracker:
             self._metrics |= {(name, arguments["step"]) for name in arguments["values"]}
 
 
-def open_tracker(spec: RunSpec, warn: Callable[[str], None], opener: Opener = open_run) -> Tracker:
-    """Begin the tracked run of `spec`, or resume it: it is RUNNING then.
+class Tracker(Recorder):
+    """Records a session of a run, whose journal a follower sends to the store.
 
-    Raises:
-        UserError: where the store cannot be used.
+    Without a `spec` nothing is recorded. With `tracking=off` the journal is written, and nothing is sent.
     """
-    tracker = Tracker(spec, warn, opener)
-    before = {} if tracker.recorded_status is None else {"failed_stage": "", "error": ""}
-    tracker.status("RUNNING")
-    tracker.tags({**before, **spec.tags})
-    return tracker
+
+    def __init__(
+        self,
+        spec: RunSpec | None = None,
+        warn: Callable[[str], None] = print,
+        follower_end: Callable[[], str | None] = no_end,
+    ) -> None:
+        """Begin a session of the run of `spec`.
+
+        Args:
+            spec: The run.
+            warn: Gets a line when the store stops responding, when it responds again, and for every entry that it
+                rejects.
+            follower_end: Returns how the follower of the run has ended; None while it works.
+
+        Raises:
+            OSError: If the journal cannot be written.
+        """
+        super().__init__(None if spec is None else Journal(spec.folder), warn)
+        self._spec = spec
+        self._follower_end = follower_end
+        self._trouble: str | None = None
+        self._rejected: list[str] = []
+        self._is_open = False
+        if spec is not None and self._journal is not None:
+            appendable(spec.folder / FOLLOWED)
+            self._had_id = self._journal.run_id
+            self._journal.begin(header_of(spec))
+
+    @property
+    def _sent_from(self) -> Journal | None:
+        """The journal that a follower sends to the store; None if nothing is sent."""
+        return None if self._spec is None or self._spec.settings.kind == "off" else self._journal
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run is recorded in a store."""
+        return self._sent_from is not None
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run in the store; None if it is not recorded there."""
+        return None if self._sent_from is None else self._sent_from.run_id
+
+    @property
+    def recorded_status(self) -> str | None:
+        """The last status that was recorded."""
+        return None if self._journal is None else self._journal.status
+
+    @property
+    def unsent(self) -> int:
+        """The number of entries that the store does not have yet."""
+        return 0 if self._sent_from is None else self._sent_from.unsent
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on what came of the records so far, such as the version that a model was registered as."""
+        return [] if self._sent_from is None else list(dict.fromkeys(self._sent_from.upload.notes))
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Labels and texts of lines that show where to see the run: the command to type, its page, other pages."""
+        links = [] if self._sent_from is None else self._sent_from.upload.links
+        return [(label, text) for label, text in links]
+
+    def begin(self, tags: Mapping[str, str]) -> None:
+        """Record that the run is RUNNING, with `tags`, and wait until it is open in its store.
+
+        Raises:
+            UserError: If the store cannot be used.
+        """
+        before = {} if self.recorded_status is None else {"failed_stage": "", "error": ""}
+        self.status("RUNNING")
+        self.tags({**before, **tags})
+        self.wait_until_open()
+
+    def wait_until_open(self) -> None:
+        """Wait until the follower has opened the run in its store, so that it has an id.
+
+        Raises:
+            UserError: If the store cannot be used.
+        """
+        journal = self._sent_from
+        if self._spec is None or journal is None:
+            return
+        deadline = time.monotonic() + OPEN_SECONDS
+        while (upload := journal.upload).session != journal.header.session:
+            if (end := self._follower_end()) is not None:
+                raise unusable(self._spec.settings, f"the helper process for tracking ended{end}")
+            if time.monotonic() > deadline:
+                raise unusable(self._spec.settings, f"no response after {OPEN_SECONDS:g} s")
+            time.sleep(POLL_SECONDS)
+            beat()
+        if upload.error is not None:
+            raise UserError(*upload.error)
+        self._is_open = True
+        if self._had_id not in (None, upload.run_id):
+            count = len(journal.entries)
+            self._warn(
+                f"tracking: the run {self._had_id} was not found; all {count} records are sent again, as run "
+                f"{upload.run_id}"
+            )
+
+    def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
+        """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
+
+        Args:
+            log: Gets a line now and then on what is waited for. Given for a run that was not stopped, which may wait
+                for long.
+            seconds: How long to wait for one that was stopped, and should end soon.
+        """
+        journal = self._sent_from
+        if self._spec is None or journal is None:
+            return 0
+        limits = (seconds, seconds) if log is None else (FINISHED_SECONDS, LONGEST_SECONDS)
+        why = self._wait(journal, *limits, log)
+        self._look(journal)
+        left = journal.unsent
+        if left:
+            command = f"`python -m pipeline sync {shlex.quote(shorter(journal.folder))}`"
+            command = command if self._spec.settings._target_ == MLFLOW_RUN else "the same command"
+            count = len(journal.entries)
+            self._warn(f"tracking: {left} of {count} records are pending ({why}); {command} sends them")
+        return left
+
+    def close(self, seconds: float | None = None) -> int:
+        """Warn about what the store has rejected; return how many entries it misses.
+
+        Args:
+            seconds: How long to `flush` before; None: not at all.
+        """
+        left = self.unsent if seconds is None else self.flush(seconds=seconds)
+        if self._sent_from is not None:
+            self._look(self._sent_from)
+        if self._rejected:
+            self._warn(f"tracking: rejected, and not sent again: {'; '.join(self._rejected)[:2000]}")
+        return left
+
+    def _wait(self, journal: Journal, seconds: float, longest: float, log: Callable[[str], None] | None) -> str | None:
+        """Wait until the store has everything; return why it has not, or None if it has.
+
+        Args:
+            journal: The journal that is sent.
+            seconds: How long to wait since the store last accepted an entry.
+            longest: How long to wait in all.
+            log: Gets a line now and then, of a wait that a signal ends.
+        """
+        began = answered = time.monotonic()
+        say_at, unsent = began + TOLD_EVERY_SECONDS, -1
+        while left := journal.unsent:
+            now = time.monotonic()
+            if left != unsent:
+                answered, unsent = now, left
+            trouble = self._problem(journal)
+            if log is not None and requested() is not None:
+                return "interrupted while waiting"
+            is_away = trouble is not None and (now - answered > seconds or self._follower_end() is not None)
+            if is_away or now - began > longest:
+                return trouble or f"sending takes longer than {longest:.0f} s"
+            if log is not None and now > say_at:
+                say_at = now + TOLD_EVERY_SECONDS
+                log(f"sending {left} records, for at most {longest:.0f} s (Ctrl-C to send them later)")
+            time.sleep(POLL_SECONDS)
+            beat()
+        return None
+
+    def _problem(self, journal: Journal) -> str | None:
+        """Return why nothing is sent at the moment; None if nothing is wrong."""
+        upload = journal.upload
+        if (end := self._follower_end()) is not None:
+            return f"the helper process for tracking ended{end}"
+        if not journal.is_written or upload.session != journal.header.session:
+            return f"files in {shorter(journal.folder)} cannot be written"
+        return upload.trouble
+
+    def _look(self, journal: Journal) -> None:
+        """Warn about what has happened to the records since the last look."""
+        for rejected in journal.upload.rejected:
+            if rejected not in self._rejected:
+                self._rejected.append(rejected)
+                self._warn(f"tracking: rejected {rejected}")
+        before, self._trouble = self._trouble, self._problem(journal)
+        if before is None and self._trouble is not None:
+            self._warn(f"tracking: records cannot be sent ({self._trouble}); they are kept and sent again")
+        elif before is not None and self._trouble is None:
+            self._warn("tracking: records can be sent again")
+
+    def _add(self, call: str, **arguments: Any) -> None:
+        super()._add(call, **arguments)
+        if self._is_open and self._sent_from is not None:
+            self._look(self._sent_from)
+
+
+def _now() -> int:
+    """Return the time in milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def header_of(spec: RunSpec) -> Header:
+    """Return the header of a new session of a run."""
+    settings = spec.settings
+    return Header(
+        session=token_hex(4),
+        experiment=spec.experiment,
+        name=spec.name,
+        parent=spec.parent,
+        kind=settings.kind,
+        uri=str(redact(settings.uri)) if settings.uri else None,
+        target=settings._target_,
+        place=place_of(spec.folder),
+        is_measured=spec.is_measured,
+        has_jobs=spec.has_jobs,
+    )

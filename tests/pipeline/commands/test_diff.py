@@ -8,7 +8,7 @@ import pytest
 from pipeline.commands import diff
 from pipeline.comparison.difference import COMMIT, PATCH, difference
 from pipeline.provenance import code_state
-from pipeline.runs.journal import Journal
+from pipeline.runs.journal import Header, Journal
 from pipeline.runs.summary import Summary
 from tests.pipeline.provenance.test_code_state import git
 
@@ -35,7 +35,7 @@ def record(repository: Path, run: Path) -> Path:
     run.mkdir()
     Summary(None, "FINISHED", "tried", run, {}).write(run)
     journal = Journal(run)
-    journal.begin({})
+    journal.begin(Header())
     journal.add("tags", {"values": {COMMIT: state.commit}})
     if state.diff:
         journal.add("text", {"name": PATCH, "content": state.diff})

@@ -13,12 +13,11 @@ import pytest
 
 from pipeline.system.streams import no_room
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import open_tracker
 from stages.checkpoints.files import read
 from stages.storage.atomic import atomic_write
 from tests import commands
 from tests.pipeline.experiments import TRAINED
-from tests.pipeline.tracking.journals import LOCAL, only_run, steps
+from tests.pipeline.tracking.journals import LOCAL, Tried, only_run, steps
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +87,7 @@ def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], 
 def test_a_store_that_takes_no_more_gets_the_rest_later(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
     disk, lines = small_disk(4000), list[str]()
     (tmp_path / "run").mkdir()
-    tracker = open_tracker(RunSpec(LOCAL, disk, tmp_path / "run", "tried", "run"), lines.append)
+    tracker = Tried(RunSpec(LOCAL, disk, tmp_path / "run", "tried", "run"), lines.append)
     assert tracker.flush(seconds=30) == 0
     fill(disk)
     for step in range(100):

@@ -23,7 +23,7 @@ from pipeline.execute.facts import run_facts
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import sources
 from pipeline.runs.folder import RunFolder
-from pipeline.runs.journal import Journal
+from pipeline.runs.journal import Header, Journal
 from pipeline.sweep.index import INDEX, read_index, write_index
 from pipeline.sweep.select import record_of
 from stages.errors import UserError
@@ -69,7 +69,8 @@ CONTENTS: dict[str, bytes | Callable[[Path], object]] = {
 
 READERS = ("runs", "compare", "diff", "clean", "resume", "plain")
 FILES = {
-    **dict.fromkeys(("config.yaml", "code.json", "tracking.jsonl", "tracking.sent", ".lock", "pipeline.log"), READERS),
+    **dict.fromkeys(("config.yaml", "code.json", "tracking.jsonl", "tracking.sent", "tracking.lock"), READERS),
+    **dict.fromkeys((".lock", "pipeline.log"), READERS),
     "predictions.parquet": ("compare it", "against"), "checkpoints/step-00000001.npz": ("fork", "resume"),
     "results/train/trained.npz": ("evaluate",), "export/saved_model/saved_model.pb": ("predict",),
 }  # fmt: skip
@@ -96,7 +97,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         OmegaConf.save(made.document, folder / "config.yaml")
         journal = Journal(folder)
-        journal.begin({"experiment": "synthetic_mlp", "name": name, "parent": None})
+        journal.begin(Header(experiment="synthetic_mlp", name=name))
         journal.add("metrics", {"values": {"train/loss": 0.5}, "step": 1, "time": 1})
         sources(made).write(folder)
         for place in (
@@ -106,7 +107,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):
             (folder / place).parent.mkdir(parents=True)
             (folder / place).write_text("x")
-        for place in ("pipeline.log", ".lock", "tracking.sent", "predictions.parquet"):
+        for place in ("pipeline.log", ".lock", "tracking.sent", "tracking.lock", "predictions.parquet"):
             (folder / place).write_text("1")
     sweep = outputs / "sweeps" / "20240101-000000-cccccccc"
     write_run(sweep / "1_seed=1", "FINISHED", "cccccccc", metrics={"test/accuracy": 0.5})
@@ -274,13 +275,13 @@ LINES: tuple[Any, ...] = (
 
 def test_a_line_with_a_wrong_type_is_a_damaged_line_of_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.begin({"run_id": "a"})
+    journal.begin(Header(run_id="a"))
     with (tmp_path / "tracking.jsonl").open("a") as file:
         file.writelines(f"\n{json.dumps(line)}" for line in LINES)
     journal.add("metrics", {"values": {"train/loss": math.inf}, "step": 1, "time": 1})
     (tmp_path / "tracking.sent").write_text("1e999")
     again = Journal(tmp_path)
-    assert (again.damaged, again.sent, again.run_id, again.status) == (len(LINES), 0, "a", None)
+    assert (again.damaged, again.upload.sent, again.run_id, again.status) == (len(LINES), 0, "a", None)
     assert RunFolder(tmp_path).epochs() == {1: {"train/loss": math.inf}}
 
 

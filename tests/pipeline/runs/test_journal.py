@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runs.journal import NAME, SENT, Journal
+from pipeline.runs.journal import NAME, SENT, Header, Journal, Upload
 from tests.pipeline.tracking.journals import begin, client, folder_of, only_run, steps
 
 
-def journal_of(folder: Path, *entries: str) -> Journal:
+def journal_of(folder: Path, *entries: str, sent: int = 0) -> Journal:
     journal = Journal(folder)
-    journal.begin({"run_id": "a"})
+    journal.begin(Header(session="a"))
     for entry in entries:
         journal.add("tags", {"values": {"n": entry}})
+    journal.write_upload(Upload(sent=sent))
     return journal
 
 
@@ -48,17 +49,17 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path) -> None:
 
 @pytest.mark.parametrize("count", [None, b"\0\xff[[", b"9999", b""])
 def test_without_a_count_all_is_sent_again(count: bytes | None, tmp_path: Path) -> None:
-    journal_of(tmp_path, "1", "2").mark_sent(2)
+    journal_of(tmp_path, "1", "2", sent=2)
     (tmp_path / SENT).unlink() if count is None else (tmp_path / SENT).write_bytes(count)
     assert Journal(tmp_path).unsent == 2
 
 
 def test_a_line_that_cannot_be_read_is_passed_over_and_takes_no_other_with_it(tmp_path: Path) -> None:
-    journal_of(tmp_path, "1", "2", "3", "4").mark_sent(3)
+    journal_of(tmp_path, "1", "2", "3", "4", sent=3)
     lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
     (tmp_path / NAME).write_bytes(b"".join([*lines[:3], b"\xff" * 30 + b"\n", *lines[4:]]))
     journal = Journal(tmp_path)
-    assert (journal.damaged, journal.sent, journal.unsent) == (1, 3, 1)
+    assert (journal.damaged, journal.upload.sent, journal.unsent) == (1, 3, 1)
     journal.add("tags", {"values": {"n": "5"}})
     assert tags(tmp_path) == ["1", None, "3", "4", "5"]
 
@@ -81,7 +82,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_pa
     (tmp_path / NAME).mkdir()
     with pytest.raises(OSError, match="not a regular file"):
         journal.add("tags", {"values": {"n": "2"}})
-    journal.mark_sent(2)
+    journal.write_upload(Upload(sent=2))
     (tmp_path / NAME).rmdir()
     (tmp_path / "away").rename(tmp_path / NAME)
     assert Journal(tmp_path).unsent == 1  # more are said to be sent than it has: all are sent again

@@ -19,6 +19,7 @@ from pipeline.search.plan import Axis, probes, read_axes
 from pipeline.search.search import Search
 from pipeline.sweep.index import read_index
 from pipeline.sweep.sweep import Sweep
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import Printed, compose, write_run
@@ -159,7 +160,7 @@ def test_the_study_gets_the_result_of_a_trial_that_finished_before_the_search_wa
     assert killed is not None
     write_run(folder / killed.folder, metrics={"val/best_loss": 0.25})
     trials = work.begin(folder, console)
-    Sweep(work, trials, folder, Tracker(), None, console).run(trials, [Slot()])
+    Sweep(work, trials, folder, Tracker(), Follower(), None, console).run(trials, [Slot()])
     [trial] = trials.study.trials()
     assert (trial.state.name, trial.values) == ("COMPLETE", [0.25])
     assert trials.has_succeeded

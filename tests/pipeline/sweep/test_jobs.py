@@ -27,6 +27,7 @@ from pipeline.sweep.sweep import Sweep, jobs_to_finish, record_jobs, run_sweep
 from pipeline.system import machine
 from pipeline.system.environment import THREADS
 from pipeline.system.machine import GPUS, Gpu
+from pipeline.tracking.follower import Follower
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
@@ -69,7 +70,7 @@ def test_the_reason_for_refusing_a_job_is_printed_and_recorded(
 ) -> None:
     work = Grid(jobs(outputs, "seed=1,2"), SweepSettings())
     source = KnownJobs(work.jobs)
-    sweep = Sweep(work, source, outputs / "sweeps" / "s", Tracker(), None, Console())
+    sweep = Sweep(work, source, outputs / "sweeps" / "s", Tracker(), Follower(), None, Console())
     folder = sweep.folder / "1_seed=1"
     folder.mkdir(parents=True)
     (folder / "pipeline.log").write_text("09:49:56   7  evaluate\n09:49:57 error: fork=a: it is gone. Expected b\n")
@@ -95,7 +96,7 @@ def test_jobs_that_have_only_trained_are_finished_as_the_last_command_requests(
     for job, examples in zip(work.jobs, validated, strict=True):
         facts, metrics = Facts(val_examples=examples), {"val/best_accuracy": job.number / 2}
         write_run(folder / job.folder, stages=left, facts=facts, metrics=metrics)
-    Sweep(work, source, folder, Tracker(), None, Console()).run(source, [Slot()])  # nothing is left to run
+    Sweep(work, source, folder, Tracker(), Follower(), None, Console()).run(source, [Slot()])  # nothing is left to run
     assert source.next() is None
     if finished is None:
         with pytest.raises(UserError, match=r"none is the best.* Try: sweep\.finish=all"):

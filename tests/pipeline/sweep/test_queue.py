@@ -23,6 +23,7 @@ from pipeline.runs.folder import LOG, RunFolder
 from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
+from pipeline.tracking.follower import Follower
 from stages.errors import UserError
 from tests.pipeline.experiments import QUICK, experiment
 
@@ -72,7 +73,7 @@ def test_the_next_job_is_taken_when_a_slot_is_free_and_one_job_can_be_stopped(ou
             if process.folder.path.name == "0":
                 process.stop(signal_request(signal.SIGTERM))
 
-    Scheduler(one_by_one(taken()), Console(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
+    Scheduler(one_by_one(taken()), Console(), Follower(), [Slot()] * 2, on_end=ended, on_poll=polled).run()
     assert sorted(codes) == [1, 1, 143]
     assert max(most) == 2
     assert events[:3] == ["taken", "taken", "ended"]
@@ -103,7 +104,7 @@ def test_no_process_is_left_however_the_queue_ends(how: str, outputs: Path, monk
         if how == "signal":
             threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(ends):
-            Scheduler(one_by_one(given()), Console(), [Slot()] * places, ended, nothing).run()
+            Scheduler(one_by_one(given()), Console(), Follower(), [Slot()] * places, ended, nothing).run()
     assert codes == [130 if how == "signal" else 143] * 2
     assert len(processes) == 2
     assert not [process for process in processes if process.is_running()]
@@ -124,7 +125,7 @@ def test_a_job_that_cannot_start_does_not_keep_the_others_from_it(
         codes[job.experiment.seed] = code
 
     monkeypatch.setattr("pipeline.sweep.queue.decide", second_is_refused)
-    Scheduler(one_by_one(jobs(outputs, 3)), Console(), [Slot()], ended, nothing).run()
+    Scheduler(one_by_one(jobs(outputs, 3)), Console(), Follower(), [Slot()], ended, nothing).run()
     assert codes == {0: 1, 1: code, 2: 1}
     folder = RunFolder(outputs / "jobs" / "1")
     reason = refusal_in(folder) if code == 2 else (folder.path / LOG).read_text()
@@ -134,7 +135,7 @@ def test_a_job_that_cannot_start_does_not_keep_the_others_from_it(
 def notes(decision: Decision, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
     """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
     folder, turn = decision.folder.path, link.turn
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     number, events = int(folder.name), folder.with_name("events")
 
     def note(event: str) -> None:
@@ -161,7 +162,7 @@ def test_a_job_may_begin_while_the_one_before_is_evaluated_and_trains_after_it(
     overlaps: bool, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.launch.forked._work", functools.partial(notes, until="begins" if overlaps else ""))
-    Scheduler(one_by_one(jobs(outputs, 3)), Console(), [Slot()], nothing, nothing, overlaps=overlaps).run()
+    Scheduler(one_by_one(jobs(outputs, 3)), Console(), Follower(), [Slot()], nothing, nothing, overlaps=overlaps).run()
     events = (outputs / "jobs" / "events").read_text().split("\n")
     rest = ["trains 1", "begins 2", "ends 1", "trains 2", "ends 2"]
     assert len([*outputs.glob("jobs/*/sent")]) == 3

@@ -25,7 +25,7 @@ from pipeline.comparison.report import notes, terminal_table
 from pipeline.config.schemas import SweepSettings
 from pipeline.console import Console
 from pipeline.provenance.source_digest import Sources
-from pipeline.runs.journal import Journal
+from pipeline.runs.journal import Header, Journal, Upload
 from pipeline.runs.summary import Summary
 from pipeline.search.work import work_of
 from pipeline.sweep.claim import to_resume
@@ -34,7 +34,7 @@ from pipeline.sweep.index import compare, latest, write_index
 from pipeline.sweep.jobs import job_labels, slug
 from pipeline.sweep.sweep import run_sweep
 from pipeline.system.signals import until
-from pipeline.tracking.tracker import open_tracker
+from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests import commands
 from tests.pipeline.experiments import BARE, LONG, QUICK, SMALL, TRAINED, Patch, Printed, experiment, sweep_runs
@@ -180,11 +180,13 @@ def test_no_job_outlives_a_sweep_that_is_killed(outputs: Path) -> None:
 
 
 def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(outputs: Path, monkeypatch: Patch) -> None:
-    def interrupted(*given: Any) -> object:
-        os.kill(os.getpid(), signal.SIGINT)
-        return open_tracker(*given)
+    real = Tracker.begin
 
-    monkeypatch.setattr("pipeline.sweep.tracked.open_tracker", interrupted)
+    def interrupted(*given: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        real(*given)
+
+    monkeypatch.setattr(Tracker, "begin", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
     assert run_sweep(Grid(checked(composed, 2), SweepSettings()), Console()).code == 130
@@ -253,12 +255,12 @@ def test_a_finished_sweep_is_resumed_if_its_upload_is_incomplete(tmp_path: Path)
     write_index(jobs, folder, "FINISHED", {"identity": "x", "code": same.digest})
     assert to_resume(work(tmp_path, "x", same), print) is None
     journal = Journal(folder / "1_seed=1")
-    journal.begin({"run_id": "1"})
+    journal.begin(Header(run_id="1"))
     journal.add("status", {"status": "FINISHED", "time": 1})
     journal.flush()
     assert to_resume(work(tmp_path, "x", same), print) == folder
     assert to_resume(work(tmp_path, "x", same, "tracking=off"), print) is None
-    journal.mark_sent(1)
+    journal.write_upload(Upload(sent=1))
     journal.flush()
     assert to_resume(work(tmp_path, "x", same), print) is None
 

@@ -1,6 +1,7 @@
 """Runs that are tracked by their journal, interrupted and ended, for the tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -8,8 +9,11 @@ from mlflow.entities import Run
 
 from pipeline.config.schemas import TrackingSettings
 from pipeline.runs.journal import Journal
+from pipeline.tracking.follower import followed_here
+from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.tracker import Tracker
+from stages.errors import UserError
 
 LOCAL = TrackingSettings(kind="local")
 EPOCHS = 6
@@ -19,13 +23,34 @@ def folder_of(outputs: Path, name: str = "run") -> Path:
     return outputs / "runs" / "tried" / name
 
 
+class Tried(Tracker):
+    """A tracked run with a follower in a thread that ends with it."""
+
+    def __init__(
+        self, spec: RunSpec, warn: Callable[[str], None] = print, tags: Mapping[str, str] | None = None
+    ) -> None:
+        self._end = ExitStack()
+        self._end.enter_context(followed_here(spec.folder, Store(spec.settings, spec.outputs)))
+        super().__init__(spec, warn)
+        try:
+            self.begin(tags or {})
+        except UserError:
+            self._end.close()
+            raise
+
+    def close(self, seconds: float | None = None) -> int:
+        left = super().close(seconds)
+        self._end.close()
+        return left
+
+
 def begin(
     outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
 ) -> Tracker:
     """Begins or resumes a run."""
     folder = folder_of(outputs, name)
     folder.mkdir(parents=True, exist_ok=True)
-    return open_tracker(RunSpec(settings, outputs, folder, "tried", name, tags={"note": "x"}), warn)
+    return Tried(RunSpec(settings, outputs, folder, "tried", name), warn, {"note": "x"})
 
 
 def record(tracker: Tracker, epochs: int) -> None:

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -24,6 +24,7 @@ from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.pipeline.decide.test_inherited import all_overrides
 from tests.pipeline.experiments import Patch, Printed, write_run
+from tests.pipeline.tracking.journals import Tried
 
 LOCAL = TrackingSettings()
 
@@ -109,7 +110,7 @@ def test_an_address_that_the_environment_or_the_configuration_names_is_the_user_
 def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, tmp_path: Path) -> None:
     """Copied, unpacked or another user's, a folder has not the lock that its journal names."""
     folder = received(tmp_path / "a", listener.address)
-    Journal(folder).begin({**Journal(folder).store, "place": place_of(folder)})
+    Journal(folder).begin(replace(Journal(folder).header, place=place_of(folder)))
     assert Journal(folder).is_own
     assert settings_for(folder, LOCAL).uri == listener.address
     assert "seed=3" in all_overrides([f"fork={folder}"])
@@ -142,7 +143,7 @@ def test_a_received_database_sends_artifacts_nowhere(address: str, outputs: Path
     folder = outputs / "runs" / "e" / "a"
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match=r"your MLflow credentials|outside of"):
-        Tracker(RunSpec(LOCAL, outputs, folder, "e", "a"))
+        Tried(RunSpec(LOCAL, outputs, folder, "e", "a"))
 
 
 def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -116,7 +116,7 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
 def test_what_is_sent_twice_is_registered_once_and_leaves_the_alias_where_it_has_moved_since(outputs: Path) -> None:
     registered_run(outputs, "first", wrong=40, promote_if="always")
     registered_run(outputs, "second", wrong=50, promote_if="always")
-    Journal(folder_of(outputs, "first")).mark_sent(0)
+    Journal(folder_of(outputs, "first")).send_again()
     tracker = begin(outputs, "first")
     assert tracker.close(60) == 0
     assert tracker.notes[0] == "registered as digits, version 1: models:/digits/1"

@@ -75,7 +75,7 @@ def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_s
         assert until(lambda: not tracker.unsent, 30)
     for step in (2, 3, 4):
         tracker.metrics({"train/loss": 1.0 / step}, step=step)  # returns, though no store answers
-    assert until(lambda: tracker._sender.trouble is not None, 30)
+    assert until(lambda: Journal(folder_of(tmp_path / "outputs")).upload.trouble is not None, 30)
     assert tracker.unsent == 3
     with server():
         tracker.metrics({"train/loss": 0.2}, step=5)
@@ -246,7 +246,7 @@ OWN = TrackingSettings(_target_=f"{__name__}.TextRun", options={"file": "mine.tx
 
 def test_a_store_of_ones_own_has_the_journal(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
-    monkeypatch.setattr("pipeline.tracking.tracker.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.tracking.follower.RETRY_SECONDS", 0.1)
     tracker = begin(tmp_path, settings=OWN)
     tracker.metrics({"loss": 1.0}, 1)
     tracker.flush(seconds=30)

@@ -15,10 +15,10 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from pipeline.config.schemas import TrackingSettings
 from pipeline.tracking import views
 from pipeline.tracking.stored_run import RunSpec
-from pipeline.tracking.tracker import Tracker, open_tracker
+from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.views import LONGEST, MOST_LISTED, TAG, View, changed_tag
 from tests.pipeline.experiments import Patch
-from tests.pipeline.tracking.journals import LOCAL, begin, client, folder_of
+from tests.pipeline.tracking.journals import LOCAL, Tried, begin, client, folder_of
 from tests.servers import free_port, mlflow_server
 
 METRICS = ["val/best_accuracy", "test/accuracy", "train/images_per_second"]
@@ -67,7 +67,7 @@ def test_repeated_runs_share_one_view_that_has_the_settings_of_all(outputs: Path
 def test_the_link_of_a_sweep_opens_its_jobs_and_that_of_a_run_its_page(outputs: Path) -> None:
     folder = folder_of(outputs, "sweep")
     folder.mkdir(parents=True)
-    sweep = open_tracker(RunSpec(LOCAL, outputs, folder, "tried", "lr", has_jobs=True), print)
+    sweep = Tried(RunSpec(LOCAL, outputs, folder, "tried", "lr", has_jobs=True))
     sweep.view("lr, 4 jobs", ["lr"], ["val/best_loss"], True, ["lr=1", "lr=2"])
     assert sweep.close(60) == 0
     run = begin(outputs)

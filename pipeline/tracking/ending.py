@@ -1,0 +1,73 @@
+"""End a run whose process cannot do so itself, and record that in its journal."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.console import Console
+from pipeline.exit_codes import FAILED, STOPPED, TIMED_OUT
+from pipeline.runs.folder import LOG, RunFolder
+from pipeline.runs.journal import ENDED
+from pipeline.runs.summary import NAME, one_line
+from pipeline.tracking.tracker import Recorder
+from stages.errors import UserError
+
+LOST = "its process was killed or did not respond"
+
+
+def record_end(recorder: Recorder, run: RunFolder) -> None:
+    """Record the end of a run; its status last, when the store has everything else."""
+    summary = run.summary
+    if summary.error:
+        recorder.tags({"failed_stage": summary.failed_stage, "error": summary.error})
+    for name in (NAME, LOG):
+        if (run.path / name).exists():
+            recorder.artifact(run.path / name)
+    recorder.status(summary.status)
+
+
+def end_run(run: RunFolder, code: int, reason: str, console: Console) -> None:
+    """End the run, whose lock the caller holds, if it has not ended, and record its end if that is missing.
+
+    A run that was killed before it could record anything leaves nothing to end.
+
+    Args:
+        run: The run.
+        code: The exit code of its process, which makes it KILLED or FAILED.
+        reason: Why it ended.
+        console: Prints what happened.
+    """
+    status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
+    if run.end(status, reason):
+        console.error(f"the run ended as {status}: {reason}")  # after it is written: it may wait for the terminal
+    summary, journal = run.read(console.warn), run.journal
+    if summary is not None and summary.status in ENDED and journal.has_begun and journal.status != summary.status:
+        record_end(Recorder(journal, console.warn), run)
+
+
+def end_dead(run: RunFolder, code: int, reason: str, console: Console) -> None:
+    """End the run of a process that has ended; see `end_run`. Does nothing if another process works on it."""
+    try:
+        with run.locked():
+            end_run(run, code, reason, console)
+    except OSError:
+        return
+    except UserError as error:
+        console.error(f"recording: {one_line(error)}")
+
+
+def end_without_process(folder: Path) -> bool:
+    """End the run or the sweep in `folder` if no process works on it; return whether none does.
+
+    The summary of a sweep says that it has not ended, so that the same command resumes it.
+    """
+    run = RunFolder(folder)
+    if not folder.exists():
+        return True
+    with suppress(OSError, UserError):
+        with run.locked(patience=0):
+            if run.read() is not None:
+                end_run(run, FAILED, LOST, Console())
+            elif run.journal.status == "RUNNING":
+                Recorder(run.journal, print).status("KILLED")
+        return True
+    return False

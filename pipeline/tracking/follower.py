@@ -1,0 +1,339 @@
+"""Follow journals: send to the store what they hold and it lacks, in one process per command that the user typed.
+
+The process imports MLflow and opens its database while TensorFlow is being imported, follows the run of the command, or
+the sweep and each of its jobs, and samples the use of the machine. It outlives its command by some seconds: a run whose
+process was killed gets its end, and MLflow what the journal still holds.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.util import register_after_fork
+from pathlib import Path
+from typing import IO
+
+from pipeline import redaction
+from pipeline.config.schemas import TrackingSettings
+from pipeline.runs.journal import ENDED, FOLLOWED, Journal, Upload
+from pipeline.runs.lock import file_locked
+from pipeline.system.environment import imports_kept
+from pipeline.system.signals import STOPS, until
+from pipeline.tracking.ending import end_without_process
+from pipeline.tracking.store import Store
+from pipeline.tracking.stored_run import RunSpec, StoredRun, open_run, reason, unusable
+from stages.errors import UserError
+from stages.targets import import_target
+
+OUTLIVES_SECONDS = 10.0
+"""Seconds after which a follower ends whose command has; another command waits longer than that for the lock."""
+
+POLL_SECONDS = 0.05
+CLOSE_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command whose runs are followed."""
+
+    has_ended: threading.Event = field(default_factory=threading.Event)
+    """Its process has ended: its follower ends the runs that it has not. Never set within the command's own process."""
+    is_done: threading.Event = field(default_factory=threading.Event)
+    """Nothing more is to be sent."""
+    measures: bool = True
+    """Whether the use of the machine is recorded."""
+
+
+def follow(folder: Path, store: Store, command: Command, after: str) -> None:
+    """Send what the journal in `folder` holds and `store` lacks, until the run has ended and the store has everything.
+
+    A store that does not respond is asked again; what it rejects is noted and skipped. What has been sent is noted in
+    the folder, where the run and later commands read it (`Journal.upload`).
+
+    Args:
+        folder: The folder of a run or a sweep.
+        store: Where it is recorded.
+        command: The command that the run belongs to.
+        after: The last session of the journal when the command began. The follower waits for the next one.
+    """
+    with suppress(OSError), _alone(folder, command), closing(Following(folder, store, command, after)) as following:
+        while not (command.is_done.is_set() or following.is_over):
+            if not following.step():
+                command.is_done.wait(POLL_SECONDS)
+
+
+@contextmanager
+def _alone(folder: Path, command: Command) -> Iterator[None]:
+    """Wait until no other process sends the records of the run, as the follower of an earlier command soon ends.
+
+    Raises:
+        OSError: If the folder was deleted, or the command is done before.
+    """
+    while not command.is_done.is_set():
+        with file_locked(folder / FOLLOWED) as is_mine:
+            if is_mine:
+                yield
+                return
+        command.is_done.wait(POLL_SECONDS)
+    raise InterruptedError
+
+
+def is_followed(folder: Path) -> bool:
+    """Return whether a process sends the records of the run in `folder` now."""
+    with suppress(OSError), file_locked(folder / FOLLOWED) as is_mine:
+        return not is_mine
+    return False
+
+
+class Following:
+    """A journal, the store that it goes to, and how far it has been sent."""
+
+    def __init__(self, folder: Path, store: Store, command: Command, after: str) -> None:
+        """See `follow`."""
+        self._journal = Journal(folder)
+        self._upload = replace(self._journal.upload, error=None)
+        self._store = store
+        self._command = command
+        self._session = after  # the last one that was opened
+        self._run: StoredRun | None = None  # None before that, and if the store cannot be used
+        self._retry_at = 0.0
+        self._has_no_process = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do: the store has all of a run that has ended, or cannot be used."""
+        journal, upload = self._journal, self._upload
+        if journal.header.session != self._session:
+            return self._command.has_ended.is_set() and self._run is not None  # another command follows it now
+        if self._run is None:
+            return upload.error is not None or self._has_no_process
+        return upload.sent == len(journal.entries) and journal.status in ENDED
+
+    def step(self) -> bool:
+        """Read what the journal has now, and open the run or send its next entry; return whether that was done."""
+        if self._command.has_ended.is_set() and not self._has_no_process:
+            self._has_no_process = end_without_process(self._journal.folder)
+        if self._journal.read_more():
+            self._retry_at = 0.0
+        if self._journal.header.session != self._session:
+            self._open()
+            return True
+        has_entry = self._run is not None and self._upload.sent < len(self._journal.entries)
+        if not has_entry or time.monotonic() < self._retry_at:
+            return False
+        self._send()
+        return self._upload.trouble is None
+
+    def close(self) -> None:
+        """End what the store does next to the calls."""
+        if self._run is not None:
+            self._run.close()
+
+    def _open(self) -> None:
+        journal, store, before = self._journal, self._store, self._upload.run_id
+        self.close()
+        self._session = session = journal.header.session
+        try:
+            self._run = open_run(run_spec(journal, store, self._command.measures), before)
+        except Exception as error:  # importing or opening a store can fail in any way, and the user is to see how
+            refusal = error if isinstance(error, UserError) else unusable(store.settings, reason(error))
+            text = [refusal.problem, refusal.expected, refusal.fix]
+            self._run = None
+            self._upload = Upload(session=session, run_id=before, sent=self._upload.sent, error=text)
+        else:
+            sent = self._upload.sent if self._run.run_id == before else 0
+            self._upload = Upload(session=session, run_id=self._run.run_id, sent=sent, links=_links(self._run))
+        self._note()
+
+    def _send(self) -> None:
+        assert self._run is not None
+        self._journal.flush()
+        answer = self._run.deliver(self._journal.entries[self._upload.sent])
+        is_news = answer.trouble is None or answer.trouble != self._upload.trouble or answer.refused
+        self._upload.trouble = answer.trouble
+        self._upload.rejected += answer.refused
+        self._upload.notes = answer.notes or self._upload.notes
+        if answer.trouble is None:
+            self._upload.sent += 1
+        else:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        if is_news:
+            self._note()
+
+    def _note(self) -> None:
+        """Note in the folder what has been sent."""
+        try:
+            self._journal.write_upload(self._upload)
+        except OSError:  # the disk is full: without the file, the run sees that, and everything is sent again later
+            self._journal.forget_upload()
+
+
+def run_spec(journal: Journal, store: Store, is_measured: bool = False) -> RunSpec:
+    """Return what `store` needs to know about the run of `journal`."""
+    folder, header = journal.folder, journal.header
+    return RunSpec(
+        settings=store.settings,
+        outputs=store.outputs,
+        folder=folder,
+        experiment=header.experiment or folder.parent.name,
+        name=header.name or folder.name,
+        parent=header.parent,
+        is_measured=header.is_measured and is_measured,
+        has_jobs=header.has_jobs,
+    )
+
+
+def _links(run: StoredRun) -> list[list[str]]:
+    lines = [["" if number else "open", line] for number, line in enumerate(run.open_with.splitlines())]
+    return [*lines, *(list(link) for link in run.links.items())]
+
+
+@contextmanager
+def followed_here(folder: Path, store: Store) -> Iterator[None]:
+    """Follow the journal in `folder` in a thread of this process within the block, in which a session begins."""
+    command = Command(measures=False)
+    given = (folder, store, command, Journal(folder).header.session)
+    thread = threading.Thread(target=follow, args=given, daemon=True, name="follower")
+    thread.start()
+    try:
+        yield
+    finally:
+        command.is_done.set()
+        thread.join(CLOSE_SECONDS)
+
+
+class Follower:
+    """The process that follows the runs of this command. Secrets reach it only by a pipe."""
+
+    def __init__(self, settings: TrackingSettings | None = None) -> None:
+        """Start it, unless nothing is to be sent. None: another process sends the records."""
+        self._followed: dict[Path, tuple[Store, str]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        if settings is not None and settings.kind != "off":
+            self._start()
+
+    def follow(self, folder: Path, store: Store) -> None:
+        """Follow the run in `folder`, made if it is missing, from its next session on."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._followed[folder] = store, Journal(folder).header.session
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            with suppress(OSError):  # it is ending
+                self._ask(folder)
+                return
+        self._start()
+        for known in self._followed:
+            self._ask(known)
+
+    def ended(self) -> str | None:
+        """Return how the process has ended, such as ` by SIGKILL`; None while it works."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return None
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4096))
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
+        return f": {redaction.redact(lines[-1])}" if lines and code > 0 else how
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the store has everything of the runs that have ended, for `seconds` at most."""
+        if self._process is not None and self.ended() is None:
+            until(lambda: not any(is_left(folder) for folder in self._followed), seconds)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._errors.close()
+            self._connection.close()
+
+    def _ask(self, folder: Path) -> None:
+        self._connection.send((folder, *self._followed[folder], redaction.learned))
+
+    def _start(self) -> None:
+        self._connection, other = Pipe()
+        register_after_fork(self._connection, Connection.close)  # a job that is forked would keep it open
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process; a pipe would fill up
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            pass_fds=(other.fileno(),),
+            start_new_session=True,  # no signal of the terminal reaches it
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        other.close()
+
+
+def is_left(folder: Path) -> bool:
+    """Return whether the store misses records of a run that has ended."""
+    journal = Journal(folder)
+    return journal.status in ENDED and journal.unsent > 0
+
+
+class Threads:
+    """The threads of the follower's process: one per run that it follows."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._threads: list[threading.Thread] = []
+
+    def start(self, folder: Path, store: Store, after: str) -> None:
+        """Follow a run. One that is still followed, as an earlier attempt of a job, is followed by the same thread."""
+        if not self._threads:
+            threading.Thread(target=_warm_up, args=(store,), daemon=True).start()
+        thread = threading.Thread(target=follow, args=(folder, store, self._command, after), daemon=True)
+        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
+        thread.start()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until everything has been sent, or for `seconds` per run."""
+        for thread in self._threads:
+            thread.join(seconds)
+
+
+def _warm_up(store: Store) -> None:
+    """Import and open the store while the run that will use it is still being prepared."""
+    with suppress(Exception), imports_kept():  # opening the run reports what is wrong
+        import_target(store.settings._target_)
+        store.client()
+
+
+def _die(given: threading.ExceptHookArgs) -> None:
+    """End the process after an unexpected error; its command reports the last line of the traceback."""
+    traceback.print_exception(given.exc_type, given.exc_value, given.exc_traceback)
+    os._exit(1)
+
+
+def main(connection: Connection, parent: int) -> None:
+    """Follow the runs that the process at the other end names, and outlive it for some seconds."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = _die  # the run waits for what that thread would have sent
+    command = Command()
+    threads = Threads(command)
+    with suppress(EOFError, OSError):
+        while os.getppid() == parent:
+            if connection.poll(0.5):
+                folder, store, after, secrets = connection.recv()
+                redaction.learned.update(secrets)
+                threads.start(folder, store, after)
+    command.has_ended.set()
+    threading.Timer(OUTLIVES_SECONDS, os._exit, (1,)).start()
+    threads.join()
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    os._exit(0)
