@@ -9,14 +9,13 @@ from pipeline.decide.fork import forked_run
 from pipeline.decide.job import Job, Part
 from pipeline.decide.notes import Notes
 from pipeline.decide.plan import TRAIN, PlannedStage, after_training
-from pipeline.decide.resume import run_to_resume
+from pipeline.decide.resume import is_unsent, run_to_resume
 from pipeline.decide.reuse import plan_with, reused_run, with_compared_run
 from pipeline.paths import new_folder_name, shorter
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import Summary
-from pipeline.tracking.pending import is_unsent
 from stages.settings.train import TrainSettings
 
 

@@ -8,8 +8,8 @@ from pipeline.paths import shorter
 from pipeline.provenance.identity import WITHOUT_EFFECT
 from pipeline.provenance.source_digest import new_for_other_code, sources
 from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import Summary
-from pipeline.tracking.pending import is_unsent
 from stages.errors import UserError
 
 MAY_DIFFER_IF_RESUMED = (*WITHOUT_EFFECT, "strategy")
@@ -63,3 +63,8 @@ def _named_run(experiment: Experiment, identity: str) -> Summary:
 def _is_over(run: Summary, tracking: TrackingSettings) -> bool:
     """Return whether a run has finished, printed its results and uploaded all records."""
     return run.status == "FINISHED" and not run.ending and not is_unsent(run, tracking)
+
+
+def is_unsent(run: Summary, tracking: TrackingSettings) -> bool:
+    """Return whether the store misses records of a run; False under `tracking=off`."""
+    return tracking.kind != "off" and RunFolder(run.folder).is_unsent

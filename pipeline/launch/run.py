@@ -13,8 +13,6 @@ from pipeline.launch.launcher import launcher_of
 from pipeline.launch.supervise import supervise
 from pipeline.system import signals
 from pipeline.system.streams import all_written
-from pipeline.tracking.pending import send_pending, settings_for
-from pipeline.tracking.store import Store
 
 
 def run_job(job: Job, console: Console, link: Link | None = None, started: float | None = None) -> int:
@@ -72,6 +70,10 @@ def deliver(decision: Decision, console: Console) -> int:
     Raises:
         UserError: If the store cannot be used.
     """
+    # here, because a dry run does not need it
+    from pipeline.tracking.pending import send_pending, settings_for
+    from pipeline.tracking.store import Store
+
     experiment, run = decision.experiment, decision.folder
     store = Store(settings_for(run.path, experiment.tracking), experiment.outputs)
     with signals.allow(signals.RUN_SECONDS), run.locked():

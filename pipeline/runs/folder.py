@@ -117,6 +117,13 @@ class RunFolder:
         return (self.path / JOURNAL).exists()
 
     @property
+    def is_unsent(self) -> bool:
+        """Whether the run was tracked and the store misses records: a process died, or the store did not respond."""
+        summary, journal = self.read(), self.journal
+        is_tracked = journal.is_tracked or (summary is not None and summary.run_id is not None)
+        return is_tracked and not journal.is_closed
+
+    @property
     def can_start(self) -> bool:
         """Whether the folder has a checkpoint to start from: its own, or the start of a fork."""
         return can_start(self.checkpoints)

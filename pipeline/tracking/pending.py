@@ -11,7 +11,7 @@ from pipeline.console import Console
 from pipeline.paths import shorter
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import ENDED, Journal
-from pipeline.runs.summary import NAME, Summary, one_line
+from pipeline.runs.summary import NAME, one_line
 from pipeline.tracking.ending import LOST, end_run, record_end
 from pipeline.tracking.follower import followed_here, run_spec
 from pipeline.tracking.store import Store, is_named_by_user
@@ -89,16 +89,6 @@ def send_pending(
     return tracker
 
 
-def is_unsent(summary: Summary, tracking: TrackingSettings) -> bool:
-    """Return whether the store misses records of a tracked run: its process died, or the store did not respond.
-
-    False under `tracking=off`.
-    """
-    journal = Journal(summary.folder)
-    is_tracked = summary.run_id is not None or journal.is_tracked
-    return tracking.kind != "off" and is_tracked and not journal.is_closed
-
-
 def end_lost(run: RunFolder, experiment: Experiment, code: int, console: Console, reason: str = LOST) -> None:
     """End a run whose process died, and send what the store lacks; does nothing if another process works on it.
 
@@ -113,8 +103,7 @@ def end_lost(run: RunFolder, experiment: Experiment, code: int, console: Console
     try:
         with run.locked():
             end_run(run, code, reason, console)
-            summary = run.read(console.warn)
-            if summary is not None and is_unsent(summary, store.settings):
+            if store.settings.kind != "off" and run.read(console.warn) is not None and run.is_unsent:
                 send_pending(run.path, replace(store, settings=settings_for(run.path, store.settings)), console.warn)
     except OSError:
         return
