@@ -40,6 +40,16 @@ class PlannedStage:
         """Its part in the run: `runs`, `reused` or `skipped`."""
         return "skipped" if not self.is_needed else "runs" if self.saved is None else "reused"
 
+    @property
+    def trains(self) -> bool:
+        """Whether it trains, which only one job of a sweep does at a time in one slot."""
+        return self.name == TRAIN
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether its function is the user's own."""
+        return not self.target.startswith("stages.")
+
     def load(self) -> Callable[..., Any]:
         """Import the function, and with it TensorFlow."""
         return load(self.name, self.target)

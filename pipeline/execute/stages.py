@@ -17,7 +17,7 @@ from pipeline.checks.registry import as_declared
 from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import PrunedError
-from pipeline.decide.plan import TRAIN, PlannedStage
+from pipeline.decide.plan import PlannedStage
 from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
@@ -154,17 +154,17 @@ class StageRunner:
             leave()
 
     def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
-        trains, turn = stage.planned.name == TRAIN, self.reporter.turn
-        if trains and not stage.planned.target.startswith("stages."):
-            turn.wait()  # the project's own stage builds and traces its network before that
+        planned, turn = stage.planned, self.reporter.turn
+        if planned.trains and planned.is_custom:
+            turn.wait()  # the project's own stage waits by itself, after it has built and traced its network
         for other in (stage, *later):
             start_early = other.declared.start_early
             if start_early is not None and other.runs and self._results.keys() >= {*other.planned.inputs}:
                 start_early(other.settings)
         result = self._timed(stage, later)
         self._record(stage, result)
-        self._results[stage.planned.makes] = result
-        if trains:
+        self._results[planned.makes] = result
+        if planned.trains:
             turn.wait()  # in case nothing was left to train
             turn.has_trained()
 
@@ -251,7 +251,7 @@ class StageRunner:
             if isinstance(record, Record) and not any(record is before for before in self._records):
                 self._records.append(record)
                 self._add(name, record)
-                if record.metrics and not stage.planned.target.startswith("stages."):
+                if record.metrics and stage.planned.is_custom:
                     self.summary.facts.custom_metrics[name] = [metric_name(str(one)) for one in record.metrics]
         self.summary.metrics[f"{name}/seconds"] = self.summary.stages[name].seconds
 
