@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from pipeline.tracking.follower import Command, Follower, Threads
+from pipeline.tracking.follower import FollowedCommand, Follower, Threads
 from pipeline.tracking.store import Store
 
 start_process = Follower._start
@@ -14,7 +14,7 @@ class InThreads:
     """In place of the follower's process, of the connection to it, and of its errors."""
 
     def __init__(self) -> None:
-        self._command = Command()
+        self._command = FollowedCommand()
         self._threads = Threads(self._command)
 
     def send(self, request: tuple[Path, Store, str, Any]) -> None:

@@ -21,7 +21,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pipeline.command_line.arguments import Arguments
-from pipeline.command_line.overrides import Grid, checked, chooses_sweep, is_of_sweep, override_of, parsed, sweep_lines
+from pipeline.command_line.overrides import (
+    Combinations,
+    checked,
+    chooses_sweep,
+    is_of_sweep,
+    override_of,
+    parsed,
+    sweep_lines,
+)
 from pipeline.config.errors import as_written, dotted, explain, explained, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
@@ -142,9 +150,9 @@ class Composer:
         return [*(override for override in from_file if override.key_or_group not in replaced), *own]
 
     @functools.cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> Combinations:
         """The jobs of the sweep, which are not composed yet."""
-        return Grid(self.of_jobs, self.sweep)
+        return Combinations(self.of_jobs, self.sweep)
 
     def jobs(self) -> Iterator[Composed]:
         """Yield the configuration of every combination of values; the last key changes fastest.

@@ -191,11 +191,11 @@ def as_typed(value: Any) -> str:
     return quoted(str(value))
 
 
-class Grid:
+class Combinations:
     """The jobs of a sweep as lists of overrides; the last setting with several values changes fastest."""
 
     def __init__(self, overrides: Sequence[Override], settings: SweepSettings) -> None:
-        """Create the grid.
+        """Read the values of all settings that vary.
 
         Args:
             overrides: The overrides of all jobs, in order.

@@ -42,10 +42,10 @@ class Local(Launcher):
         if not decision.experiment.members:
             return run_here(decision, console, link, started)
         began = time.monotonic() if started is None else started
-        return LocalCluster(decision, console, link or Link(), began, self.settings.restarts)
+        return LocalMembers(decision, console, link or Link(), began, self.settings.restarts)
 
 
-class LocalCluster(Handle):
+class LocalMembers(Handle):
     """A run whose members are processes of this one.
 
     A cluster that has lost a member is restarted from its last checkpoint, up to `restarts` times. Only the chief is

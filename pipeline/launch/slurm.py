@@ -194,7 +194,7 @@ def _requeue(requeues: int, console: Console) -> None:
     subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], timeout=COMMAND_SECONDS, check=False)
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """A job in the queue: its state and the reason for it, its nodes, and its exit status."""
 
     state: str
@@ -222,14 +222,14 @@ class SlurmJob(RemoteJob):
             return None
         entry = entries.get(self.id)
         is_known = entry is not None or time.monotonic() - self.started > 5 * LOOK_SECONDS
-        return self._note(entry or Entry("UNKNOWN")) if is_known else None
+        return self._note(entry or QueueEntry("UNKNOWN")) if is_known else None
 
     def stop(self, request: signals.Request, count: int = 1) -> None:
         if self._signals < count:
             self._signals = count
             self._submitted.cancel(check=False)
 
-    def _note(self, entry: Entry) -> int | None:
+    def _note(self, entry: QueueEntry) -> int | None:
         """Print a new state of the job; return its exit code if it has ended."""
         state, reason, nodes, status = entry
         if state not in ENDS:
@@ -251,7 +251,7 @@ class SlurmJob(RemoteJob):
 
 
 @lru_cache(maxsize=1)
-def _queue(period: int) -> Mapping[str, Entry] | None:
+def _queue(period: int) -> Mapping[str, QueueEntry] | None:
     """Return this user's jobs by id, including those that ended in the last minutes; None if Slurm does not respond.
 
     Args:
@@ -264,7 +264,7 @@ def _queue(period: int) -> Mapping[str, Entry] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     rows = [line.split("|") for line in printed.splitlines() if line.count("|") >= 5]
-    return {row[0].strip(): Entry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
+    return {row[0].strip(): QueueEntry(row[1], row[2], row[3], int(row[4] or 0)) for row in rows}
 
 
 def _refuse_secrets(job: Job) -> None:

@@ -15,7 +15,7 @@ REPORT_TO = "TF_PIPELINE_REPORT_TO"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """The end of a sweep."""
 
     code: int
@@ -26,7 +26,7 @@ class Outcome:
     """The reason for not having a complete result."""
 
 
-def reported(work: Callable[[], Outcome]) -> int:
+def reported(work: Callable[[], SweepOutcome]) -> int:
     """Return the exit code of a sweep, after reporting its outcome if the environment of this process asks for that.
 
     Args:
@@ -51,7 +51,7 @@ def reported(work: Callable[[], Outcome]) -> int:
     return outcome.code
 
 
-def received(report: str, code: int) -> Outcome:
+def received(report: str, code: int) -> SweepOutcome:
     """Return the outcome that a process has reported.
 
     Args:
@@ -65,5 +65,5 @@ def received(report: str, code: int) -> Outcome:
     if refusal := answer.get("refusal"):
         raise UserError(*refusal)
     if "code" not in answer:
-        return Outcome(code, None, f"the process of the sweep ended with exit code {code}")
-    return Outcome(code, Path(answer["folder"]) if answer["folder"] else None, answer["error"])
+        return SweepOutcome(code, None, f"the process of the sweep ended with exit code {code}")
+    return SweepOutcome(code, Path(answer["folder"]) if answer["folder"] else None, answer["error"])

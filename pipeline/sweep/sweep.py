@@ -20,7 +20,7 @@ from pipeline.runs.folder import RunFolder
 from pipeline.sweep.claim import claimed
 from pipeline.sweep.index import compare, write_index
 from pipeline.sweep.jobs import SweepJob, has_only_trained
-from pipeline.sweep.outcome import Outcome
+from pipeline.sweep.outcome import SweepOutcome
 from pipeline.sweep.progress import Progress
 from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.sweep.source import JobSource, KnownJobs, Work
@@ -34,7 +34,7 @@ from pipeline.tracking.tracker import STOPPED_SECONDS, Tracker
 from stages.errors import UserError
 
 
-def run_sweep(work: Work, console: Console) -> Outcome:
+def run_sweep(work: Work, console: Console) -> SweepOutcome:
     """Run the jobs of `work`, compare them, and return how that ended.
 
     The last sweep of the same work is resumed if it has not finished. Its finished jobs stay as they are, and an
@@ -50,7 +50,7 @@ def run_sweep(work: Work, console: Console) -> Outcome:
     slots = deal_out(work.settings, work.experiments)
     if work.experiments[0].dry_run:
         work.show(console)
-        return Outcome(all_written(DONE))
+        return SweepOutcome(all_written(DONE))
     if not work.experiments[0].cluster.submits_jobs:
         warm_up()
     with ExitStack() as resources, signals.listening(), signals.allow(signals.RUN_SECONDS):
@@ -224,7 +224,7 @@ def jobs_to_finish(folder: Path, jobs: Sequence[SweepJob], finish: str) -> list[
     return [trained[run.folder.name].finishing(folder) for run in wanted if run.folder.name in trained]
 
 
-def finish(sweep: Sweep, code: int, began: float) -> Outcome:
+def finish(sweep: Sweep, code: int, began: float) -> SweepOutcome:
     """End the sweep: compare its jobs, print and record the results; return the outcome.
 
     Args:
@@ -250,7 +250,9 @@ def finish(sweep: Sweep, code: int, began: float) -> Outcome:
     seconds = time.monotonic() - began
     console.log(f"{'time':11} {seconds:.1f} s for {len(comparison.runs)} {work.unit}s: {status}")
     sweep.record(status)  # last of all: before it, the same command resumes this sweep
-    return Outcome(code, folder, sweep.error or (what_failed(comparison, work.unit, code) if code != DONE else None))
+    return SweepOutcome(
+        code, folder, sweep.error or (what_failed(comparison, work.unit, code) if code != DONE else None)
+    )
 
 
 def show_results(comparison: Comparison, folder: Path, tracker: Tracker, console: Console) -> None:

@@ -26,7 +26,7 @@ from typing import NoReturn, TypeVar
 from pipeline.exit_codes import TIMED_OUT
 from stages import reporter
 
-Answer = TypeVar("Answer")
+Ready = TypeVar("Ready")
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -254,7 +254,7 @@ def check() -> None:
         raise Interrupted(_listener.request)
 
 
-def until(ready: Callable[[], Answer], seconds: float = math.inf, poll: float = TICK_SECONDS) -> Answer:
+def until(ready: Callable[[], Ready], seconds: float = math.inf, poll: float = TICK_SECONDS) -> Ready:
     """Wait until `ready()` is true or the time is over, and return its last result.
 
     Raises:

@@ -42,7 +42,7 @@ RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Command:
+class FollowedCommand:
     """The command whose runs are followed."""
 
     has_ended: threading.Event = field(default_factory=threading.Event)
@@ -53,7 +53,7 @@ class Command:
     """Whether the use of the machine is recorded."""
 
 
-def follow(folder: Path, store: Store, command: Command, after: str) -> None:
+def follow(folder: Path, store: Store, command: FollowedCommand, after: str) -> None:
     """Send what the journal in `folder` holds and `store` lacks, until the run has ended and the store has everything.
 
     A store that does not respond is asked again; what it rejects is noted and skipped. What has been sent is noted in
@@ -72,7 +72,7 @@ def follow(folder: Path, store: Store, command: Command, after: str) -> None:
 
 
 @contextmanager
-def _alone(folder: Path, command: Command) -> Iterator[None]:
+def _alone(folder: Path, command: FollowedCommand) -> Iterator[None]:
     """Wait until no other process sends the records of the run, as the follower of an earlier command soon ends.
 
     Raises:
@@ -97,7 +97,7 @@ def is_followed(folder: Path) -> bool:
 class Following:
     """A journal, the store that it goes to, and how far it has been sent."""
 
-    def __init__(self, folder: Path, store: Store, command: Command, after: str) -> None:
+    def __init__(self, folder: Path, store: Store, command: FollowedCommand, after: str) -> None:
         """See `follow`."""
         self._journal = Journal(folder)
         self._upload = replace(self._journal.upload, error=None)
@@ -200,7 +200,7 @@ def _links(run: StoredRun) -> list[list[str]]:
 @contextmanager
 def followed_here(folder: Path, store: Store) -> Iterator[None]:
     """Follow the journal in `folder` in a thread of this process within the block, in which a session begins."""
-    command = Command(measures=False)
+    command = FollowedCommand(measures=False)
     given = (folder, store, command, Journal(folder).header.session)
     thread = threading.Thread(target=follow, args=given, daemon=True, name="follower")
     thread.start()
@@ -285,7 +285,7 @@ def is_left(folder: Path) -> bool:
 class Threads:
     """The threads of the follower's process: one per run that it follows."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: FollowedCommand) -> None:
         self._command = command
         self._threads: list[threading.Thread] = []
 
@@ -321,7 +321,7 @@ def main(connection: Connection, parent: int) -> None:
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die  # the run waits for what that thread would have sent
-    command = Command()
+    command = FollowedCommand()
     threads = Threads(command)
     with suppress(EOFError, OSError):
         while os.getppid() == parent:

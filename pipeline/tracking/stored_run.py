@@ -44,7 +44,7 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Delivery:
     """The result of sending an entry.
 
     refused: it, or values of it, that the store will never take, and why.
@@ -100,14 +100,14 @@ class StoredRun:
         """Whether another process wrote the same at the same time, so that sending the entry at once again helps."""
         return False
 
-    def deliver(self, entry: Entry) -> Answer:
+    def deliver(self, entry: Entry) -> Delivery:
         """Send an entry; whatever is raised, training continues."""
         refused: list[str] = []
         try:
             self._try(entry, refused)
         except Exception as error:
-            return Answer(refused, reason(error))
-        return Answer(refused, notes=self.notes)
+            return Delivery(refused, reason(error))
+        return Delivery(refused, notes=self.notes)
 
     def _try(self, entry: Entry, refused: list[str]) -> None:
         """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""

@@ -19,7 +19,7 @@ from pipeline.decide.job import Job
 from pipeline.execute import execute
 from pipeline.execute.claim import claimed
 from pipeline.execute.records import begin
-from pipeline.launch.local import LocalCluster, Members
+from pipeline.launch.local import LocalMembers, Members
 from pipeline.launch.run import run_job
 from pipeline.runs import lock
 from pipeline.runs.lock import LockedError
@@ -118,7 +118,7 @@ def test_tensorflow_is_imported_when_the_run_can_be_found(
             cluster._processes, cluster._members = {}, Members([], lambda task: None, list, cluster._console)
             cluster._members.deadline = 0.0
 
-        monkeypatch.setattr(LocalCluster, "_start_members", refuse_as_chief)
+        monkeypatch.setattr(LocalMembers, "_start_members", refuse_as_chief)
         assert run_job(job, Console()) == 1
         assert "the run is FAILED" not in capsys.readouterr().out
     assert isinstance(decisions[0].start, Resume)

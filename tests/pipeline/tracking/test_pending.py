@@ -23,7 +23,7 @@ from pipeline.runs.journal import Entry, Journal
 from pipeline.runs.summary import NAME, Summary
 from pipeline.tracking.mlflow_run import MlflowRun
 from pipeline.tracking.pending import end_lost
-from pipeline.tracking.stored_run import Answer
+from pipeline.tracking.stored_run import Delivery
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
@@ -48,7 +48,7 @@ def died(module_outputs: Path) -> Path:
     """The outputs of a run whose process died after it had finished: the store has it RUNNING, without its model."""
     real, reached = MlflowRun.deliver, threading.Event()
 
-    def deliver(self: MlflowRun, entry: Entry) -> Answer:
+    def deliver(self: MlflowRun, entry: Entry) -> Delivery:
         if entry.call == "model":
             reached.set()
             raise SystemExit  # the follower ends, too
