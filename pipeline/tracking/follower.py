@@ -231,9 +231,11 @@ class Follower:
             with suppress(OSError):  # it is ending
                 self._ask(folder)
                 return
+        self.close()
         self._start()
         for known in self._followed:
-            self._ask(known)
+            if known == folder or not Journal(known).is_closed:
+                self._ask(known)
 
     def ended(self) -> str | None:
         """Return how the process has ended, such as ` by SIGKILL`; None while it works."""
