@@ -29,7 +29,6 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
-    "benchmarks/test_gpu.py",
     "pipeline/launch/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
     "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
     "pipeline/execute/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",

@@ -219,7 +219,7 @@ def test_every_precision_has_a_tolerance_with_its_reason() -> None:
         assert f"| {precision.name} | {tolerance.value:g} | {tolerance.reason} |" in page
 
 
-@pytest.mark.slow
+@pytest.mark.engines
 def test_a_small_check_of_everything_on_the_cpu(tmp_path: Path) -> None:
     """And a weight that is changed after the run was resumed is found."""
     command = [sys.executable, "-m", "benchmarks.gpu", str(tmp_path), "--tiny", "--seconds", "1800"]
