@@ -27,7 +27,6 @@ from pipeline.runs.folder import LOG
 from pipeline.system import machine, signals, streams
 from pipeline.system.processes import LocalProcess
 from pipeline.tracking.ending import LOST, end_run
-from pipeline.tracking.store import Store
 from pipeline.tracking.tracker import STOPPED_SECONDS
 
 GRACE_SECONDS = 20.0
@@ -74,8 +73,6 @@ class LocalMembers(Handle):
             self._end_members()
             if self._request is None and starts_again(code, self._members.lost, self._restarts, self._console):
                 self._restarts -= 1
-                experiment = self._decision.experiment  # its follower has seen the end of the run, and waits no longer
-                self._follower.follow(self.folder.path, Store(experiment.tracking, experiment.outputs))
                 try:
                     self._start_members()
                 except BaseException:

@@ -37,6 +37,7 @@ OUTLIVES_SECONDS = 10.0
 """Seconds after which a follower ends whose command has; another command waits longer than that for the lock."""
 
 POLL_SECONDS = 0.05
+ENDED_POLL_SECONDS = 0.5
 CLOSE_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 
@@ -68,7 +69,7 @@ def follow(folder: Path, store: Store, command: FollowedCommand, after: str) -> 
     with suppress(OSError), _alone(folder, command), closing(Following(folder, store, command, after)) as following:
         while not (command.is_done.is_set() or following.is_over):
             if not following.step():
-                command.is_done.wait(POLL_SECONDS)
+                command.is_done.wait(following.pause)
 
 
 @contextmanager
@@ -110,13 +111,22 @@ class Following:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: the store has all of a run that has ended, or cannot be used."""
+        """Whether nothing is left to do: the store has all of a run that has ended, or cannot be used.
+
+        A run that has failed may be tried again in a new session while its command works.
+        """
         journal, upload = self._journal, self._upload
         if journal.header.session != self._session:
             return self._command.has_ended.is_set() and self._run is not None  # another command follows it now
         if self._run is None:
             return upload.error is not None or self._has_no_process
-        return upload.sent == len(journal.entries) and journal.status in ENDED
+        has_ended = journal.status == "FINISHED" or (self._command.has_ended.is_set() and journal.status in ENDED)
+        return has_ended and upload.sent == len(journal.entries)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look at the journal: longer for a run that has failed."""
+        return POLL_SECONDS if self._journal.status not in ENDED else ENDED_POLL_SECONDS
 
     def step(self) -> bool:
         """Read what the journal has now, and open the run or send its next entry; return whether that was done."""
@@ -289,19 +299,21 @@ class Threads:
 
     def __init__(self, command: FollowedCommand) -> None:
         self._command = command
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[Path, threading.Thread] = {}
 
     def start(self, folder: Path, store: Store, after: str) -> None:
-        """Follow a run. One that is still followed, as an earlier attempt of a job, is followed by the same thread."""
+        """Follow a run, unless a thread still does so because an earlier attempt has failed."""
         if not self._threads:
             threading.Thread(target=_warm_up, args=(store,), daemon=True).start()
-        thread = threading.Thread(target=follow, args=(folder, store, self._command, after), daemon=True)
-        self._threads = [*(known for known in self._threads if known.is_alive()), thread]
-        thread.start()
+        known = self._threads.get(folder)
+        if known is None or not known.is_alive():
+            given = (folder, store, self._command, after)
+            self._threads[folder] = thread = threading.Thread(target=follow, args=given, daemon=True)
+            thread.start()
 
     def join(self, seconds: float | None = None) -> None:
         """Wait until everything has been sent, or for `seconds` per run."""
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(seconds)
 
 

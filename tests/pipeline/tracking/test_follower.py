@@ -304,3 +304,14 @@ def test_a_process_that_trains_never_imports_mlflow(outputs: Path) -> None:
     _, [run] = tracked(outputs)
     assert run.info.status == "FINISHED"
     assert not [process for process in psutil.process_iter(["cmdline"]) if str(outputs) in str(process.info["cmdline"])]
+
+
+def test_a_run_that_failed_is_followed_when_its_command_tries_it_again(outputs: Path, folder: Path) -> None:
+    """As a local cluster that has lost a member, also within a sweep."""
+    with started(outputs, folder) as follower:
+        for status in ("FAILED", "FINISHED"):
+            tracker = Tracker(spec_of(outputs, folder), print, follower.ended)
+            tracker.begin({})
+            tracker.status(status)
+            assert tracker.close(30) == 0
+    assert only_run(outputs).info.status == "FINISHED"
