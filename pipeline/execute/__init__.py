@@ -1,1 +1,1 @@
-"""A run in its process: its stages are run and recorded, its plan and results printed."""
+"""Execute a run in this process: run its stages, record them, and print the plan and the results."""

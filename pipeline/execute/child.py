@@ -1,4 +1,4 @@
-"""Processes of a run: their preparation and their exit codes."""
+"""Prepare the processes of a run, and determine their exit codes."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def enter(experiment: Experiment, stop: int | None = signal.SIGTERM) -> None:
 
     Args:
         experiment: The configuration of the run.
-        stop: The signal that asks this process to end when its parent has ended, if any.
+        stop: The signal that this process gets when its parent has ended, if any.
     """
     learn(OmegaConf.to_container(experiment.document, resolve=True))
     environment.prepare()

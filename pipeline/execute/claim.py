@@ -1,4 +1,4 @@
-"""Claim the folder of a run: from then on one process owns it, and the same command finds it."""
+"""Claim the folder of a run: afterwards one process owns the run, and the same command finds it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +24,7 @@ def claimed(decision: Decision, is_supervised: bool = False, supervises: bool = 
     """Claim the folder of `decision` for the block; yield the summary of the run if it resumes one.
 
     Args:
+        decision: What to do.
         is_supervised: Whether another process has locked the folder for this one.
         supervises: Whether this process only starts and watches the processes that write the run.
 
@@ -32,7 +33,7 @@ def claimed(decision: Decision, is_supervised: bool = False, supervises: bool = 
     """
     with ExitStack() as held:
         if isinstance(decision.start, New) and decision.part is None and not is_supervised:
-            held.enter_context(_alone(decision))
+            held.enter_context(_no_other_starts(decision))
         claim = decision.folder.claimed(first_summary(decision), is_supervised, supervises)
         with claim as before:
             held.close()
@@ -40,11 +41,11 @@ def claimed(decision: Decision, is_supervised: bool = False, supervises: bool = 
 
 
 @contextmanager
-def _alone(decision: Decision) -> Iterator[None]:
-    """Keep other commands from starting a run within the block, at whose end they see this one.
+def _no_other_starts(decision: Decision) -> Iterator[None]:
+    """Prevent other commands from starting a run within the block. Afterwards they see this run.
 
     Raises:
-        LockedError: If the same command has started one since this one was decided.
+        LockedError: If the same command has started a run since this one was decided.
     """
     experiment = decision.experiment
     (experiment.outputs / "runs").mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def _alone(decision: Decision) -> Iterator[None]:
 
 
 def first_summary(decision: Decision) -> Summary:
-    """Return the summary with which the run of `decision` begins, if it begins from nothing."""
+    """Return the first summary of the run of `decision`, for a run that does not resume another."""
     experiment = decision.experiment
     return Summary(
         run_id=None,
@@ -75,9 +76,9 @@ def first_summary(decision: Decision) -> Summary:
 
 
 def recorded_overrides(experiment: Experiment) -> list[str]:
-    """Return the overrides of a run as they are recorded: without those of the command, and without secrets."""
+    """Return the overrides of a run to record: without settings that concern only the command, and without secrets."""
     texts = [text for text in experiment.overrides if not is_among(split_override(text)[0], COMMAND_SETTINGS)]
     uri = experiment.tracking.uri or ""
-    if uri.startswith(SQLITE):  # complete, as the next command may be typed in another folder
+    if uri.startswith(SQLITE):  # the absolute path, as the next command may run in another folder
         texts = [f"tracking.uri={quoted(uri)}" if split_override(text)[0] == "tracking.uri" else text for text in texts]
     return redact_overrides(texts)

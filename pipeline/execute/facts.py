@@ -1,4 +1,4 @@
-"""Facts of a run for people: its plan, its results in the terminal and in Markdown, the card of its model."""
+"""Show a run to users: its plan, its results in the terminal and in Markdown, and its model card."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ NOTE = "mlflow.note.content"
 
 
 def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
-    """Print what will be done, before it is done."""
+    """Print the plan of a run before it starts."""
     chosen = experiment.document.precision
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
     where = f"tracking={experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
@@ -54,7 +54,7 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
 
 
 def _patience(experiment: Experiment) -> int:
-    """Return the epochs without a better one after which training stops; 0 if it does not, or only the data tell."""
+    """Return the patience of early stopping in epochs; 0 if it is off, or if that depends on the loaded data."""
     train, data = experiment.of(TRAIN, TrainSettings), experiment.of("load", DataSettings)
     if train is None:
         return 0
@@ -63,7 +63,7 @@ def _patience(experiment: Experiment) -> int:
 
 
 def show_summary(summary: Summary, links: Sequence[tuple[str, str]], console: Console) -> None:
-    """Print the results of the run, and where everything is."""
+    """Print the results of the run, and where to find them."""
     console.log()
     console.wrapped(f"{summary.run_id or 'not tracked'}  {summary.status}", "run")
     for label, line in links:
@@ -79,7 +79,9 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
     """Print the commands that use the model of a finished run, if it has one.
 
     Args:
-        outputs: the folder that the run is in. A run in the default one is named by its id, others by their folder.
+        summary: The run.
+        outputs: The folder with the runs. A run in the default one is named by its id, others by their folder.
+        console: Prints the commands.
     """
     if summary.status != "FINISHED" or "saved_model" not in summary.exported:
         return
@@ -91,11 +93,11 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
 
 
 ID_DIGITS = 8
-"""Digits of a run's id in a command: enough that no other run begins with them."""
+"""Digits of a run's id in a command; enough to identify a run."""
 
 
 def show_times(summary: Summary, console: Console) -> None:
-    """Print, last of all, how long the command took and for what; the parts add up to the whole."""
+    """Print how long the command took and what for. It is the last line, and its parts add up to the total."""
     again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
     ran = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     stages = [f"{name} {seconds:.1f}" for name, seconds in ran.items() if seconds >= 0.05]
@@ -104,7 +106,7 @@ def show_times(summary: Summary, console: Console) -> None:
 
 
 def run_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Return the results of a run as labels and texts; a text with an empty label belongs to the one before."""
+    """Return the results of a run as labels and texts; a text with an empty label continues the one before."""
     facts = [("folder", shorter(summary.folder))]
     if (data := data_sizes(summary)) is not None:
         facts.append(("data", data))
@@ -124,7 +126,7 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def begun_tags(tracking: TrackingSettings, state: CodeState | None, overrides: Sequence[str] = ()) -> dict[str, str]:
-    """Return the tags with which a run or a sweep begins: the user's, its command, its code, its description."""
+    """Return the first tags of a run or a sweep: the user's tags, the command, the code and the description."""
     typed = command(overrides)
     description = _joined([tracking.note or "", f"Command: {code(typed)}"])
     return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
@@ -134,7 +136,10 @@ def run_description(summary: Summary, typed: str, note: str | None, model: str) 
     """Return the description of a run that has ended, in Markdown: its result, its command and its facts.
 
     Args:
-        note: the user's own Markdown, which comes first. model: the name of the run's model in MLflow.
+        summary: The run.
+        typed: The command of the run.
+        note: The user's own Markdown, which comes first.
+        model: The name of the run's model in MLflow.
     """
     facts = [("command", typed), *run_facts(summary)]
     if summary.run_id and "saved_model" in summary.exported:
@@ -151,14 +156,16 @@ def sweep_description(table: str, typed: str, note: str | None) -> str:
     """Return the description of a sweep that has ended, in Markdown.
 
     Args:
-        table: the comparison of its jobs in Markdown. Its title is left out: MLflow folds a description after three
-            lines.
+        table: The comparison of its jobs in Markdown. Its title is omitted, because MLflow folds a description after
+            three lines.
+        typed: The command of the sweep.
+        note: The user's own Markdown, which comes first.
     """
     return _joined([note or "", re.sub(r"\A# .*\n+", "", table).strip(), f"Command: {code(typed)}"])
 
 
 def data_sizes(summary: Summary) -> str | None:
-    """Return the sizes of a run's data set; None where it has none."""
+    """Return the sizes of a run's data set; None if it has no data set."""
     data = summary.facts.data
     if data is None:
         return None
@@ -176,22 +183,24 @@ def data_sizes(summary: Summary) -> str | None:
 
 
 def code(text: str) -> str:
-    """Return `text` as code in Markdown, whatever backticks it has."""
+    """Return `text` as code in Markdown. It may contain backticks."""
     line = printable(" ".join(text.split()))
     fence = "`" * (1 + line.count("`"))
     return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
 
 
 def escaped(text: str) -> str:
-    """Return `text` as Markdown shows it unchanged."""
+    """Return `text` escaped, so Markdown shows it unchanged."""
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", printable(" ".join(text.split())))
 
 
 def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
-    """Return the scores of a split, the first with its interval, if it has one.
+    """Return the scores of a split, the first one with its confidence interval, if it has one.
 
     Args:
-        prefix: of the names of the recorded metrics. shown: what stands before each name.
+        summary: The run.
+        prefix: The prefix of the recorded metrics.
+        shown: The prefix of the printed names.
     """
     names = [name for name in (*summary.task.metrics, "loss") if f"{prefix}{name}" in summary.metrics]
     texts = [f"{shown}{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
@@ -202,8 +211,8 @@ def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
     return ", ".join(texts)
 
 
-TAKE_WEIGHTS = {"evaluate": "tested", "export": "exported"}
-"""Stages that use the trained weights, and what a sentence says of these."""
+VERB_BY_STAGE = {"evaluate": "tested", "export": "exported"}
+"""Stages that use the trained weights, and the verb for what they do with them."""
 
 
 def _ran(summary: Summary, stage: str) -> bool:
@@ -211,7 +220,7 @@ def _ran(summary: Summary, stage: str) -> bool:
 
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:
-    """Return the validation of the best and of the last epoch, and of which of them the weights are."""
+    """Return the validation scores of the best and the last epoch, and which epoch's weights were used."""
     metrics = summary.metrics
     weights = summary.weights or {}
     if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
@@ -222,11 +231,11 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
     if last != best:
         scores = _scores(summary, "val/", "val_")  # empty for a run that was evaluated again
         rows.append(["last epoch", f"{last:.0f}{scores and f': {scores}'}"])
-    took = [name for stage, name in TAKE_WEIGHTS.items() if _ran(summary, stage)]
-    if "epoch" in weights and took:
+    verbs = [verb for stage, verb in VERB_BY_STAGE.items() if _ran(summary, stage)]
+    if "epoch" in weights and verbs:
         chosen = rows[0 if weights["epoch"] == best else -1]
         ema = " (their EMA)" if weights.get("ema") else ""
-        chosen[1] += f"; its weights{ema} were {' and '.join(took)}"
+        chosen[1] += f"; its weights{ema} were {' and '.join(verbs)}"
     return [(label, text) for label, text in rows]
 
 
@@ -249,21 +258,21 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "decay"}
-"""Settings by the words that people use for them, where a name would fill a table's column."""
+"""Common short forms of settings, whose full names would be too wide for a column."""
 
 DEFAULTS = "defaults"
 """The name of a run without overrides."""
 
 LONGEST_NAME = 100
-"""Characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
-    """Returns overrides as a table shows them.
+    """Return overrides in the short form that tables show.
 
     Args:
-        overrides: as typed, without secrets.
-        groups: the configuration's groups, whose options come first and alone.
+        overrides: The overrides as typed, without secrets.
+        groups: The configuration's groups. Their options come first, without the name of the group.
 
     Example:
         >>> label(["strategy=mirrored", "optimizer.learning_rate=0.01", "seed=2"], {"strategy": "mirrored"})
@@ -274,20 +283,22 @@ def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
 
 
 def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) -> str:
-    """Returns the name of a run that is no job of a sweep: its own settings, and the end of its folder's name.
+    """Return the name of a run that is not a job of a sweep: its settings, and the end of its folder's name.
 
     Args:
-        overrides: of the run; those that change no result are left out.
+        overrides: The overrides of the run. Those that do not change the result are omitted.
+        groups: The option of each group of the configuration.
+        folder: The folder of the run.
     """
     chosen = [text for text in overrides if not is_among(split_override(text)[0], WITHOUT_EFFECT)]
     return f"{label(chosen, groups) or DEFAULTS} {folder.name[-8:]}"
 
 
 def sweep_name(labels: Sequence[str]) -> str:
-    """Returns the name of a sweep: the settings in which its jobs differ, and how many jobs it has.
+    """Return the name of a sweep: the settings in which its jobs differ, and the number of jobs.
 
     Args:
-        labels: of each job, the overrides that not all jobs share.
+        labels: For each job, the overrides that not all jobs share.
 
     Example:
         >>> sweep_name(["strategy=mirrored seed=1", "strategy=mirrored seed=2", "strategy=one_device seed=1"])
@@ -315,7 +326,7 @@ TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 
 
 def model_card(summary: Summary, model: "Exported", data: "Dataset | None" = None) -> str:
-    """Return the card of a run's model, of the data set that it was trained on, in Markdown."""
+    """Return the model card of a run in Markdown; `data` is the data set that the model was trained on."""
     import jinja2
 
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)

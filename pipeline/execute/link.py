@@ -1,4 +1,4 @@
-"""Connections that the process of a job shares with the process of its sweep."""
+"""The connections between the process of a job and the process of its sweep."""
 
 import time
 from contextlib import suppress
@@ -14,15 +14,16 @@ class Turn:
     """The turn of a sweep's job to train: it may start while the job before it is evaluated and exported."""
 
     connection: Connection | None = None
-    """To the sweep's process; None: no other job runs, so this one need not wait."""
+    """The connection to the sweep's process; None if no other job runs, so this one does not have to wait."""
     limit: float | None = None
-    """`job_timeout_seconds`."""
+    """The setting `job_timeout_seconds`."""
     waited: float = 0.0
-    """Seconds that the job waited for the end of the one before."""
+    """Seconds that the job waited for the previous job to end."""
     has_come: bool = False
+    """Whether the job may train."""
 
     def wait(self) -> None:
-        """Wait for the turn, which comes once; the job's time limit begins when it has come."""
+        """Wait for the turn if it has not come yet. The job's time limit begins when it comes."""
         if self.has_come or self.connection is None:
             return
         began = time.monotonic()
@@ -35,14 +36,14 @@ class Turn:
             signals.time_out(came + self.limit, self.limit)
 
     def _came(self) -> float:
-        """Return when the turn came, in seconds of `time.monotonic()`; 0 before."""
+        """Return when the turn came, in seconds of `time.monotonic()`; 0 if it has not come yet."""
         assert self.connection is not None
         with suppress(EOFError, OSError):  # the sweep was killed, which ends its jobs
             return float(self.connection.recv()) if self.connection.poll() else 0.0
         return 0.0
 
     def has_trained(self) -> None:
-        """Let the next job start, and wait."""
+        """Let the next job start and wait for its turn."""
         self._send(None)
 
     def has_finished(self) -> None:
@@ -57,8 +58,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Link:
-    """The connections of a job to its sweep; by default none, for a run by itself."""
+    """The connections of a job to its sweep. By default there are none, as for a single run."""
 
     turn: Turn = field(default_factory=Turn)
     is_followed: bool = False
-    """Whether the process that has started this one sends the records to MLflow."""
+    """Whether the process that started this one sends the records to MLflow."""

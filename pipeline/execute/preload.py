@@ -1,7 +1,7 @@
-"""Preloads what is slow and equal for all jobs in the process that they are forked from, without starting TensorFlow.
+"""Import the slow modules that all jobs need in the process that they are forked from, without starting TensorFlow.
 
-TensorFlow must be imported and never used here: its first operation fixes devices, determinism and collectives for the
-whole process, and then for every process forked from it.
+TensorFlow must be imported here but never used. Its first operation fixes devices, determinism and collectives for the
+process, and for every process forked from it.
 """
 
 import sys
@@ -31,7 +31,7 @@ with quiet_stderr(), imports_kept():
     ):
         import_module(_module)
     for _loaded in [*sys.modules.values()]:
-        hasattr(_loaded, "__file__")  # as AutoGraph asks in each job, which imports the parts of Keras that come late
+        hasattr(_loaded, "__file__")  # as AutoGraph does in each job; it imports the lazy parts of Keras
 
 code_state.packages()
 code_state.versions()

@@ -1,4 +1,4 @@
-"""Records of a run about itself: its settings, code, packages and machine before the stages, its results after."""
+"""Record the facts about a run: settings, code, packages and machine before the stages, and results after them."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def begin(
     warn: Callable[[str], None],
     follower_end: Callable[[], str | None] = no_end,
 ) -> Tracker:
-    """Write the first files to the run's folder, which is claimed, and start its tracked run; return its tracker.
+    """Write the first files to the claimed folder of the run and start its tracked run; return its tracker.
 
     The files come first, so that the same command finds the run whenever the process dies.
 
@@ -44,7 +44,7 @@ def begin(
         follower_end: Returns how the follower of the run has ended; None while it works.
 
     Raises:
-        UserError: If the folder or the store cannot be used; nothing of a new run is left.
+        UserError: If the folder or the store cannot be used. Nothing of a new run remains then.
     """
     experiment, run = decision.experiment, decision.folder
     source_digest.refuse_edited(decision.sources)
@@ -52,7 +52,7 @@ def begin(
     try:
         code_state.unknown_to_git(experiment.outputs)
         if isinstance(decision.origin, Fork) and not run.can_start:
-            checkpoints = import_module("stages.checkpoints.forks")  # with TensorFlow, which is imported by now
+            checkpoints = import_module("stages.checkpoints.forks")  # needs TensorFlow, which has been imported by now
             forked = decision.origin.run
             name = forked.run_id[:8] if forked.run_id else forked.folder.name
             source = forked.folder / "checkpoints"
@@ -66,7 +66,7 @@ def begin(
             if before is not None:
                 run.write(before)
             else:
-                run.forget_records()  # so that it goes with its claim
+                run.forget_records()  # so the folder is deleted when its claim ends
         raise
     if tracker.run_id not in (None, run.summary.run_id):
         run.summary.run_id = tracker.run_id
@@ -114,7 +114,7 @@ def _spec(decision: Decision) -> RunSpec:
 
 
 def describe(decision: Decision, tracker: Tracker) -> None:
-    """Record the facts before the first stage: configuration, code, packages, machine."""
+    """Record the configuration, code, packages and machine before the first stage."""
     experiment, run = decision.experiment, decision.folder
     resolved = OmegaConf.create(redact(OmegaConf.to_container(experiment.document, resolve=True)))
     config = run.write_config(OmegaConf.to_yaml(resolved))
@@ -130,7 +130,7 @@ def describe(decision: Decision, tracker: Tracker) -> None:
 
 
 def register(decision: Decision, tracker: Tracker, console: Console) -> None:
-    """Record that the exported model is to be registered (`export.register`), and whether its alias moves to it."""
+    """Record that the exported model is to be registered (`export.register`), and which alias may move to it."""
     experiment, summary = decision.experiment, decision.folder.summary
     settings = experiment.of("export", ExportSettings)
     exports = any(stage.is_needed for stage in decision.plan if stage.name == "export")
@@ -149,19 +149,19 @@ def register(decision: Decision, tracker: Tracker, console: Console) -> None:
 
 
 def record_results(decision: Decision, tracker: Tracker) -> None:
-    """Record the description of a run that has ended, the seconds of its stages, and the view of all runs."""
+    """Record the description of a run that has ended, the durations of its stages, and the view of all runs."""
     experiment, summary, part = decision.experiment, decision.folder.summary, decision.part
     model = model_name(part.experiment if part else summary.name, _name(decision))
     tracker.tags({NOTE: run_description(summary, command(summary.overrides), experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
-    seconds["start"] = summary.start_seconds  # last of all metrics, so that a run's page begins with its scores
+    seconds["start"] = summary.start_seconds  # the last metrics, so a run's page begins with its scores
     tracker.metrics({f"{name}/seconds": value for name, value in seconds.items()})
     if part is None and experiment.debug is None and summary.status == "FINISHED":
         _record_view(summary, tracker)
 
 
 def _record_view(summary: Summary, tracker: Tracker) -> None:
-    """Record the view of all runs of the experiment, with the settings that were given for this one."""
+    """Record the view of all runs of the experiment, with a column for each setting that this run was given."""
     primary = summary.primary
     given = [split_override(text)[0] for text in summary.overrides]
     settings = ["model", "data", *(name for name in given if not is_among(name, WITHOUT_EFFECT))]

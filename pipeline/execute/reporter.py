@@ -1,4 +1,4 @@
-"""The reports of a running stage: to the console, the summary and MLflow."""
+"""Pass the reports of a running stage on to the console, the summary and MLflow."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ from stages.results import as_number
 
 @dataclass
 class RunReporter(Reporter):
-    """The `stages.reporter.Reporter` of a run. stage: the one that reports."""
+    """The `stages.reporter.Reporter` of a run."""
 
     tracker: Tracker
     console: Console
@@ -27,6 +27,7 @@ class RunReporter(Reporter):
     on_epoch: OnEpoch | None = None
     turn: Turn = field(default_factory=Turn)
     stage: str = ""
+    """The name of the stage that is running."""
     _warned: set[str] = field(default_factory=set)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
@@ -43,7 +44,7 @@ class RunReporter(Reporter):
             self.on_epoch(by_name, int(step))
 
     def weights(self, chosen: Mapping[str, Any]) -> None:
-        """Records the epoch whose weights the run evaluates and exports."""
+        """Record the epoch whose weights the run evaluates and exports."""
         self.summary.weights = dict(chosen)
         self.tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
 
@@ -76,6 +77,6 @@ class RunReporter(Reporter):
 
 
 def kind(value: Any) -> str:
-    """Return the type of a value, and its shape if it has one, for errors."""
+    """Return the type of a value, and its shape if it has one, for error messages."""
     shape = getattr(value, "shape", None)
     return f"{type(value).__name__} of shape {tuple(shape)}" if shape else type(value).__name__

@@ -1,4 +1,4 @@
-"""Runs the stages of a plan: imports them, types their settings, calls, times and records each."""
+"""Run the stages of a plan: import them, bind their settings, and call, time and record each stage."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ from stages.settings.model import ModelSettings
 from stages.storage.atomic import atomic_write
 
 DATASET = "dataset"
-"""The result for which a custom stage may return arrays."""
+"""The name of the result that a custom stage may return as arrays."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,18 @@ class BoundStage:
 
     @property
     def runs(self) -> bool:
-        """Whether it computes its result in this run."""
+        """Whether the stage computes its result in this run."""
         return self.planned.is_needed and self.planned.saved is None
 
 
 def bind(decision: Decision) -> list[BoundStage]:
-    """Import all stages, and with them TensorFlow, and bind their settings: addresses in them become folders.
+    """Import all stages, and with them TensorFlow, and bind their settings.
+
+    Addresses of weights in MLflow are replaced by folders.
 
     Raises:
-        UserError: If a stage cannot be imported, its settings are not of the type that it declares, or MLflow does
-            not have the weights that they name.
+        UserError: If a stage cannot be imported, its settings do not have the type that it declares, or MLflow
+            does not have the weights that they name.
     """
     experiment, bound = decision.experiment, list[BoundStage]()
     with quiet_stderr():
@@ -83,7 +85,10 @@ def bind(decision: Decision) -> list[BoundStage]:
 
 
 def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
-    """Return the folder of tracked weights: the run's own where it is here, as it knows what they were trained on."""
+    """Return the folder of tracked weights.
+
+    If their run is on this machine, this is its own export, which has a record of the training data.
+    """
     store = Store(experiment.tracking, experiment.outputs)
     folder = model_folder(settings.weights, store, "model.weights", "model.weights=<one of them>")
     run = Runs(experiment.outputs).folder_of_id(run_of_model(settings.weights, store))
@@ -92,10 +97,10 @@ def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
 
 
 def own_record(stage: str, result: Any) -> Record | None:
-    """Return the record of what a stage has returned; None for one that returns nothing.
+    """Return the record in the result of a stage; None if the stage returns nothing.
 
     Raises:
-        UserError: where the result is neither a Record, nor has one, nor is a mapping from names to numbers.
+        UserError: If the result is not a Record, does not have one, and is not a mapping from names to numbers.
     """
     record = result if isinstance(result, Record) else getattr(result, "record", None)
     if isinstance(record, Record):
@@ -114,10 +119,16 @@ def own_record(stage: str, result: Any) -> Record | None:
 
 
 class StageRunner:
-    """Runs stages, and records each as it ends. Its reporter's summary is right wherever one raises."""
+    """Run stages and record each one when it ends. The summary of the reporter is correct even if a stage raises."""
 
     def __init__(self, folder: Path, cache: Path, reporter: RunReporter) -> None:
-        """Runs stages in `folder`, that of the run; `cache`: what runs share, and what may be deleted."""
+        """Create a runner.
+
+        Args:
+            folder: The folder of the run.
+            cache: The folder of files that runs share and that may be deleted.
+            reporter: Gets the reports of the stages.
+        """
         self.folder, self.cache, self.reporter = folder, cache, reporter
         self.tracker, self.console, self.summary = reporter.tracker, reporter.console, reporter.summary
         self._results: dict[str, Any] = {}
@@ -125,12 +136,12 @@ class StageRunner:
         self._on_exit: list[Callable[[], object]] = []
 
     def run(self, stages: Sequence[BoundStage]) -> None:
-        """Runs `stages` in order.
+        """Run `stages` in order.
 
         Raises:
-            PrunedError: where `on_epoch` ends the run.
+            PrunedError: If `on_epoch` ends the run.
         """
-        # With TensorFlow, which is imported by now.
+        # Needs TensorFlow, which has been imported by now.
         from stages.networks.precision import DEFAULTS, full_float32, keras_defaults
 
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
@@ -156,7 +167,7 @@ class StageRunner:
     def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
         planned, turn = stage.planned, self.reporter.turn
         if planned.trains and planned.is_custom:
-            turn.wait()  # the project's own stage waits by itself, after it has built and traced its network
+            turn.wait()  # the built-in stage itself waits, after it has built and traced its network
         for other in (stage, *later):
             start_early = other.declared.start_early
             if start_early is not None and other.runs and self._results.keys() >= {*other.planned.inputs}:
@@ -169,7 +180,7 @@ class StageRunner:
             turn.has_trained()
 
     def _timed(self, stage: BoundStage, later: Sequence[BoundStage]) -> Any:
-        """Return the result of a stage, which the stages `later` can take; sets its outcome in the summary."""
+        """Return the result of a stage, which the stages `later` can use; set its outcome in the summary."""
         name = stage.planned.name
         provided = {"reporter": self.reporter, "folder": self.folder, "cache": self.cache}
         self.reporter.stage = name
@@ -199,8 +210,8 @@ class StageRunner:
         return any(isinstance(result, Dataset) for result in self._results.values())
 
     def _result(self, stage: BoundStage, provided: Mapping[str, Any]) -> Any:
-        """Return the result of a stage: its own, which is saved, or that of an earlier run, which is kept here too."""
-        from stages.collectives import others_needed  # with TensorFlow, which is imported by now
+        """Return the result of a stage, computed now or restored from an earlier run; save it in the run's folder."""
+        from stages.collectives import others_needed  # needs TensorFlow, which has been imported by now
 
         declared, saved = stage.declared, stage.planned.saved
         inputs = {name: self._results[name] for name in stage.planned.inputs}
@@ -235,7 +246,7 @@ class StageRunner:
                 check(**accepted(check, {**results, "settings": stage.settings}))
 
     def _refuse_other_data(self, dataset: Dataset) -> None:
-        """Refuses data with which the run has not begun, before a stage replaces what others have written of it."""
+        """Refuse data that has changed since the run began, before a stage replaces files made from the old data."""
         before = self.summary.facts.fingerprint
         if before is None:
             self.summary.facts.fingerprint = dataset.fingerprint
@@ -245,7 +256,7 @@ class StageRunner:
         self.summary.write(self.folder)  # now, as a killed run cannot do it later
 
     def _record(self, stage: BoundStage, result: Any) -> None:
-        """Record what a stage has made, and what its result implies; not what an earlier stage has recorded already."""
+        """Record the result of a stage and what it implies, except for what an earlier stage has already recorded."""
         name = stage.planned.name
         for record in (own_record(name, result), getattr(result, "implied_record", None)):
             if isinstance(record, Record) and not any(record is before for before in self._records):
@@ -278,8 +289,8 @@ class StageRunner:
             )
 
     def _add_file(self, place: str, path: Path) -> None:
-        """Record a file or folder; one that does not exist is listed at the end, as the store refuses it."""
-        if not path.parts:  # the working directory is not the run's to record, nor to redact
+        """Record a file or folder. If it does not exist, the store rejects it, and the run lists it at its end."""
+        if not path.parts:  # it would record and redact the whole working directory
             raise UserError(f"Record.files['{place}'] contains an empty path", "the path of a file or a folder")
         if not path.is_absolute():
             path = path.absolute() if path.exists() else self.folder / path
@@ -287,11 +298,11 @@ class StageRunner:
         self.tracker.artifact(path, str(redact(place.strip("/"))))
 
     def _record_models(self, models: Sequence[Exported]) -> None:
-        """Records exported models, with a card and an example of their input beside them."""
+        """Record exported models, with a model card and an example of their input."""
         for model in models:
             files = {model.format: model.path, **model.others}
             self.summary.exported |= {name: str(path) for name, path in files.items()}
-        if models and self.summary.folder.name:  # a worker that only assists has none
+        if models and self.summary.folder.name:  # a member that only assists has no folder
             export = self.summary.folder / "export"
             export.mkdir(exist_ok=True)
             data = [result for result in self._results.values() if isinstance(result, Dataset)][-1:]

@@ -1,4 +1,4 @@
-"""The place of a process in a Slurm cluster, for the record of a run."""
+"""The Slurm job that this process belongs to, for the records of a run."""
 
 import os
 
@@ -8,7 +8,7 @@ SLURM_TAGS = {
     "slurm.partition": "SLURM_JOB_PARTITION",
     "slurm.requeues": "SLURM_RESTART_COUNT",
 }
-"""From tags of a run to variables that Slurm sets in every process of a job."""
+"""Tags of a run, and the variables with their values that Slurm sets in every process of a job."""
 
 
 def place_tags() -> dict[str, str]:

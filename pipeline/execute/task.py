@@ -11,21 +11,23 @@ OPEN_PORTS = (
 
 @dataclass(frozen=True)
 class Task:
-    """The role of a process in a cluster.
-
-    job: `chief`, `worker` or `ps`; index: within the job. cluster: the addresses of all members by their job.
-    meet: waits for the other members, and tells a function which are missing; None where the one that has started them
-        all watches them.
-    """
+    """The role of a process in a cluster."""
 
     job: str
+    """`chief`, `worker` or `ps`."""
     index: int
+    """The number of the process within its job, from 0."""
     cluster: Mapping[str, list[str]]
+    """The addresses of all members, by job."""
     meet: Callable[[Callable[[str], None]], None] | None = None
+    """Waits for the other members, and passes a line on the missing ones to its argument.
+
+    None if the process that started all members watches them.
+    """
 
     @property
     def chief(self) -> str:
-        """The job of the chief, which records: the first worker where no member is called so."""
+        """The job of the chief, which records: `chief`, or `worker` in a cluster without that job."""
         return "chief" if "chief" in self.cluster else "worker"
 
     @property
@@ -34,7 +36,7 @@ class Task:
 
     @property
     def serves(self) -> bool:
-        """Whether it serves the chief of a parameter-server cluster, without a program of its own."""
+        """Whether the process only serves the chief of a parameter-server cluster and runs no stages."""
         return not self.is_chief and "ps" in self.cluster
 
     @property
@@ -60,7 +62,8 @@ def tasks_at(members: Mapping[str, int], addresses: Sequence[str]) -> list[Task]
     """Return the tasks of a cluster.
 
     Args:
-        members: how many there are of each job. addresses: theirs, in the same order.
+        members: The number of members of each job.
+        addresses: The addresses of the members, in the same order.
     """
     free = iter(addresses)
     cluster = {job: [next(free) for _ in range(count)] for job, count in members.items()}

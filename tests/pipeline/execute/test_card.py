@@ -1,4 +1,4 @@
-"""The card of an exported model: what the Hub reads of it, and that it names what is known and nothing else."""
+"""The card of an exported model: the Hub can read it, and it contains only known facts."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ def front(text: str) -> dict[str, Any]:
     return yaml.safe_load(text.split("---\n")[1])
 
 
-def test_the_hub_reads_task_and_licence_and_intervals_stand_beside_their_metrics() -> None:
+def test_the_hub_reads_task_and_licence_and_metrics_have_their_intervals() -> None:
     read = front(text := facts.model_card(CLASSES, IMAGE_MODEL))
     assert (read["library_name"], read["license"]) == ("keras", "mit")
     assert read["tags"] == ["keras", "tensorflow", "image-classification"]
@@ -54,6 +54,6 @@ def test_numbers_are_predicted_in_their_units_and_measured_by_rmse() -> None:
     assert "accuracy" not in text
 
 
-def test_a_model_that_saw_its_test_images_says_so() -> None:
+def test_the_card_reports_test_images_that_the_model_was_trained_on() -> None:
     seen = dataclasses.replace(CLASSES, facts=dataclasses.replace(CLASSES.facts, known_test_images=1200))
     assert "too high: the model was trained on 1,200 of the test examples." in facts.model_card(seen, IMAGE_MODEL)

@@ -1,4 +1,4 @@
-"""A disk that is full: a real one, small."""
+"""Runs and sweeps on a full disk. The disk is real, but small."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def mount(*arguments: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, migrated_store: Path) -> Iterator[Callable[[int], Path]]:
-    """A file system of its own with room for a store and so many KiB more."""
+    """Return a function that makes a file system with space for a store and some more KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
 
@@ -47,7 +47,7 @@ def small_disk(tmp_path: Path, migrated_store: Path) -> Iterator[Callable[[int],
 
 
 def fill(disk: Path) -> None:
-    """Not one more byte fits: no log, no summary, no record."""
+    """Fill the disk completely, so no log, summary or record can be written."""
     with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(1024))
@@ -71,8 +71,8 @@ def test_a_full_disk_fails_the_run_in_one_line_and_costs_no_checkpoint(small_dis
     assert "(status: " in commands.run(*given, "dry_run=true").stdout
 
 
-def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], Path]) -> None:
-    """Where its own files do not fit; with room the same command ends it."""
+def test_a_sweep_on_a_full_disk_reports_it_in_one_line(small_disk: Callable[[int], Path]) -> None:
+    """Its own files do not fit. When there is space again, the same command finishes the sweep."""
     disk = small_disk(64)
     given = ("-m", "seed=1,2", *GIVEN, "train.epochs=1", "tracking=off", f"outputs={disk}", *TRAINED)
     (disk / "filler").write_bytes(bytes(56 * 1024))
@@ -84,7 +84,7 @@ def test_a_sweep_on_a_full_disk_says_so_in_one_line(small_disk: Callable[[int], 
     assert commands.run(*given).returncode == 0
 
 
-def test_a_store_that_takes_no_more_gets_the_rest_later(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_store_on_a_full_disk_gets_the_rest_later(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
     disk, lines = small_disk(4000), list[str]()
     (tmp_path / "run").mkdir()
     tracker = Tried(RunSpec(LOCAL, disk, tmp_path / "run", "tried", "run"), lines.append)
@@ -101,8 +101,8 @@ def test_a_store_that_takes_no_more_gets_the_rest_later(small_disk: Callable[[in
     assert steps(disk, "a/0") == list(range(100))
 
 
-def test_an_error_of_a_full_disk_is_no_defect(tmp_path: Path) -> None:
-    """Whoever writes: HDF5 has a message of six lines of its own, a write through Python's files names no file."""
+def test_an_error_of_a_full_disk_is_not_reported_as_a_defect(tmp_path: Path) -> None:
+    """HDF5 raises a message of six lines, and a write to a Python file does not name the file."""
     of_hdf5 = OSError(errno.ENOSPC, "Can't synchronously write data (time = …\n, file descriptor = 3)")
     said = str(no_room(of_hdf5))
     assert said.startswith(

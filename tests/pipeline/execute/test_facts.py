@@ -1,4 +1,4 @@
-"""What is told of a run: of which epoch a number is, where the time went, its name and its description."""
+"""What a run reports: the epoch of each number, the time of each part, its name and its description."""
 
 import re
 import time
@@ -34,7 +34,7 @@ def summary(folder: Path, **changes: Any) -> Summary:
     return Summary("abc", "FINISHED", "x", folder, {}, metrics=dict(METRICS), replicas=1, **changes)
 
 
-def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed) -> None:
+def test_the_plan_shows_when_training_stops_early(tmp_path: Path, capsys: Printed) -> None:
     """Tables and texts overfit early, so they stop by default; what the user sets wins."""
     (tmp_path / "some.csv").write_text("a,b\n1,2\n")
     table = ("data=table", f"data.files={tmp_path / 'some.csv'}", "data.target=b")
@@ -44,7 +44,7 @@ def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed
         (*table, "train.epochs=60", "train.monitor=val_rmse"): "after 20 epochs without a better val_rmse",
         (*table, "train.early_stopping_patience=3"): "early stopping: after 3 epochs",
         (*table, "train.early_stopping_patience=0"): "",
-        (*table, "train.epochs=4"): "",  # of which it could leave out none
+        (*table, "train.epochs=4"): "",  # too few epochs to stop early
         ("data=text_folder", f"data.dir={tmp_path}"): "early stopping: after 10 epochs",
         (): "",
         ("train.early_stopping_patience=7",): "early stopping: after 7 epochs",
@@ -55,7 +55,7 @@ def test_the_plan_says_when_training_stops_early(tmp_path: Path, capsys: Printed
         assert ("early stopping" in printed) == bool(expected)
 
 
-def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: Printed) -> None:
+def test_the_console_shows_the_epoch_of_each_number(tmp_path: Path, capsys: Printed) -> None:
     made = summary(tmp_path)
     facts.show_summary(made, (), Console())
     printed = " ".join(capsys.readouterr().out.split())
@@ -86,7 +86,7 @@ def test_the_console_says_of_which_epoch_each_number_is(tmp_path: Path, capsys: 
     assert f"loss 0.0120 {last}" in printed
 
 
-def test_the_comparison_says_so_too(tmp_path: Path) -> None:
+def test_the_comparison_shows_the_epochs_too(tmp_path: Path) -> None:
     write_index([{"folder": "1", "overrides": ["seed=1"]}], tmp_path)
     (tmp_path / "1").mkdir()
     summary(tmp_path / "1").write(tmp_path / "1")
@@ -102,8 +102,8 @@ def test_the_comparison_says_so_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_one_epoch_too_many_says_whose_weights_it_has(tmp_path: Path) -> None:
-    """And is tracked nowhere with `tracking=off`."""
+def test_a_run_that_overfits_reports_which_weights_it_has(tmp_path: Path) -> None:
+    """With `tracking=off`, it is not tracked either."""
     given = [*SMALL, "train.restore_best=false", "optimizer.learning_rate=0.05", "tracking=off", *TRAINED]
     assert run_job(Job(experiment(*given, "train.epochs=3", outputs=tmp_path)), Console()) == 0
     found = Summary.read(only_folder(tmp_path))
@@ -149,7 +149,7 @@ def test_a_sweep_is_named_by_the_settings_in_which_its_jobs_differ() -> None:
     assert facts.sweep_name(["the only job"]) == "sweep, 1 job"
 
 
-def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
+def test_a_description_begins_with_the_error_unchanged() -> None:
     failed = Summary("4d9eb298", "FAILED", "digits_cnn", Path("outputs/runs/a"), {})
     failed.stages = {"train": StageOutcome("failed", 1.0)}
     failed.error = "no <b>device</b> */gpu:7*\n`x`"
@@ -159,7 +159,7 @@ def test_what_went_wrong_is_said_first_and_shown_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "with `one`", "``two", "`"])
-def test_code_ends_where_it_ends(text: str) -> None:
+def test_backticks_do_not_end_code_early(text: str) -> None:
     shown = facts.code(text)
     fence = shown[: len(shown) - len(shown.lstrip("`"))]
     assert fence not in text

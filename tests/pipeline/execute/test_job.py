@@ -1,4 +1,4 @@
-"""A job: what it leaves behind, whether it ends well or fails."""
+"""A job: the files and records that it leaves when it finishes or fails."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_the_summary_keeps_the_contract(finished: Path) -> None:
         assert said in (folder / "pipeline.log").read_text()
 
 
-def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
+def test_the_page_of_a_run_shows_its_results(finished: Path) -> None:
     client, run = only_run(finished)
     tags = run.data.tags
     given = {"team": "vision", "mlflow.source.name": "python -m pipeline", "mlflow.source.type": "LOCAL"}
@@ -101,7 +101,7 @@ def test_the_page_of_a_run_says_what_came_of_it(finished: Path) -> None:
     assert {"test/accuracy", "val/best_accuracy", "export/max_abs_diff"} <= scores.keys()
     assert f'load_model("runs:/{run.info.run_id}/{model.name}")' in facts
     assert "  (its predictions differ from the trained model's by " in facts
-    names = [name for name in run.data.metrics if not name.startswith("system/")]  # which have a page of their own
+    names = [name for name in run.data.metrics if not name.startswith("system/")]  # they are on a separate page
     assert names[:4] == ["val/loss", "val/accuracy", "train/loss", "train/accuracy"]
 
 
@@ -134,7 +134,7 @@ def test_the_run_in_mlflow_is_complete(finished: Path) -> None:
 
 
 def test_the_tracked_model_predicts_as_the_export(finished: Path) -> None:
-    """By MLflow in a process that knows nothing of the project, as a user would."""
+    """MLflow loads it in a process without the project, as a user would."""
     client, run = only_run(finished)
     uri = run.data.tags["model_uri"]
     script = (
@@ -264,7 +264,7 @@ def test_a_command_prints_its_results_and_where_its_time_went(command: Command) 
     parts = summary["start_seconds"] + in_stages + summary["recording_seconds"]
     assert parts == pytest.approx(summary["seconds"], abs=0.01)
     assert f"FINISHED in {summary['seconds']:.1f} s: start {summary['start_seconds']:.1f}, " in done.stdout
-    assert done.stderr == ""  # none of TensorFlow's noise
+    assert done.stderr == ""  # TensorFlow's messages are hidden
     pages = "open        python -m pipeline ui outputs=.\n"
     for said in ("best epoch", "test        accuracy", "images/s", pages, "differ from the trained model's by"):
         assert said in done.stdout

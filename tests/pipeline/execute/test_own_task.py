@@ -1,4 +1,4 @@
-"""Tasks chosen on the command line, from the table to the export: scikit-learn's own sets."""
+"""Tasks chosen on the command line, from the table to the export, on data sets of scikit-learn."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.pipeline.experiments import experiment, only_folder
 
 
 def run(name: str, folder: Path, *words: str) -> tuple[Path, str]:
-    """Trains on one of scikit-learn's sets as a table; returns the run's folder and what it printed."""
+    """Train on a data set of scikit-learn as a table; return the run's folder and its output."""
     bunch: Any = getattr(datasets, f"load_{name}")(as_frame=True)
     weight = np.random.default_rng(0).uniform(0.2, 2, len(bunch.frame)).round(3)
     bunch.frame.assign(weight=weight).to_csv(folder / f"{name}.csv", index=False)
@@ -29,7 +29,7 @@ def run(name: str, folder: Path, *words: str) -> tuple[Path, str]:
 
 @pytest.mark.slow
 def test_two_classes_by_one_logit_are_measured_as_by_scikit_learn_with_the_weights(tmp_path: Path) -> None:
-    """On three replicas whose batches are of different sizes."""
+    """Train on three replicas whose batches have different sizes."""
     words = ("task.single_logit=true", "train.monitor=val_auc", "train.class_weights=balanced", "strategy=mirrored")
     sizes = ("data.weight=weight", "strategy.cpu_replicas=3", "train.batch_size=16", "train.epochs=3")
     folder, printed = run("breast_cancer", tmp_path, *words, *sizes)
@@ -50,12 +50,12 @@ def test_two_classes_by_one_logit_are_measured_as_by_scikit_learn_with_the_weigh
 
 
 @pytest.mark.slow
-def test_keras_trains_by_an_own_loss_and_its_file_needs_none(tmp_path: Path) -> None:
+def test_keras_trains_with_a_custom_loss_and_the_exported_file_does_not_need_it(tmp_path: Path) -> None:
     _, printed = run("diabetes", tmp_path, "train=fit", "task.loss._target_=keras.losses.LogCosh", "train.epochs=1")
     assert "val_rmse" in printed
 
 
-def test_own_losses_of_functions_and_classes_are_composed() -> None:
+def test_custom_losses_can_be_functions_or_classes() -> None:
     for target, argument in (("keras.losses.Huber", "delta"), ("keras.losses.huber", "delta")):
         words = [f"task.loss._target_={target}", f"task.loss.{argument}=2.0", "train.monitor=val_rmse"]
         check_rules(experiment("data=digits", *words), surroundings=False)

@@ -1,4 +1,4 @@
-"""What stages return is recorded, named or refused, and never dropped without a word; what they raise is one line."""
+"""Results of stages are recorded or refused with a reason, never dropped silently. Errors are printed in one line."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ from tests.stages.experiments import real_digits
 
 
 class Kept(Tracker):
-    """Remembers what it is told."""
+    """A tracker that keeps its records in memory."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class Kept(Tracker):
 
 
 class Heard(Console):
-    """Remembers what it warned of."""
+    """A console that keeps its warnings in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Heard(Console):
 
 
 class Run:
-    """A run of stages, each of which makes `<name>_result`."""
+    """A run of stages. Each stage makes `<name>_result`."""
 
     def __init__(self, folder: Path, settings: Any = None, turn: Turn | None = None) -> None:
         self.tracker, self.console = Kept(), Heard()
@@ -113,7 +113,7 @@ RESULTS: dict[str, tuple[Any, dict[str, float], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, run: Run) -> None:
+def test_the_result_of_a_stage_is_recorded_and_passed_on(name: str, run: Run) -> None:
     result, metrics, params = RESULTS[name]
     seen = []
 
@@ -129,13 +129,13 @@ def test_what_a_stage_returns_is_recorded_and_handed_on(name: str, run: Run) -> 
 
 
 @pytest.mark.parametrize("result", [0.25, (0.9, Path("x")), {"score": "good"}, WithRecord({"score": 0.25})], ids=repr)
-def test_what_is_no_record_is_refused_as_an_error_of_the_stage(result: Any, run: Run) -> None:
+def test_a_result_that_cannot_be_recorded_is_an_error_of_the_stage(result: Any, run: Run) -> None:
     with pytest.raises(UserError, match="Expected a Record, a dataclass whose field `record` is a Record, or"):
         run(mine=lambda: result)
 
 
-def test_a_stage_is_given_the_latest_result_of_a_name(run: Run) -> None:
-    """As `load`, `normalize` and `augment` hand on one `dataset` after another."""
+def test_a_stage_gets_the_latest_result_of_a_name(run: Run) -> None:
+    """`load`, `normalize` and `augment` each return a `dataset`."""
     seen: list[float] = []
     first: list[Callable[..., Any]] = [lambda: WithRecord(Record(), 1.0), lambda made: WithRecord(Record(), 2.0)]
     functions = [*first, lambda made: seen.append(made.error)]
@@ -163,7 +163,7 @@ def test_numbers_of_every_kind_become_metrics_and_others_are_named_once(run: Run
 
 
 @pytest.mark.parametrize("name", ["a[0]", "/a//b", "../a", ".", "", "é ü", "a\nb", "x" * 300, "a%b"])
-def test_every_name_becomes_one_that_the_store_takes(name: str) -> None:
+def test_every_name_becomes_one_that_the_store_accepts(name: str) -> None:
     clean = metric_name(name)
     _validate_metric_name(clean)
     assert 0 < len(clean) <= 250
@@ -182,7 +182,7 @@ def test_files_may_be_given_in_every_form(tmp_path: Path, monkeypatch: pytest.Mo
     record = Record(files={**given, "gone": "nowhere.txt", "": "a.txt"})
     assert Run(run_folder)(mine=lambda: record).tracker.files == [
         (a, "text"), (b, "set"), (a, "generator"), (b, "generator"), (run_folder / "d.txt", "of the run"),
-        (run_folder / "nowhere.txt", "gone"), (a, ""),  # the store refuses what has gone, and the run lists it
+        (run_folder / "nowhere.txt", "gone"), (a, ""),  # the store rejects a missing file, and the run lists it
     ]  # fmt: skip
 
 
@@ -199,12 +199,12 @@ def test_the_working_directory_is_neither_recorded_nor_redacted(
 
 
 def test_names_may_be_numbers(run: Run) -> None:
-    """Such as those of classes."""
+    """Names of classes often are."""
     run(mine=lambda: Record({1: 2}, {0: 0.5}))  # type: ignore[dict-item]
     assert (run.tracker.kept, run.summary.metrics["0"]) == ({"mine/1": 2}, 0.5)
 
 
-def test_a_record_that_is_handed_on_is_recorded_once(run: Run) -> None:
+def test_a_record_that_is_passed_on_is_recorded_once(run: Run) -> None:
     record = Record({"a": 1}, {"data/size": 3})
     run(load=lambda: WithRecord(record), denoise=lambda: WithRecord(record, 0.1))
     assert list(run.tracker.kept) == ["load/a"]
@@ -235,7 +235,7 @@ def test_results_without_a_record_are_recorded_by_their_type(run: Run, tmp_path:
     assert run.tracker.models == [exported]
 
 
-def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(run: Run, tmp_path: Path) -> None:
+def test_a_stage_adds_facts_to_the_summary_and_is_called_on_exit_once(run: Run, tmp_path: Path) -> None:
     calls: list[str] = []
     record = Record(summary={"tokens": 3, "place": Path("x")}, on_exit=lambda: calls.append("left"))
 
@@ -249,7 +249,7 @@ def test_a_stage_summarizes_what_it_likes_and_is_called_on_exit_once(run: Run, t
 
 
 @pytest.mark.parametrize("setting", [{"importance": True}, {"slices": ["kind"]}], ids=str)
-def test_what_a_later_stage_cannot_use_is_refused_once_the_data_is_known(setting: Any, tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_the_data_are_refused_as_soon_as_it_is_loaded(setting: Any, tmp_path: Path) -> None:
     def evaluation() -> None:
         pass
 
@@ -271,7 +271,7 @@ def test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line(run: Run) -> None
 
 
 def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
-    """In a notebook, which lives on."""
+    """In a notebook, the process continues after the run."""
     started: list[Any] = []
 
     def fail() -> None:
@@ -285,8 +285,8 @@ def test_a_run_that_fails_leaves_no_process(run: Run) -> None:
     assert started[0].returncode is not None
 
 
-def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
-    """It prepares its data before, and the next one begins as soon as it has trained; the wait is no part of that."""
+def test_a_job_of_a_sweep_waits_for_its_turn_to_train(tmp_path: Path) -> None:
+    """It prepares its data before its turn, and the next job begins as soon as it has trained."""
     events: list[str] = []
 
     class Noted(Turn):
@@ -303,7 +303,7 @@ def test_a_job_of_a_sweep_trains_in_its_turn(tmp_path: Path) -> None:
     assert events == ["normalize", "wait", "train", "next", "evaluate"]
 
 
-def test_the_seconds_of_a_stage_are_without_those_of_its_turn(tmp_path: Path) -> None:
+def test_the_time_of_a_stage_excludes_the_wait_for_its_turn(tmp_path: Path) -> None:
     ours, theirs = Pipe()
     threading.Timer(0.5, ours.send, (1.0,)).start()
     run = Run(tmp_path, turn=Turn(theirs))(inspect=lambda reporter: reporter.wait_for_turn())
@@ -311,7 +311,7 @@ def test_the_seconds_of_a_stage_are_without_those_of_its_turn(tmp_path: Path) ->
 
 
 def test_float32_is_computed_in_full_unless_the_stage_model_decides_otherwise(run: Run) -> None:
-    """TensorFlow's own default is TF32. What a stage sets is in force in all stages after it, and ends with the run."""
+    """TensorFlow's default is TF32. What a stage sets applies to all stages after it, until the run ends."""
     config = tf.config.experimental
     seen: dict[str, bool] = {}
 
@@ -337,7 +337,7 @@ def test_float32_is_computed_in_full_unless_the_stage_model_decides_otherwise(ru
         config.enable_tensor_float_32_execution(before)
 
 
-def test_what_takes_long_is_started_when_the_inputs_exist_and_ended_with_the_run(tmp_path: Path) -> None:
+def test_slow_work_starts_when_its_inputs_exist_and_ends_with_the_run(tmp_path: Path) -> None:
     events: list[str] = []
 
     def export(train_result: object) -> None:

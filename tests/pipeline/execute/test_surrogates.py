@@ -1,6 +1,6 @@
-"""Text that is no UTF-8, such as names of files, ends no run: it is printed and recorded as `\\udcff`.
+"""Text that is not UTF-8, such as names of files, does not end a run: it is printed and recorded as `\\udcff`.
 
-Nor is a terminal told what to do by the texts of others: control characters are printed as escapes, too.
+Control characters in texts are printed as escapes, too, so they cannot control the terminal.
 """
 
 import json
@@ -28,7 +28,7 @@ def fail(done, settings, folder):
 
 
 @pytest.mark.slow
-def test_text_that_is_not_utf8_is_recorded_and_no_error_of_its_own(outputs: Path) -> None:
+def test_text_that_is_not_utf8_is_recorded_without_an_error(outputs: Path) -> None:
     (outputs / "own_surrogates.py").write_text(OWN)
     variables = {**os.environ, "PYTHONPATH": f"{outputs}:{ROOT}", "USER": "us\udcffer", "LOGNAME": "us\udcffer"}
     variables["SMTP_PASS"] = "pa\udcffss99"

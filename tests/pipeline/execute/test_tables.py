@@ -1,4 +1,4 @@
-"""Tables, of files and arrays, from the command to their predictions: trained, resumed, tracked, exported, asked."""
+"""Tables from files and arrays: trained, resumed, tracked, exported, and used for predictions."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = pd.DataFrame(
         {
             "size (m)": np.where(random.random(ROWS) < 0.1, np.nan, random.normal(10, 3, ROWS).round(3)),
-            "size [m]": random.normal(10, 3, ROWS).round(3),  # becomes as the other size, one of a kind
+            "size [m]": random.normal(10, 3, ROWS).round(3),  # its argument name must differ from the other one's
             "numbers": [f"s{number}" for number in shop],
             "grade": random.integers(1, 4, ROWS),
             "self": np.where(random.random(ROWS) < 0.1, "?", shop % 2 == 0),
@@ -50,7 +50,7 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outputs(csv: Path, module_outputs: Path) -> Path:
-    """The outputs of a whole run with two replicas."""
+    """Return the outputs of a whole run with two replicas."""
     done = run(csv, module_outputs, "data.target=color", f"data.features={FEATURES}", "data.missing=['?']",
                "export=all", "evaluate.slices=[numbers]")  # fmt: skip
     assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
@@ -58,12 +58,12 @@ def outputs(csv: Path, module_outputs: Path) -> Path:
 
 
 def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    """Runs a whole pipeline on two replicas."""
+    """Run a whole pipeline on two replicas."""
     common = ("data=table", f"data.files={csv}", "train.epochs=2", "strategy=mirrored", "optimizer.learning_rate=0.01")
     return commands.succeed(*common, *given, f"outputs={outputs}")
 
 
-def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
+def test_a_run_records_its_data_and_its_scores(outputs: Path) -> None:
     folder = only_folder(outputs)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["facts"]["data"]["category_features"] == 3
@@ -78,13 +78,13 @@ def test_a_run_has_what_was_found_and_measured(outputs: Path) -> None:
 
 
 def predicted(outputs: Path, file: Path, folder: Path) -> np.ndarray:
-    """Returns the probabilities that `python -m pipeline predict` prints for the rows of a file."""
+    """Return the probabilities that `python -m pipeline predict` prints for the rows of a file."""
     written = folder / "predicted.parquet"
     assert predict.main([str(only_folder(outputs)), str(file), "-o", str(written), f"--outputs={outputs}"]) == 0
     return np.array(pq.read_table(written)["probabilities"].to_pylist())
 
 
-def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
+def test_predictions_of_new_rows_equal_those_of_the_test_and_wrong_rows_are_reported(
     outputs: Path, csv: Path, tmp_path: Path, capsys: Printed
 ) -> None:
     tested, answers = pq.read_table(only_folder(outputs) / "predictions.parquet"), predicted(outputs, csv, tmp_path)
@@ -101,7 +101,7 @@ def test_predictions_of_new_rows_are_those_of_the_test_and_other_rows_are_told(
 
 
 def test_another_table_is_evaluated_as_it_is_predicted(outputs: Path, csv: Path, tmp_path: Path) -> None:
-    """One of a class alone, with a number without values and a category of one."""
+    """A table with a single class, a numeric column without values and a category with one value."""
     frame = pd.read_csv(csv)
     frame = frame[frame.color == "red"].assign(**{"size [m]": None, "numbers": "s3"})
     frame.to_csv(tmp_path / "red.csv", index=False)
@@ -114,12 +114,12 @@ def test_another_table_is_evaluated_as_it_is_predicted(outputs: Path, csv: Path,
 
 
 def loaded(outputs: Path) -> Any:
-    """Returns the tracked model of the only run, as MLflow loads it."""
+    """Return the tracked model of the only run, as MLflow loads it."""
     mlflow.set_tracking_uri(f"sqlite:///{outputs / 'mlflow.db'}")
     try:
         return mlflow.pyfunc.load_model(only_run(outputs)[1].data.tags["model_uri"])
     finally:
-        mlflow.set_tracking_uri(None)  # of this process, in which other files' tests have stores of their own
+        mlflow.set_tracking_uri(None)  # tests of other files use other stores in this process
 
 
 def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) -> None:
@@ -135,8 +135,8 @@ def test_mlflow_loads_a_model_that_takes_a_data_frame(outputs: Path, csv: Path) 
     assert [str(kind) for kind in schema.input_types()] == ["Array(double)", "DataType.string", "DataType.double"]
 
 
-def test_metrics_of_numbers_are_those_of_scikit_learn(csv: Path, tmp_path: Path) -> None:
-    """With a loss and a metric that were chosen, and weights."""
+def test_regression_metrics_equal_those_of_scikit_learn(csv: Path, tmp_path: Path) -> None:
+    """The run has a custom loss, an additional metric and weights."""
     task = ("data.target=[price,rent]", "data.weight=weight", "task.loss._target_=keras.losses.Huber")
     own = ("task.metrics=[{_target_: keras.metrics.MeanSquaredError, name: mse}]", "train.monitor=val_mse")
     done = run(csv, tmp_path, *task, *own, "export=keras", "tracking=off")
@@ -188,7 +188,7 @@ def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> 
     assert len((folder / "test_by_label.csv").read_text().splitlines()) == 3
 
 
-def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: Path, tmp_path: Path) -> None:
+def test_a_server_accepts_columns_and_returns_what_predict_does(outputs: Path, csv: Path, tmp_path: Path) -> None:
     expected = predicted(outputs, csv, tmp_path)
     with serving(only_folder(outputs), outputs) as (address, _):
         told = (outputs / "served.txt").read_text()
@@ -212,7 +212,7 @@ def test_a_server_takes_columns_and_answers_as_predict_does(outputs: Path, csv: 
     assert alike == alike[:1] * 12
     np.testing.assert_allclose([row["probabilities"] for row in answer["predictions"]], expected, rtol=0, atol=1e-6)
     assert ("an example  curl" in told, "/images" in told) == (True, False)
-    assert "differ" not in (outputs / "served.txt").read_text()  # the rows of the training
+    assert "differ" not in (outputs / "served.txt").read_text()  # they are rows of the training data
     assert (code, wrong, "grade" in str(error)) == (200, 400, True)
 
 
@@ -228,8 +228,8 @@ def load():
 """
 
 
-def test_a_function_of_arrays_is_trained_and_asked(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
-    """Of a user's own, on two replicas."""
+def test_a_function_of_arrays_is_trained_and_used(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
+    """A custom function, on two replicas."""
     (tmp_path / "mine.py").write_text(ARRAYS)
     outputs = outputs_in(tmp_path, migrated_store)
     words = ("strategy=mirrored", "pipeline.inspect=null", "evaluate.baseline=false")
@@ -245,8 +245,8 @@ def test_a_function_of_arrays_is_trained_and_asked(tmp_path: Path, migrated_stor
     np.testing.assert_allclose(answers, tested["probabilities"].to_pylist(), atol=1e-6)
 
 
-def test_images_by_a_table_of_paths_are_killed_and_resumed_and_asked(tmp_path: Path, capsys: Printed) -> None:
-    """With several labels each; resumed, the weights are those of an uninterrupted run, to the bit."""
+def test_a_run_on_a_table_of_image_paths_is_killed_resumed_and_used(tmp_path: Path, capsys: Printed) -> None:
+    """Each image has several labels. The weights of the resumed run equal those of an uninterrupted run exactly."""
     lines = ["file,red,wide"]
     for row in range(60):
         write(tmp_path / "photos" / f"{row}.png", row)

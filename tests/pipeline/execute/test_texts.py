@@ -1,4 +1,4 @@
-"""The commands of the page on texts; killed and resumed, a run has the weights of an uninterrupted one."""
+"""The commands of the page on texts. A run that is killed and resumed has the weights of an uninterrupted one."""
 
 import json
 import re
@@ -23,7 +23,7 @@ ROWS = 240
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds what the page names: `reviews/` and `reviews.csv`."""
+    """Return a folder with the files of the page, `reviews/` and `reviews.csv`."""
     folder = tmp_path_factory.mktemp("texts")
     random = np.random.default_rng(7)
     stars = random.integers(1, 4, ROWS)
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def typed(verb: str) -> list[list[str]]:
-    """Return the words of the page's commands with a verb; the one of several lines needs the extra `hub`."""
+    """Return the words of the page's commands that have a verb, except for the one that needs the extra `hub`."""
     page = (ROOT / "docs" / "how-to" / "texts.md").read_text()
     found = re.findall(r"^python -m pipeline (.*[^\\\n])$", page, re.MULTILINE)
     return [words for words in map(shlex.split, found) if verb_of(words)[0] == verb]

@@ -1,4 +1,4 @@
-"""The same command, started while the first still runs: it ends with 2, and the living run stays as it is."""
+"""A command that is started again while it still runs exits with 2 and does not change the run."""
 
 import json
 import subprocess
@@ -21,11 +21,11 @@ CASES = {
     "sweep": ("sweeps/*/sweep.json", (*SHORT, "-m", "seed=1,2")),
     "cluster": ("runs/*/*/summary.json", (*SHORT, "strategy=multi_worker", "strategy.workers=2")),
 }
-"""By kind: the file with the status, and the command. A search has the session of a sweep."""
+"""By kind: the file with the status, and the command. A search behaves like a sweep."""
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("single", 0.0), ("sweep", 0.0), ("cluster", 4.0)])
-def test_a_second_command_leaves_the_living_run_as_it_is(kind: str, seconds: float, outputs: Path) -> None:
+def test_a_second_command_does_not_change_the_run_that_is_in_progress(kind: str, seconds: float, outputs: Path) -> None:
     pattern, words = CASES[kind]
     with commands.start(*words, f"outputs={outputs}", stdout=subprocess.DEVNULL) as first:
         assert until(lambda: any(outputs.glob(pattern)), commands.HEARD_SECONDS)
