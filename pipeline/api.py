@@ -79,7 +79,7 @@ class Run:
         return pd.DataFrame.from_dict(RunFolder(self.folder).epochs(), orient="index").rename_axis("epoch")
 
     def _repr_html_(self) -> str:
-        """The results as a table with the learning curves, for notebooks."""
+        """Return the results as a table with the learning curves, for notebooks."""
         from html import escape
 
         from pipeline.execute.facts import run_facts
@@ -154,25 +154,25 @@ def run_experiment(overrides: Iterable[str] = ()) -> Run:
             "a spawned process",
             'multiprocessing.get_context("spawn")',
         )
-    if has_used_tensorflow() and settings:  # which may have fixed fewer devices than are needed
+    if has_used_tensorflow() and settings:  # which may have fixed a smaller number of devices than the run needs
         import_module("stages.strategy").refuse_more_devices(settings)
     runs = Runs(experiment.outputs)
     named = runs.find(experiment.resume) if experiment.resume not in ("auto", "never") else None
-    token = COMMAND_LINE.set(("pipeline", *words))  # which the run records, and its processes take over
+    token = COMMAND_LINE.set(("pipeline", *words))  # the run records it and passes it to its processes
     drawn = random.getstate(), np.random.get_state()
     try:
         code = run_job(Job(experiment), Console())
     except Interrupted as interrupted:  # before the run has begun
         code = interrupted.exit_code
-    finally:  # a run seeds both: the process would draw the same after each of its runs
+    finally:  # a run seeds both generators; without this, the process would draw the same numbers after each run
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])
         COMMAND_LINE.reset(token)
-    if code in STOPPED:  # the signal is the process's as well, which has its own handlers again
+    if code in STOPPED:  # raised again for the handlers of the process, which are restored by now
         signal.raise_signal(code - 128)
-    if code == 128 + signal.SIGINT:  # one that ignores it, as in a shell's background, ends all the same
+    if code == 128 + signal.SIGINT:  # even if the process ignores the signal, as in the background of a shell
         raise KeyboardInterrupt
-    # Resumed by its name, the run keeps the identity that it has begun with, and may have another id in its store now.
+    # A run that is resumed by name keeps its first identity, and may have a different id in its store now.
     summary = RunFolder(named.folder).read() if named else runs.latest(experiment.name, identity(experiment))
     if code != DONE or summary is None:
         raise RuntimeError(summary.error if summary is not None and summary.error else f"exit code {code}")
@@ -198,7 +198,7 @@ def sweep(overrides: Iterable[str]) -> "Comparison":
     from pipeline.sweep.outcome import REPORT_TO, received
 
     words = _listed(overrides)
-    Composer(inherit_overrides(read_arguments(["-m", *words])))  # refuses wrong words without starting a process
+    Composer(inherit_overrides(read_arguments(["-m", *words])))  # reports wrong settings without starting a process
     command = [sys.executable, "-m", "pipeline", "-m", *words]
     with tempfile.TemporaryFile("w+") as report:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), REPORT_TO: str(report.fileno())}
@@ -262,7 +262,7 @@ def compare(
 
 
 def _listed(words: Iterable[str]) -> list[str]:
-    """Returns words as a list: a text is one word."""
+    """Return words as a list. A single text is one word."""
     return [words] if isinstance(words, str) else list(words)
 
 
@@ -284,7 +284,7 @@ def _composed(overrides: Iterable[str]) -> Composed:
     arguments = read_arguments(words)
     composer = Composer(inherit_overrides(arguments))
     if composer.is_sweep:
-        fix = "" if arguments.sweep else "sweep=none"  # which leaves it a sweep beside `-m`
+        fix = "" if arguments.sweep else "sweep=none"  # with -m it would still be a sweep
         raise UserError(f"{' '.join(words)} defines several jobs", "the overrides of a single run", fix)
     return composer.one()
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the job, sweep or search that the words of the command line describe; return the exit code."""
+    """Run the job, sweep or search that the command line describes; return the exit code."""
     with signals.listening(owns_process=True):
         try:
             code = exit_code(lambda: _execute(words))
-        except Interrupted as interrupted:  # before a run has begun; later it is marked KILLED
+        except Interrupted as interrupted:  # before a run has begun; afterwards the run ends as KILLED
             code = interrupted.exit_code
         signals.ended(code)
     return code
@@ -35,7 +35,7 @@ def _execute(words: Sequence[str]) -> int:
     if arguments.help:
         print(help_text(read_options(arguments.folders)), end="")
         return streams.all_written(DONE)
-    if (here := str(Path.cwd())) not in sys.path:  # as for `python -m pipeline`; last, so it hides nothing
+    if (here := str(Path.cwd())) not in sys.path:  # at the end, so it does not hide other modules
         sys.path.append(here)
     environment.prepare()
     if arguments.completion:
@@ -66,7 +66,7 @@ def _flags(verb: str) -> list[str]:
 
 
 def _run_one(composer: "Composer") -> int:
-    composed = composer.one()  # a wrong key is reported without the imports of a run
+    composed = composer.one()  # a wrong key is reported before the slow imports of a run
 
     from pipeline.checks.combinations import read_composed
     from pipeline.config.debug import debugged

@@ -1,9 +1,9 @@
 """The journal of a run: everything that it has recorded, one line of JSON per entry.
 
 Only the process that holds the lock of the run writes the journal. A follower (`pipeline.tracking.follower`) reads it,
-sends the entries to the store, and notes next to it how far it has come. So nothing is lost while the store is not
-available, a resumed run records nothing twice, and a store that was lost can be filled again: sending an entry twice
-changes nothing. The journal contains no secrets, as every text is redacted before it is written.
+sends the entries to the store, and writes its progress to a file next to it. So nothing is lost while the store is not
+available, and a resumed run records nothing twice. A store that was lost can be filled again, because sending an entry
+twice changes nothing. The journal does not contain secrets, as every text is redacted before it is written.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ from stages.storage.atomic import atomic_write, fsync
 
 NAME = "tracking.jsonl"
 SENT = "tracking.sent"
-"""The file of the follower, with what it has sent."""
+"""The file with the progress of the follower."""
 
 FOLLOWED = "tracking.lock"
-"""The file by which only one process at a time sends the records of a run."""
+"""The lock file that ensures that only one process at a time sends the records of a run."""
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 _TEXTS = dict[str, str]
@@ -56,28 +56,31 @@ CALLS: Mapping[str, Mapping[str, Any]] = {
 }
 """Methods of `pipeline.tracking.stored_run.StoredRun` that a journal may name, with the types of their arguments.
 
-A line with another one is damaged.
+A line with a different method counts as damaged.
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """call: one of CALLS; arguments: as JSON can hold them."""
+    """A line of the journal: a call that records something."""
 
     call: str
+    """One of `CALLS`."""
     arguments: Mapping[str, Any]
+    """The arguments of the call, as JSON types."""
 
     def __str__(self) -> str:
-        """Return what a user would call it: `metrics 'train/loss'`, `artifact 'summary.json'`."""
+        """Return a short description for users, such as `metrics 'train/loss'` or `artifact 'summary.json'`."""
         given = self.arguments
         names = list(given.get("values", {})) or [given.get("path") or given.get("name") or given.get("status") or ""]
         return f"{self.call} {', '.join(map(repr, names))}"
 
 
 def place_of(folder: Path) -> str | None:
-    """Return what tells the folder of a run from all copies of it; None where it is another user's, or has no lock.
+    """Return a text that identifies the folder of a run and differs for its copies.
 
-    That is the inode and the time of change of its lock: the system sets both, and no archive or copy has the same.
+    It consists of the inode and the change time of the lock file. The system sets both, so a copy or an unpacked
+    archive has different ones. None if the folder belongs to another user or does not have a lock file.
     """
     with suppress(OSError):
         lock = (folder / LOCK).stat()
@@ -88,10 +91,10 @@ def place_of(folder: Path) -> str | None:
 
 @dataclass(kw_only=True)
 class Header(OpenRecord):
-    """The beginning of a session: how it is to be tracked. Each process that works on a run begins one."""
+    """The first line of a session, for its follower. Each process that works on a run begins a session."""
 
     session: str = ""
-    """Different for each session; empty in the journals of earlier versions."""
+    """The id of the session; empty in the journals of earlier versions."""
     experiment: str | None = None
     name: str | None = None
     """The name of the run in the store."""
@@ -110,15 +113,15 @@ class Header(OpenRecord):
     has_jobs: bool = False
     """Whether it is the run of a sweep."""
     run_id: str | None = None
-    """The id of the run in the store, in the journals of earlier versions; now the follower has it."""
+    """The id of the run in the store, in the journals of earlier versions. Now it is in the file of the follower."""
 
 
 @dataclass(kw_only=True)
 class Upload(OpenRecord):
-    """The progress of a follower, and what came of the entries that it has sent."""
+    """The progress of a follower, and how the store responded."""
 
     sent: int = 0
-    """Number of entries, from the first, that are done with."""
+    """Number of entries, counted from the first, that were sent or rejected."""
     session: str = ""
     """The last session for which the run was opened in the store."""
     run_id: str | None = None
@@ -160,16 +163,16 @@ class Journal:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user's own command began it, here: not a copy of a folder, and not another user's."""
+        """Whether this user began the journal in this folder. False for copies and for folders of other users."""
         place = self.header.place
         return place is not None and place == place_of(self.folder)
 
     @property
     def upload(self) -> Upload:
-        """The progress of the follower, as its file says now. If that cannot be read, everything is sent again."""
+        """The progress of the follower, read from its file. If it cannot be read, everything is sent again."""
         try:
             content = read_json(self.folder / SENT)
-            # Earlier versions had only the count there, and the id in the journal.
+            # In earlier versions the file had only the count, and the journal had the id.
             upload = Upload(sent=content) if type(content) is int else typed(content, Upload, SENT)
         except (OSError, ValueError):
             upload = Upload()
@@ -183,7 +186,7 @@ class Journal:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether the run is, or was, to be recorded in a store."""
+        """Whether a store was chosen for the run now or in an earlier session."""
         return self.header.kind not in (None, "off") or self.run_id is not None
 
     @property
@@ -214,13 +217,13 @@ class Journal:
         """Add an entry.
 
         Raises:
-            OSError: If it cannot be written. It is kept in memory then, and written with the next one.
+            OSError: If it cannot be written. It is then kept in memory and written with the next one.
         """
         self.entries.append(Entry(call, arguments))
         self._write({"call": call, "given": dict(arguments)})
 
     def write_upload(self, upload: Upload) -> None:
-        """Note what has been sent. Only the process that has the follower's lock does so.
+        """Write the progress of the follower. Only the process that has the follower's lock may call this.
 
         Raises:
             OSError: If it cannot be written.
@@ -228,11 +231,11 @@ class Journal:
         atomic_write(self.folder / SENT, json.dumps(upload.as_mapping()), durable=False)
 
     def send_again(self) -> None:
-        """Have everything sent again."""
+        """Reset the progress, so everything is sent again."""
         self.write_upload(dataclasses.replace(self.upload, sent=0))
 
     def forget_upload(self) -> None:
-        """Delete the note of what has been sent."""
+        """Delete the file with the progress."""
         with suppress(OSError):
             (self.folder / SENT).unlink(missing_ok=True)
 
@@ -242,16 +245,16 @@ class Journal:
         return not self._unwritten
 
     def flush(self) -> None:
-        """Flush to disk what has been added: an entry is on the disk before it is sent."""
-        with suppress(OSError):  # deleted, or on a lost disk: it is sent all the same
+        """Flush the added entries to disk. Call it before an entry is sent."""
+        with suppress(OSError):  # the file was deleted, or its disk is gone; the entry is sent anyway
             fsync(self.folder / NAME)
 
     def read_more(self, is_growing: bool = True) -> bool:
-        """Read what has been added to the file since the last call; return whether there was anything.
+        """Read the lines that were added to the file since the last call; return whether there were any.
 
         Args:
-            is_growing: Whether another process may be writing the last line at this moment, so that it is left for
-                the next call if it is not complete.
+            is_growing: Whether another process may be writing the last line at this moment. If it is incomplete, it is
+                then read by the next call.
         """
         try:
             path = regular_file(self.folder / NAME)
@@ -272,9 +275,9 @@ class Journal:
         return bool(lines)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        """Append the line, and those that could not be written before, each after an end of line.
+        """Append the line, and earlier lines that could not be written. Each begins with a line break.
 
-        So a line that a crash or a full disk has cut does not damage the next one.
+        So a line that was cut off by a crash or a full disk does not damage the next one.
         """
         self._unwritten.append(f"\n{json.dumps(line)}")
         with appendable(self.folder / NAME).open("a") as file:
@@ -290,11 +293,11 @@ class Journal:
                 self.entries.append(_entry(values["call"], values["given"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             self.damaged += 1
-            self.entries.append(Entry("tags", {"values": {}}))  # in its place, so that `sent` counts the same
+            self.entries.append(Entry("tags", {"values": {}}))  # a placeholder, so `sent` still counts correctly
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether the last line of a file that grows is complete: no beginning of a JSON object is one itself."""
+    """Return whether the last line of a growing file is complete. Part of a JSON object is never valid JSON."""
     try:
         json.loads(line or b"{}")
     except (ValueError, RecursionError):
@@ -306,7 +309,7 @@ def _entry(call: str, given: Any) -> Entry:
     """Return the entry of a line.
 
     Raises:
-        ValueError, KeyError, TypeError: if there is no such call, or an argument is of another type.
+        ValueError, KeyError, TypeError: If the call does not exist, or an argument has a wrong type.
     """
     kinds = CALLS[call]
     needed = {name for name, kind in kinds.items() if not isinstance(kind, UnionType)}

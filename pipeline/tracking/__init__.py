@@ -1,1 +1,1 @@
-"""Tracking of runs: in MLflow, in a custom store, or not at all. Trackers are passed on; there is no active run."""
+"""Tracking of runs: in MLflow, in a custom store, or not at all. Trackers are passed as arguments."""

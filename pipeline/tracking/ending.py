@@ -26,19 +26,19 @@ def record_end(recorder: Recorder, run: RunFolder) -> None:
 
 
 def end_run(run: RunFolder, code: int, reason: str, console: Console) -> None:
-    """End the run, whose lock the caller holds, if it has not ended, and record its end if that is missing.
+    """End the run if it has not ended, and record its end if the journal lacks it. The caller holds the lock.
 
-    A run that was killed before it could record anything leaves nothing to end.
+    Nothing is recorded for a run that was killed before it recorded anything.
 
     Args:
         run: The run.
-        code: The exit code of its process, which makes it KILLED or FAILED.
+        code: The exit code of its process, which decides between KILLED and FAILED.
         reason: Why it ended.
         console: Prints what happened.
     """
     status = "KILLED" if code in (TIMED_OUT, *STOPPED) else "FAILED"
     if run.end(status, reason):
-        console.error(f"the run ended as {status}: {reason}")  # after it is written: it may wait for the terminal
+        console.error(f"the run ended as {status}: {reason}")  # not earlier, as it may wait for the terminal
     summary, journal = run.read(console.warn), run.journal
     if summary is not None and summary.status in ENDED and journal.has_begun and journal.status != summary.status:
         record_end(Recorder(journal, console.warn), run)
@@ -56,9 +56,10 @@ def end_dead(run: RunFolder, code: int, reason: str, console: Console) -> None:
 
 
 def end_without_process(folder: Path) -> bool:
-    """End the run or the sweep in `folder` if no process works on it; return whether none does.
+    """End the run or the sweep in `folder` if no process works on it; return False if one does.
 
-    The summary of a sweep says that it has not ended, so that the same command resumes it.
+    Only the journal of a sweep gets a status. Its own file still shows that it has not ended, so the same command
+    resumes it.
     """
     run = RunFolder(folder)
     if not folder.exists():

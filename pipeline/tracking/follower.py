@@ -1,8 +1,8 @@
-"""Follow journals: send to the store what they hold and it lacks, in one process per command that the user typed.
+"""Follow journals: send their new entries to the store, in one process per command that the user typed.
 
-The process imports MLflow and opens its database while TensorFlow is being imported, follows the run of the command, or
-the sweep and each of its jobs, and samples the use of the machine. It outlives its command by some seconds: a run whose
-process was killed gets its end, and MLflow what the journal still holds.
+The process imports MLflow and opens its database while TensorFlow is being imported. It follows the run of the command
+(or the sweep and each of its jobs) and samples the use of the machine. It continues for some seconds after its command:
+if the process of a run was killed, it ends the run and sends the rest of the journal.
 """
 
 import os
@@ -34,7 +34,7 @@ from stages.errors import UserError
 from stages.targets import import_target
 
 OUTLIVES_SECONDS = 10.0
-"""Seconds after which a follower ends whose command has; another command waits longer than that for the lock."""
+"""Seconds that a follower continues after its command has ended. Other commands wait longer than that for the lock."""
 
 POLL_SECONDS = 0.05
 ENDED_POLL_SECONDS = 0.5
@@ -47,18 +47,18 @@ class FollowedCommand:
     """The command whose runs are followed."""
 
     has_ended: threading.Event = field(default_factory=threading.Event)
-    """Its process has ended: its follower ends the runs that it has not. Never set within the command's own process."""
+    """Set when its process has ended, so its runs must be ended. Never set in the command's own process."""
     is_done: threading.Event = field(default_factory=threading.Event)
-    """Nothing more is to be sent."""
+    """Set when nothing more has to be sent."""
     measures: bool = True
     """Whether the use of the machine is recorded."""
 
 
 def follow(folder: Path, store: Store, command: FollowedCommand, after: str) -> None:
-    """Send what the journal in `folder` holds and `store` lacks, until the run has ended and the store has everything.
+    """Send the entries that `store` lacks, until the run in `folder` has ended and the store has its whole journal.
 
-    A store that does not respond is asked again; what it rejects is noted and skipped. What has been sent is noted in
-    the folder, where the run and later commands read it (`Journal.upload`).
+    If the store does not respond, the entry is sent again later. An entry that the store rejects is noted and skipped.
+    The progress is written to the folder, where the run and later commands read it (`Journal.upload`).
 
     Args:
         folder: The folder of a run or a sweep.
@@ -66,18 +66,20 @@ def follow(folder: Path, store: Store, command: FollowedCommand, after: str) -> 
         command: The command that the run belongs to.
         after: The last session of the journal when the command began. The follower waits for the next one.
     """
-    with suppress(OSError), _alone(folder, command), closing(Following(folder, store, command, after)) as following:
+    with suppress(OSError), _lock(folder, command), closing(Following(folder, store, command, after)) as following:
         while not (command.is_done.is_set() or following.is_over):
             if not following.step():
                 command.is_done.wait(following.pause)
 
 
 @contextmanager
-def _alone(folder: Path, command: FollowedCommand) -> Iterator[None]:
-    """Wait until no other process sends the records of the run, as the follower of an earlier command soon ends.
+def _lock(folder: Path, command: FollowedCommand) -> Iterator[None]:
+    """Wait until no other process sends the records of the run, and prevent others from sending them in the block.
+
+    The follower of an earlier command ends soon, so the wait is short.
 
     Raises:
-        OSError: If the folder was deleted, or the command is done before.
+        OSError: If the folder was deleted, or the command is done before the wait ends.
     """
     while not command.is_done.is_set():
         with file_locked(folder / FOLLOWED) as is_mine:
@@ -96,7 +98,7 @@ def is_followed(folder: Path) -> bool:
 
 
 class Following:
-    """A journal, the store that it goes to, and how far it has been sent."""
+    """A journal, its store, and how much of it has been sent."""
 
     def __init__(self, folder: Path, store: Store, command: FollowedCommand, after: str) -> None:
         """See `follow`."""
@@ -104,14 +106,14 @@ class Following:
         self._upload = replace(self._journal.upload, error=None)
         self._store = store
         self._command = command
-        self._session = after  # the last one that was opened
-        self._run: StoredRun | None = None  # None before that, and if the store cannot be used
+        self._session = after  # the last session that was opened
+        self._run: StoredRun | None = None  # None before a session is opened, and if the store cannot be used
         self._retry_at = 0.0
         self._has_no_process = False
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: the store has all of a run that has ended, or cannot be used.
+        """Whether nothing remains to be done: the store has all of a run that has ended, or it cannot be used.
 
         A run that has failed may be tried again in a new session while its command works.
         """
@@ -125,11 +127,11 @@ class Following:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look at the journal: longer for a run that has failed."""
+        """Seconds until the journal is read again. The pause is longer after a run has failed."""
         return POLL_SECONDS if self._journal.status not in ENDED else ENDED_POLL_SECONDS
 
     def step(self) -> bool:
-        """Read what the journal has now, and open the run or send its next entry; return whether that was done."""
+        """Read new entries of the journal, and open the run or send an entry; return whether that was done."""
         if self._command.has_ended.is_set() and not self._has_no_process:
             self._has_no_process = end_without_process(self._journal.folder)
         if self._journal.read_more():
@@ -144,7 +146,7 @@ class Following:
         return self._upload.trouble is None
 
     def close(self) -> None:
-        """End what the store does next to the calls."""
+        """End the background work of the store."""
         if self._run is not None:
             self._run.close()
 
@@ -154,7 +156,7 @@ class Following:
         self._session = session = journal.header.session
         try:
             self._run = open_run(run_spec(journal, store, self._command.measures), before)
-        except Exception as error:  # importing or opening a store can fail in any way, and the user is to see how
+        except Exception as error:  # importing or opening a store can fail in any way, and the user has to see why
             refusal = error if isinstance(error, UserError) else unusable(store.settings, reason(error))
             text = [refusal.problem, refusal.expected, refusal.fix]
             self._run = None
@@ -167,23 +169,23 @@ class Following:
     def _send(self) -> None:
         assert self._run is not None
         self._journal.flush()
-        answer = self._run.deliver(self._journal.entries[self._upload.sent])
-        is_news = answer.trouble is None or answer.trouble != self._upload.trouble or answer.refused
-        self._upload.trouble = answer.trouble
-        self._upload.rejected += answer.refused
-        self._upload.notes = answer.notes or self._upload.notes
-        if answer.trouble is None:
+        delivery = self._run.deliver(self._journal.entries[self._upload.sent])
+        has_changed = delivery.trouble is None or delivery.trouble != self._upload.trouble or delivery.refused
+        self._upload.trouble = delivery.trouble
+        self._upload.rejected += delivery.refused
+        self._upload.notes = delivery.notes or self._upload.notes
+        if delivery.trouble is None:
             self._upload.sent += 1
         else:
             self._retry_at = time.monotonic() + RETRY_SECONDS
-        if is_news:
+        if has_changed:
             self._note()
 
     def _note(self) -> None:
-        """Note in the folder what has been sent."""
+        """Write the progress to the folder."""
         try:
             self._journal.write_upload(self._upload)
-        except OSError:  # the disk is full: without the file, the run sees that, and everything is sent again later
+        except OSError:  # the disk is full; without the file, the run notices it, and everything is sent again later
             self._journal.forget_upload()
 
 
@@ -209,7 +211,7 @@ def _links(run: StoredRun) -> list[list[str]]:
 
 @contextmanager
 def followed_here(folder: Path, store: Store) -> Iterator[None]:
-    """Follow the journal in `folder` in a thread of this process within the block, in which a session begins."""
+    """Follow the journal in `folder` in a thread within the block. The block must begin a session."""
     command = FollowedCommand(measures=False)
     given = (folder, store, command, Journal(folder).header.session)
     thread = threading.Thread(target=follow, args=given, daemon=True, name="follower")
@@ -222,17 +224,17 @@ def followed_here(folder: Path, store: Store) -> Iterator[None]:
 
 
 class Follower:
-    """The process that follows the runs of this command. Secrets reach it only by a pipe."""
+    """The process that follows the runs of this command. It gets secrets only through a pipe."""
 
     def __init__(self, settings: TrackingSettings | None = None) -> None:
-        """Start it, unless nothing is to be sent. None: another process sends the records."""
+        """Start the process, unless tracking is off, or `settings` is None: another process sends the records."""
         self._followed: dict[Path, tuple[Store, str]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         if settings is not None and settings.kind != "off":
             self._start()
 
     def follow(self, folder: Path, store: Store) -> None:
-        """Follow the run in `folder`, made if it is missing, from its next session on."""
+        """Follow the run in `folder` from its next session on. A missing folder is created."""
         folder.mkdir(parents=True, exist_ok=True)
         self._followed[folder] = store, Journal(folder).header.session
         if self._process is None:
@@ -248,7 +250,7 @@ class Follower:
                 self._ask(known)
 
     def ended(self) -> str | None:
-        """Return how the process has ended, such as ` by SIGKILL`; None while it works."""
+        """Return how the process ended, such as ` by SIGKILL`; None while it is running."""
         if self._process is None or (code := self._process.poll()) is None:
             return None
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4096))
@@ -257,12 +259,12 @@ class Follower:
         return f": {redaction.redact(lines[-1])}" if lines and code > 0 else how
 
     def wait(self, seconds: float) -> None:
-        """Wait until the store has everything of the runs that have ended, for `seconds` at most."""
+        """Wait at most `seconds` until the store has all records of the runs that have ended."""
         if self._process is not None and self.ended() is None:
-            until(lambda: not any(is_left(folder) for folder in self._followed), seconds)
+            until(lambda: not any(is_incomplete(folder) for folder in self._followed), seconds)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -274,7 +276,7 @@ class Follower:
 
     def _start(self) -> None:
         self._connection, other = Pipe()
-        register_after_fork(self._connection, Connection.close)  # a job that is forked would keep it open
+        register_after_fork(self._connection, Connection.close)  # else a forked job would keep it open
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process; a pipe would fill up
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(os.getpid())],
@@ -282,20 +284,20 @@ class Follower:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             pass_fds=(other.fileno(),),
-            start_new_session=True,  # no signal of the terminal reaches it
+            start_new_session=True,  # so it does not get the signals of the terminal
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         other.close()
 
 
-def is_left(folder: Path) -> bool:
+def is_incomplete(folder: Path) -> bool:
     """Return whether the store misses records of a run that has ended."""
     journal = Journal(folder)
     return journal.status in ENDED and journal.unsent > 0
 
 
 class Threads:
-    """The threads of the follower's process: one per run that it follows."""
+    """The threads of the follower's process, one per run."""
 
     def __init__(self, command: FollowedCommand) -> None:
         self._command = command
@@ -318,8 +320,8 @@ class Threads:
 
 
 def _warm_up(store: Store) -> None:
-    """Import and open the store while the run that will use it is still being prepared."""
-    with suppress(Exception), imports_kept():  # opening the run reports what is wrong
+    """Import and open the store while the run is still being prepared."""
+    with suppress(Exception), imports_kept():  # opening the run reports the error
         import_target(store.settings._target_)
         store.client()
 
@@ -331,10 +333,10 @@ def _die(given: threading.ExceptHookArgs) -> None:
 
 
 def main(connection: Connection, parent: int) -> None:
-    """Follow the runs that the process at the other end names, and outlive it for some seconds."""
+    """Follow the runs that the process at the other end requests, and continue for some seconds after it."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-    threading.excepthook = _die  # the run waits for what that thread would have sent
+    threading.excepthook = _die  # else the run would wait for what that thread does not send
     command = FollowedCommand()
     threads = Threads(command)
     with suppress(EOFError, OSError):

@@ -1,6 +1,6 @@
-"""One run in MLflow, by its client alone, and its SavedModel as an MLflow model.
+"""One run in MLflow, recorded with `MlflowClient` only, and its SavedModel as an MLflow model.
 
-Everything here may be done twice: what was sent, and not noted as sent before the process died, is sent again.
+Each call may be repeated: if the process dies after sending an entry and before noting it, the entry is sent again.
 """
 
 import json
@@ -40,24 +40,24 @@ from stages.evaluation.test_set import is_same_test_set
 from stages.settings.places import regular_file, regular_folder
 
 PER_BATCH = 100
-"""Parameters, or tags, of one request: MLflow's own limit."""
+"""Maximum number of parameters or tags per request: MLflow's limit."""
 
 PARENT = "mlflow.parentRunId"
 DATASET_CONTEXT = "mlflow.data.context"
 """MLflow's own tags, of a run and of its data set."""
 
 FOLDER = "folder"
-"""The tag by which a run is found again whose id was not noted before its process died."""
+"""The tag that identifies a run if its process died before its id was noted."""
 
 REPLACES = "replaces_run"
-"""The tag with the id of the run that was lost, of one that was filled again from its journal."""
+"""The tag of a run that was recorded again from its journal, with the id of the lost run that it replaces."""
 
 SCORES = ("test/", "val/best_", "train/best_", "export/max_abs_diff")
-"""Metrics of the weights that a run exports."""
+"""Prefixes of the metrics that describe the exported weights."""
 
 
 class MlflowRun(StoredRun):
-    """The run of `spec` in MLflow, which is filled again where its store has lost it."""
+    """The run of `spec` in MLflow. If the store has lost the run, it is recorded again."""
 
     errors = (MlflowException, SQLAlchemyError, ImportError, OSError, UnicodeError)
     _monitor: Monitor | None = None
@@ -74,23 +74,23 @@ class MlflowRun(StoredRun):
             tags |= {PARENT: spec.parent} if spec.parent else {}
             tags |= {REPLACES: run_id} if run_id else {}
             run = client.create_run(experiment, tags=tags, run_name=spec.name)
-        self._refuse_elsewhere(str(run.info.artifact_uri))
+        self._refuse_outside(str(run.info.artifact_uri))
         self.run_id = str(run.info.run_id)
         self._experiment = str(run.info.experiment_id)
         self.open_with = self._store.open_with(self._experiment, self.run_id, spec.has_jobs)
         self.links = self._store.links(self._experiment, self.run_id, spec.has_jobs) if spec.parent is None else {}
 
-    def _refuse_elsewhere(self, address: str) -> None:
-        """Refuse a database in `outputs`, which may be from somebody else, whose artifacts would be written outside."""
+    def _refuse_outside(self, address: str) -> None:
+        """Refuse a database in `outputs` that would write artifacts to another folder; it may be from somebody else."""
         outputs, place = self.spec.outputs, os.path.normpath(unquote(urlsplit(address).path))
         if self.spec.settings.kind == "local" and not Path(place).is_relative_to(os.path.normpath(outputs.absolute())):
             raise MlflowException(f"its artifacts would be written to {address}, outside of {outputs}")
 
     def refuses(self, error: Exception) -> bool:
         if isinstance(error, UnicodeError) or isinstance(error.__cause__, UnicodeError):
-            return True  # a file's name that is not UTF-8, which no server takes
+            return True  # a file name that is not UTF-8, which no server accepts
         if isinstance(error, MlflowException):
-            is_deleted = "'active' state" in str(error)  # the run, which the next command begins again
+            is_deleted = "'active' state" in str(error)  # the run was deleted; the next command records it again
             return error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST") and not is_deleted
         return super().refuses(error)
 
@@ -108,9 +108,9 @@ class MlflowRun(StoredRun):
             self._client.log_batch(self.run_id, **{kind: entries[start : start + PER_BATCH]})
 
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
-        """See `StoredRun`: MLflow keeps points that are equal in their time, too, once.
+        """See `StoredRun`. MLflow stores a repeated point only once, as its time is also equal.
 
-        Its pages list metrics in the order in which they came first: those of the validation lead.
+        Its pages list metrics in the order in which they were first recorded, so validation metrics are sent first.
         """
         ordered = sorted(values.items(), key=lambda item: not item[0].startswith("val/"))
         self._client.log_batch(self.run_id, [Metric(name, value, time, step) for name, value in ordered])
@@ -193,9 +193,9 @@ class MlflowRun(StoredRun):
         self.notes += lines
 
     def _logged_model(self) -> Any:
-        """Return the model that was begun for this run; None where there is none."""
-        begun = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
-        return begun[0] if begun else None
+        """Return the model that was created for this run; None if there is none."""
+        models = self._client.search_logged_models([self._experiment], f"source_run_id = '{self.run_id}'")
+        return models[0] if models else None
 
     def status(self, status: str, time: int) -> None:
         if status == "RUNNING":
@@ -215,9 +215,9 @@ class MlflowRun(StoredRun):
 
 
 def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
-    """Return the points that a run has of its exported weights, as points of the model on the run's data set.
+    """Return the scores of a run's exported weights as metrics of its model on the run's data set.
 
-    Of a run MLflow keeps points that are equal, in their time too, once: none is recorded twice.
+    MLflow stores a repeated point only once, as its time is also equal, so recording them again changes nothing.
     """
     inputs = run.inputs.dataset_inputs if run.inputs else []
     name, digest = (inputs[0].dataset.name, inputs[0].dataset.digest) if inputs else (None, None)
@@ -229,7 +229,7 @@ def _scores_of_model(run: Any, model_id: str) -> list[Metric]:
 
 
 def _active(client: Any, run_id: str) -> Any:
-    """Return the run, None where the store does not have it or it is deleted in MLflow's pages."""
+    """Return the run; None if the store does not have it, or it was deleted in MLflow's pages."""
     try:
         run = client.get_run(run_id)
     except MlflowException as error:
@@ -245,21 +245,21 @@ def _by_folder(client: Any, experiment: str, key: str) -> Any:
 
 
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
-"""Packages without which the model does not load or answers differently; all others follow from these."""
+"""Packages that loading the model and its predictions depend on. All others are their dependencies."""
 
 
 def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:
     """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
-    an active run. This keeps the files that the export stage has checked, so that what is tracked is to the byte what
-    was compared, with an example of its input.
+    an active run. This function copies the files that the export stage has checked, so the tracked model is identical
+    to the one that was compared, and adds an example of its input.
 
-    The signature of images, unscaled pixels float32 [N, H, W, C], and probabilities float32 [N, classes] is unnamed:
-    MLflow would hand named inputs over as a dict, which no module takes. Columns are named, and so are the answers, for
-    which MLflow calls the signature `serving_default`: a data frame in, another out.
+    The signature for images has no names: unscaled pixels float32 [N, H, W, C], and probabilities float32 [N, classes].
+    MLflow would pass named inputs as a dict, which no module accepts. For tables, inputs and outputs are named, and
+    MLflow calls the signature `serving_default`, which maps a data frame to a data frame.
     """
-    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # the working directory's project is not the model's
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # else it adds the local project
     example = saved.parent / INPUT_EXAMPLE
     is_named = signature.inputs.has_input_names()
     served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
@@ -281,13 +281,13 @@ def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str]
 
 
 def _example(path: Path, inputs: Schema) -> Any:
-    """Return the example of a model's input in the file `path`: a list of pixels, or rows of columns."""
+    """Return the example of a model's input in the file `path`: an array of pixels, or a data frame."""
     content = json.loads(path.read_text())["inputs"]
     return pd.DataFrame(content) if inputs.has_input_names() else np.array(content, np.float32)
 
 
 def _columns(dtypes: Mapping[str, str]) -> Schema:
-    """Return the schema of columns by their dtypes, such as `string`; several numbers are an array."""
+    """Return the schema of columns with the given dtypes, such as `string`. Unknown dtypes become arrays of numbers."""
     kinds = {"float64": DataType.double, "float32": DataType.double, "int64": DataType.long, "string": DataType.string}
     return Schema([ColSpec(kinds.get(dtype, Array(DataType.double)), name) for name, dtype in dtypes.items()])
 
@@ -297,21 +297,22 @@ def _tensor(*shape: int) -> Schema:
 
 
 LONGEST_DESCRIPTION = 5000
-"""Characters of a version's description in MLflow's database."""
+"""Maximum number of characters of a version's description in MLflow's database."""
 
 
 @dataclass
 class Registry:
-    """Versions of the registered model `name` in the store at `uri`.
-
-    folder: of the run whose model becomes a version, with its card and its predictions. version: that one's number.
-    """
+    """The versions of a registered model."""
 
     client: MlflowClient
     uri: str
+    """The address of the store."""
     folder: Path
+    """The folder of the run whose model becomes a version, with its card and its predictions."""
     name: str
+    """The name of the registered model."""
     version: str = ""
+    """The number of the version, once it is registered."""
 
     def register(self, run_id: str, model_id: str) -> str:
         """Register a logged model as a version, once; return what came of it."""
@@ -332,10 +333,10 @@ class Registry:
         return f"registered as {name}, version {self.version}: models:/{name}/{self.version}"
 
     def decide(self, alias: str, promote_if: str, confidence: float) -> str:
-        """Move `alias` to the version where `promote_if` holds; return a sentence that says whether, and why.
+        """Move `alias` to the version if `promote_if` is fulfilled; return a sentence with the decision and the reason.
 
-        That is decided once: an entry that is sent again, when the alias may be where a later run or a user has moved
-        it, leaves it there.
+        The decision is stored and made only once: if the entry is sent again, a later run or a user may have moved the
+        alias, and it stays there.
         """
         tag = f"promotion.{alias}"
         verdict = self.client.get_model_version(self.name, self.version).tags.get(tag)
@@ -345,9 +346,9 @@ class Registry:
         return str(verdict)
 
     def _promote(self, alias: str, promote_if: str, confidence: float) -> str:
-        """Compare with the version that has the alias, and again where another run has moved it meanwhile.
+        """Compare with the version that has the alias, and again if another run has moved it in the meantime.
 
-        MLflow has no conditional update; only runs that move it within the same milliseconds can miss each other.
+        MLflow has no conditional update, so runs that move it within the same milliseconds can overlook each other.
         """
         holder, reason = self._holder(alias), "there was none"
         if holder == self.version:
@@ -381,13 +382,13 @@ class Registry:
                 if ours[CLASSES] != theirs[CLASSES]:
                     return False, "it predicts something else"
                 if not is_same_test_set(ours, theirs):
-                    return False, "it was tested on other examples, so that the two cannot be compared"
+                    return False, "it was tested on other examples, so the two cannot be compared"
                 against = compare_predictions(self.folder / PREDICTIONS, Path(temporary) / PREDICTIONS, confidence)
             except (FileNotFoundError, KeyError, pa.ArrowException) as error:
                 return False, f"the predictions of one of the two cannot be read ({error})"
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-                return False, "the store no longer has its run, so that the two cannot be compared"
+                return False, "the store no longer has its run, so the two cannot be compared"
         is_better = against.is_better and (promote_if == "higher" or against.excludes_zero)
         return is_better, f"{against.metric} {against.change}"

@@ -1,4 +1,4 @@
-"""Models in MLflow: as folders on this machine, and by the runs that have exported them."""
+"""Find a model in MLflow: its folder on this machine, and the run that exported it."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ADDRESSES = ("models:/", "runs:/")
-"""Beginnings of a model's address in MLflow."""
+"""Prefixes of the addresses of models in MLflow."""
 
 RESULTS = "results"
-"""The folder of a run with what its stages have saved."""
+"""The folder with the saved results of the stages, within the folder of a run."""
 
 
 def run_of_model(uri: str, store: Store) -> str:
-    """Return the id of the run that has exported the model at `uri`.
+    """Return the id of the run that exported the model at `uri`.
 
     Raises:
-        UserError: where MLflow cannot be asked, or has no such model.
+        UserError: If MLflow is not available or does not have the model.
     """
     with _one_error("run", uri, "run=<one of them>"):
         client = store.client()
@@ -32,14 +32,16 @@ def run_of_model(uri: str, store: Store) -> str:
 
 
 def model_folder(uri: str, store: Store, setting: str, fix: str) -> Path:
-    """Return the folder of the MLflow model at `uri`: where it is on this machine, else a copy in the cache.
+    """Return the folder of the MLflow model at `uri`: the original if it is on this machine, else a copy in the cache.
 
     Args:
-        setting: what named it, for errors.
-        fix: what to type instead, for errors.
+        uri: The address of the model.
+        store: The store that has the model.
+        setting: The setting with the address, for errors.
+        fix: What to type instead, for errors.
 
     Raises:
-        UserError: where MLflow cannot be asked, or has no such model, or its files are gone.
+        UserError: If MLflow is not available, does not have the model, or its files were deleted.
     """
     with _one_error(setting, uri, fix):
         client = store.client()
@@ -57,18 +59,18 @@ def model_folder(uri: str, store: Store, setting: str, fix: str) -> Path:
         if not copy.is_dir():
             copy.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
-                made = mlflow.artifacts.download_artifacts(
+                downloaded = mlflow.artifacts.download_artifacts(
                     artifact_uri=location, dst_path=scratch, tracking_uri=store.uri
                 )
                 with suppress(OSError):  # another process was faster
-                    Path(made).replace(copy)
+                    Path(downloaded).replace(copy)
         return copy
 
 
 @contextmanager
 def _one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
-    """Raise whatever MLflow or its database raise as a UserError about `setting`, whose value is `uri`."""
-    from mlflow.exceptions import MlflowException  # seconds to import
+    """Convert errors of MLflow and its database into a UserError about `setting`, whose value is `uri`."""
+    from mlflow.exceptions import MlflowException  # takes seconds to import
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -80,10 +82,10 @@ def _one_error(setting: str, uri: str, fix: str) -> Iterator[None]:
 
 
 def logged_model(client: "MlflowClient", uri: str) -> str:
-    """Return the id of the logged model that `uri` means: of a run its own, of a registered model that of a version.
+    """Return the id of the logged model at `uri`, which may name a run, a version of a registered model, or a model.
 
     Raises:
-        MlflowException: where there is none.
+        MlflowException: If there is no such model.
     """
     from mlflow.exceptions import MlflowException
 
@@ -99,5 +101,5 @@ def logged_model(client: "MlflowClient", uri: str) -> str:
         source = uri
     model = str(source).removeprefix("models:/").strip("/")
     if not model.startswith("m-"):
-        raise MlflowException(f"it is no model that a run of this project has exported: {source or 'none'}")
+        raise MlflowException(f"it is not a model that a run of this project exported: {source or 'none'}")
     return model

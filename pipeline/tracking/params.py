@@ -1,4 +1,4 @@
-"""Parameters of a run: which settings they are, and names and values as MLflow can hold them."""
+"""Choose the settings that become parameters of a run, and convert names and values to what MLflow accepts."""
 
 import dataclasses
 import re
@@ -13,16 +13,16 @@ from pipeline.config.schemas import TopSettings, top_level_key
 from pipeline.redaction import redact
 
 LONGEST_NAME = 250
-"""Characters of the name of a metric or parameter, MLflow's own limit."""
+"""Maximum number of characters of the name of a metric or parameter: MLflow's limit."""
 
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 
 CARD = "model_card.md"
 INPUT_EXAMPLE = "input_example.json"
-"""Files of a run in its folder `export`: the card of its model, and an example of its input, as `inputs`."""
+"""Files in the folder `export` of a run: the model card, and an example input under the key `inputs`."""
 
 EXAMPLES = ("serving_input_example.json", INPUT_EXAMPLE)
-"""Examples as the body of a request to `/invocations`: of a model in MLflow, which writes its own, and of a run."""
+"""Files with an example request to `/invocations`: the one that MLflow writes for a model, and that a run writes."""
 
 
 ALWAYS = ("seed", "optimizer.learning_rate", "train.batch_size", "train.epochs")
@@ -32,20 +32,21 @@ ALWAYS_CHOSEN = ("data", "model", "task", "augment", "strategy", "precision", "o
 """Groups whose options are parameters of every run."""
 
 MOST_SETTINGS = 40
-"""Settings of a run that are parameters; `config.yaml`, a file of the run, has all."""
+"""Maximum number of settings that become parameters of a run. Its file `config.yaml` has all of them."""
 
 
 def run_params(
     document: DictConfig, choices: Mapping[str, str | None], given: Collection[str], without_effect: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the settings of a run that people look for in a table of runs, and its options, under their names.
+    """Return the options and settings of a run that users look for in a table of runs, by name.
 
     These are the usual ones, those that the user has given, and those that differ from their defaults.
 
     Args:
-        choices: the option of each group.
-        given: names of the settings and groups that the user has set.
-        without_effect: settings that do not change the result; they are left out unless the user has given them.
+        document: The complete configuration.
+        choices: The option of each group.
+        given: The names of the settings and groups that the user has set.
+        without_effect: Settings that do not change the result. They are omitted unless the user has given them.
     """
     defaults = default_options()
     chosen = {
@@ -66,13 +67,13 @@ def run_params(
 
 
 _ELSEWHERE = ("outputs", "tracking", "name")
-"""Settings that MLflow shows in another form, or that are of no interest there."""
+"""Settings that MLflow shows in another form, or that are not of interest there."""
 
 
 def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
     """Yield each setting under its dotted name, its value, and whether that is the default of its schema.
 
-    A setting that refers to another one (`${seed}`) is left out: that one has the value.
+    A setting that refers to another one (`${seed}`) is omitted, because the other one has the value.
     """
     schema = OmegaConf.get_type(node) if prefix else TopSettings
     fields = {top_level_key(field.name): field for field in dataclasses.fields(schema)} if is_dataclass(schema) else {}
@@ -91,7 +92,7 @@ def _leaves(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any, bool
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """Return the default of a field; of one without, what no value equals."""
+    """Return the default of a field; if it has none, the marker `MISSING`, which differs from every value."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -102,23 +103,23 @@ def _is_among(name: str, settings: Iterable[str]) -> bool:
 
 
 def metric_name(name: str) -> str:
-    """Return `name` as MLflow takes it: other characters become `_`, and empty and relative parts of a path go."""
+    """Return `name` as MLflow accepts it: other characters become `_`, and empty or relative parts are removed."""
     parts = _NOT_ALLOWED.sub("_", name)[:LONGEST_NAME].split("/")
     return "/".join(part for part in parts if part.strip(".")) or "_"
 
 
 def param_texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return parameters as MLflow takes them; it cuts values of more than 6,000 characters."""
+    """Return parameters as texts. MLflow truncates values of more than 6,000 characters."""
     return {metric_name(name): _text(value) for name, value in redact(dict(flatten(values))).items()}
 
 
 def _text(value: Any) -> str:
-    """Return a value as a text; a list without spaces, as the command line takes it: `[32,64]`."""
+    """Return a value as a text. Lists have no spaces, as on the command line: `[32,64]`."""
     return f"[{','.join(map(_text, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
 def model_name(experiment: str, run: str) -> str:
-    """Return the name of a run's model in MLflow, by experiment and setting: it allows fewer characters there."""
+    """Return the name of a run's model in MLflow. Some characters of run names are not allowed in it."""
     return re.sub(r"[/:.%\"' ]", "_", f"{experiment} {run}")
 
 

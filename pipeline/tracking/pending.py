@@ -1,4 +1,4 @@
-"""Send what the store lacks of runs that no process works on."""
+"""Send the pending records of runs that no process works on."""
 
 import shlex
 from collections.abc import Callable
@@ -20,11 +20,12 @@ from stages.errors import UserError
 
 
 def settings_for(folder: Path, tracking: TrackingSettings) -> TrackingSettings:
-    """Return the settings of the store of the run in `folder`: `tracking`, if of the same kind, with its password.
+    """Return the settings of the store of the run in `folder`: `tracking` if it is of the same kind, with its password.
 
     Raises:
-        UserError: If the user's own class recorded it and `tracking` does not name it, as a folder may not name code;
-            or if only a folder from elsewhere names the address, which gets the user's credentials and files.
+        UserError: If a custom class recorded the run and `tracking` does not name that class, as a folder must not
+            choose the code to execute. Also if the address is named only by a folder that is not the user's own, as
+            the server at that address would receive the user's credentials and files.
     """
     journal = Journal(folder)
     kind, uri, target = journal.header.kind, journal.header.uri, journal.header.target or MLFLOW_RUN
@@ -52,14 +53,14 @@ def send_pending(
 ) -> Tracker:
     """Send all unsent records of the run or sweep in `folder`, which the caller has locked; return its tracker.
 
-    A run that the store has lost is recorded again there.
+    If the store has lost the run, it is recorded there again.
 
     Args:
         folder: The folder.
-        store: Where it is recorded.
+        store: The store.
         warn: Gets a line about each problem.
         log: See `Tracker.flush`.
-        status: The status of a sweep; None: `folder` is that of a run, whose summary has it.
+        status: The status of a sweep. None for a run, whose summary has its status.
 
     Raises:
         UserError: If the store cannot be used.
@@ -90,7 +91,7 @@ def send_pending(
 
 
 def end_lost(run: RunFolder, experiment: Experiment, code: int, console: Console, reason: str = LOST) -> None:
-    """End a run whose process died, and send what the store lacks; does nothing if another process works on it.
+    """End a run whose process died, and send its pending records. Do nothing if another process works on it.
 
     Args:
         run: The run.

@@ -1,4 +1,4 @@
-"""The MLflow store: whether it can be used, where it is, its experiments, and its SQLite file made once."""
+"""The MLflow store: its address, its client, its experiments, and the checks whether it can be used."""
 
 import fcntl
 import logging
@@ -24,13 +24,13 @@ from pipeline.tracking.views import RUNS, key_of, query
 from stages.errors import UserError
 from stages.storage.atomic import fsync
 
-if TYPE_CHECKING:  # MLflow takes seconds to import, and a refusal must not
+if TYPE_CHECKING:  # MLflow takes seconds to import, and errors must be reported before that
     from mlflow import MlflowClient
 
 SERVER_TIMEOUT_SECONDS = 5
 
 WORKFLOW = "workflowType=machine_learning"
-"""Without it MLflow 3.17 opens its pages on generative models."""
+"""Part of an address. Without it, MLflow 3.17 opens its pages for generative models."""
 
 HTTP = ("http://", "https://")
 
@@ -38,21 +38,21 @@ LOCAL_PAGES = "http://127.0.0.1:5000"
 """The address at which `mlflow ui` serves its pages."""
 
 LONGEST_ANSWER = 10**8
-"""Bytes of an answer of a server, which is held in memory."""
+"""Maximum number of bytes of a server's response, which is kept in memory."""
 
 LONGEST_ANSWER_SECONDS = 300.0
-"""Seconds in which such an answer arrives."""
+"""Maximum duration of such a response, in seconds."""
 
 _opened: set[str] = set()
 """Addresses of the SQLite stores that this process has opened."""
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""The tag by which MLflow 3.17 shows an experiment as training of models, and not of generative ones."""
+"""The tag that makes MLflow 3.17 show an experiment as model training instead of generative AI."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """The store that `settings` name; that of `tracking=local` is in `outputs`."""
+    """The store that `settings` name. With `tracking=local`, it is in `outputs`."""
 
     settings: TrackingSettings
     outputs: Path
@@ -63,25 +63,25 @@ class Store:
         return self.settings.uri or "" if self.settings.kind == "server" else f"{SQLITE}{self.outputs / 'mlflow.db'}"
 
     def client(self) -> "MlflowClient":
-        """Return a client of the store; makes the file of SQLite if it is missing.
+        """Return a client of the store. A missing SQLite file is created.
 
-        A file that this process has opened before is opened again: it may have been deleted or replaced since, and
-        connections would still write into the deleted one.
+        If this process has opened the file before, it is opened again: it may have been deleted or replaced since, and
+        the old connections would still write to the deleted file.
         """
         from mlflow import MlflowClient
 
         limit_answers(LONGEST_ANSWER, LONGEST_ANSWER_SECONDS)
         for noisy in ("mlflow", "alembic"):
-            logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
+            logging.getLogger(noisy).setLevel(logging.CRITICAL)  # errors are raised, and reported in one line
         if self.uri.startswith(SQLITE):
             file = Path(self.uri.removeprefix(SQLITE).partition("?")[0])
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.with_name("mlflow.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not migrate one new database at a time
+                fcntl.flock(lock, fcntl.LOCK_EX)  # two processes must not migrate a new database at the same time
                 if self.uri in _opened:
                     disconnect(self.uri)
                 if not file.exists():
-                    _make_store(file)
+                    _create_store(file)
                 client = MlflowClient(tracking_uri=self.uri)
                 client.search_experiments(max_results=1)
                 _opened.add(self.uri)
@@ -91,10 +91,10 @@ class Store:
         return MlflowClient(tracking_uri=self.uri)
 
     def experiment_id(self, client: "MlflowClient", name: str) -> str:
-        """Return the id of the experiment `name`, made if it is missing.
+        """Return the id of the experiment `name`, which is created if it is missing.
 
-        Without a server an experiment gets an absolute artifact folder: MLflow's default is one under the working
-        directory of whoever made the experiment, kept for ever.
+        Without a server, an experiment gets an absolute artifact folder. MLflow's default is a folder below the working
+        directory of the process that created the experiment, which is stored permanently.
         """
         from mlflow.exceptions import MlflowException
 
@@ -104,19 +104,21 @@ class Store:
             try:
                 return str(client.create_experiment(name, artifact_location=location, tags=_KIND))
             except MlflowException:
-                experiment = client.get_experiment_by_name(name)  # another process may have made it meanwhile
+                experiment = client.get_experiment_by_name(name)  # another process may have created it in the meantime
                 if experiment is None:
                     raise
         elif experiment.lifecycle_stage == "deleted":
-            with suppress(MlflowException):  # another process may have done it meanwhile
+            with suppress(MlflowException):  # another process may have restored it in the meantime
                 client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
     def open_with(self, experiment: str, run_id: str, has_jobs: bool = False) -> str:
-        """Return what to type and where to look to see a run in MLflow's pages.
+        """Return the command and the address that show a run in MLflow's pages, one per line.
 
         Args:
-            has_jobs: whether it is the run of a sweep; the address is that of a view of its jobs then.
+            experiment: The id of the experiment.
+            run_id: The id of the run.
+            has_jobs: Whether it is the run of a sweep. The address then shows a view of its jobs.
         """
         run = f"{experiment}/runs/{run_id}?{WORKFLOW}"
         address = self._view(experiment, key_of(run_id)) if has_jobs else self._address(run)
@@ -129,7 +131,7 @@ class Store:
         return f"python -m mlflow ui --backend-store-uri {shlex.quote(uri)}\n{address}"
 
     def links(self, experiment: str, run_id: str, has_jobs: bool) -> dict[str, str]:
-        """Return other addresses by what they show: the charts of a sweep, or all runs of the experiment."""
+        """Return other addresses with their labels: the charts of a sweep, or all runs of the experiment."""
         if has_jobs:
             return {"charts": self._view(experiment, key_of(run_id), charts=True)}
         return {"all runs": self._view(experiment, RUNS)}
@@ -156,15 +158,15 @@ def _plain(uri: str) -> str:
 
 
 def is_duplicate(error: Exception) -> bool:
-    """Return whether a database refuses a row because there is one, as all databases say, also through a server.
+    """Return whether a database refuses a row because it exists already. All databases use one of these two words.
 
-    Failures to serialize, deadlocks and locked files are errors that MLflow calls temporary.
+    MLflow reports failures to serialize, deadlocks and locked files as temporary errors.
     """
     return re.search(r"unique|duplicate", str(error), re.IGNORECASE) is not None
 
 
 def store_is_usable(experiment: Experiment) -> None:
-    """Refuse a store that is known not to take a run, before TensorFlow and MLflow are imported."""
+    """Refuse a store that cannot be used, as far as that is known before TensorFlow and MLflow are imported."""
     if experiment.tracking._target_ != MLFLOW_RUN:
         load("tracking", experiment.tracking._target_)
     else:
@@ -172,7 +174,7 @@ def store_is_usable(experiment: Experiment) -> None:
 
 
 def server_answers(experiment: Experiment) -> None:
-    """Refuse a tracking server that does not answer, or is of another version than this MLflow."""
+    """Refuse a tracking server that does not respond, or whose version differs from the MLflow installed here."""
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(HTTP):
         return
@@ -182,10 +184,10 @@ def server_answers(experiment: Experiment) -> None:
     shown = f"tracking.uri={redact(uri)}"
     try:
         address = f"{credentials_of(uri)[0].rstrip('/')}/version"
-        with urllib.request.urlopen(address, timeout=SERVER_TIMEOUT_SECONDS) as answer:
-            version = answer.read(100).decode(errors="replace").strip()
+        with urllib.request.urlopen(address, timeout=SERVER_TIMEOUT_SECONDS) as response:
+            version = response.read(100).decode(errors="replace").strip()
     except (OSError, ValueError) as error:
-        if getattr(error, "code", 404) != 404:  # it answers; whether it lets us in is for the first request to tell
+        if getattr(error, "code", 404) != 404:  # it responds; the first request reports a lack of permission
             return
         problem = f"{shown} does not answer ({getattr(error, 'reason', error)})"
         raise UserError(problem, "the address of a running MLflow server", "tracking.uri=<address>") from error
@@ -195,12 +197,13 @@ def server_answers(experiment: Experiment) -> None:
         raise UserError(problem, "the address of a server with the same version", "tracking.uri=<address>")
 
 
-def _make_store(file: Path) -> None:
-    """Make an SQLite store, whole or not at all.
+def _create_store(file: Path) -> None:
+    """Create an SQLite store, completely or not at all.
 
-    MLflow makes it in some fifty migrations. Whatever ends the process between two of them would leave the schema of
-    an older MLflow, and other commands would read one meanwhile; both are refused. It is flushed to disk once, at the
-    end: each migration by itself takes five seconds on a slow disk.
+    MLflow creates it in about fifty migrations. If the process ended between two of them, the file would have the
+    schema of an older MLflow, which is refused, and other commands would read such a schema in the meantime. Therefore
+    the file is created under another name. It is flushed to disk only once, at the end: flushing each migration takes
+    five seconds on a slow disk.
     """
     from mlflow import MlflowClient
     from sqlalchemy import Engine, event
@@ -222,7 +225,7 @@ def _make_store(file: Path) -> None:
 
 
 def _follow_artifacts(file: Path, outputs: Path) -> None:
-    """Correct where the store looks for artifacts after `outputs` was moved or copied: MLflow keeps absolute paths."""
+    """Correct artifact folders in the database after `outputs` was moved or copied: MLflow stores absolute paths."""
     import sqlite3
 
     with closing(sqlite3.connect(file, timeout=60)) as database, database:

@@ -1,4 +1,4 @@
-"""One run in a store: the target of a journal, and the interface that a custom store implements."""
+"""One run in a store: the interface that MLflow and custom stores implement."""
 
 import errno
 import time
@@ -14,7 +14,7 @@ from stages.errors import UserError
 from stages.targets import class_at
 
 RACES = 4
-"""Attempts to send an entry that another process sends, too. More would not help: the second finds what that wrote."""
+"""Attempts to send an entry while another process writes the same. The second one usually succeeds."""
 
 RACE_SECONDS = 0.1
 
@@ -26,7 +26,7 @@ class RunSpec:
     settings: TrackingSettings
     outputs: Path
     folder: Path
-    """The folder of its files. Relative paths start there."""
+    """The folder of the run. Paths of files are relative to it."""
     experiment: str
     name: str
     parent: str | None = None
@@ -38,33 +38,32 @@ class RunSpec:
 
     @property
     def key(self) -> str:
-        """Identifies the run in its store, wherever `outputs` is moved."""
+        """The identification of the run in its store, which stays the same if `outputs` is moved."""
         inside = self.folder.is_relative_to(self.outputs)
         return str(self.folder.relative_to(self.outputs) if inside else self.folder)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The result of sending an entry.
-
-    refused: it, or values of it, that the store will never take, and why.
-    trouble: why it has to be sent again; None where it is done with. notes: see `StoredRun`.
-    """
+    """The result of sending an entry."""
 
     refused: Sequence[str] = ()
+    """The entry, or values of it, that the store will never accept, and why."""
     trouble: str | None = None
+    """The reason to send the entry again; None if it is done."""
     notes: list[str] = field(default_factory=list)
+    """See `StoredRun`."""
 
 
 class StoredRun:
-    """The run of `spec` in a store. Base of `MlflowRun` and of users' own: `tracking._target_=my_package.MyRun`.
+    """A run in a store. Base class of `MlflowRun` and of custom stores: `tracking._target_=my_package.MyRun`.
 
-    A follower, in a process of its own, reads the entries of the run's journal and calls the methods here in order. It
-    repeats a call that raises. A call may come a second time: if the follower dies before it can note that it is done,
-    or if the store has lost the run and gets all of it again. A method that is not overridden records nothing.
+    A follower, in a separate process, reads the entries of the run's journal and calls these methods in order. It
+    repeats a call that raises. A call may also be repeated if the follower dies before it notes the call as done, or if
+    the store has lost the run and gets all of it again. A method that is not overridden records nothing.
 
     Attributes:
-        spec: What is recorded.
+        spec: The facts about the run.
         run_id: The id of the run in the store.
         notes: Lines for the user, such as the version that a model was registered as.
         open_with: The command to type and the address to open, one per line; empty if there are none.
@@ -72,14 +71,14 @@ class StoredRun:
     """
 
     errors: tuple[type[Exception], ...] = (Exception,)
-    """Errors of opening the run that mean that the store cannot be used."""
+    """Errors while opening the run that mean that the store cannot be used."""
 
     def __init__(self, spec: RunSpec, run_id: str | None) -> None:
         """Open the run.
 
         Args:
-            spec: What is recorded.
-            run_id: The id that an earlier session got; None if there was none.
+            spec: The facts about the run.
+            run_id: The id of the run in an earlier session; None if there was none.
         """
         self.spec = spec
         self.notes: list[str] = []
@@ -88,20 +87,20 @@ class StoredRun:
         self.open(run_id)
 
     def open(self, run_id: str | None) -> None:
-        """Find the run, or begin one, and set its `run_id`."""
+        """Find the run in the store or create it, and set `run_id`."""
         self.run_id = run_id or uuid.uuid4().hex
 
     def refuses(self, error: Exception) -> bool:
-        """Whether sending the entry that raised `error` again could not help."""
+        """Return whether it is useless to send the entry that raised `error` again."""
         is_irregular = isinstance(error, OSError) and error.errno == errno.EINVAL  # a FIFO, a device
         return is_irregular or isinstance(error, (FileNotFoundError, PermissionError))
 
     def is_race(self, error: Exception) -> bool:
-        """Whether another process wrote the same at the same time, so that sending the entry at once again helps."""
+        """Return whether another process wrote the same at the same time, so the entry can be sent again at once."""
         return False
 
     def deliver(self, entry: Entry) -> Delivery:
-        """Send an entry; whatever is raised, training continues."""
+        """Send an entry. Errors do not stop training: they are returned."""
         refused: list[str] = []
         try:
             self._try(entry, refused)
@@ -110,7 +109,7 @@ class StoredRun:
         return Delivery(refused, notes=self.notes)
 
     def _try(self, entry: Entry, refused: list[str]) -> None:
-        """Send an entry, each of its values alone where the store refuses them: one must not take the others along."""
+        """Send an entry. If the store refuses it, send each value separately, so the other values are not lost."""
         try:
             self._send(entry)
         except Exception as error:
@@ -126,7 +125,7 @@ class StoredRun:
     def _send(self, entry: Entry) -> None:
         for attempt in range(RACES):
             try:
-                getattr(self, entry.call)(**entry.arguments)  # a journal holds none but the calls that it allows
+                getattr(self, entry.call)(**entry.arguments)  # a journal contains only allowed calls
                 return
             except Exception as error:
                 if attempt == RACES - 1 or not self.is_race(error):
@@ -134,10 +133,10 @@ class StoredRun:
                 time.sleep(attempt * RACE_SECONDS)
 
     def params(self, values: Mapping[str, str]) -> None:
-        """Record parameters; each name comes once."""
+        """Record parameters. Each name is recorded once."""
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Record tags, over those of the same name."""
+        """Record tags, which replace tags of the same name."""
 
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
         """Record metrics of `step` that were measured at `time`, in milliseconds since 1970."""
@@ -149,7 +148,7 @@ class StoredRun:
         """Record `content` as a file of that name."""
 
     def dataset(self, name: str, digest: str, sizes: Mapping[str, int]) -> None:
-        """Record a data set; `sizes`: examples of each split."""
+        """Record a data set. `sizes` has the number of examples of each split."""
 
     def model(
         self,
@@ -162,7 +161,11 @@ class StoredRun:
         """Record a SavedModel, relative to `spec.folder`, as a model of the run.
 
         Args:
-            columns: from its arguments to their dtypes; None where it takes images. answers: of what it returns.
+            path: The folder of the SavedModel.
+            image_shape: Height, width and channels, for a model of images.
+            class_names: The names of the classes.
+            columns: The dtypes of its arguments, by name; None if its input is images.
+            answers: The dtypes of its outputs, by name.
         """
 
     def view(
@@ -176,25 +179,27 @@ class StoredRun:
         """Record a view of the experiment's runs, such as a table that users open.
 
         Args:
-            settings: parameters to show. metrics: to show; the first one sorts the runs.
-            is_lower_better: whether less of the first metric is better.
-            combinations: None: the view shows all runs. Else it shows the jobs of this run, a sweep, in one row for
-                each value of their tag `combination`; if there are no values, in one row per job.
+            name: The name of the view.
+            settings: The parameters to show.
+            metrics: The metrics to show. The first one sorts the runs.
+            is_lower_better: Whether a lower value of the first metric is better.
+            combinations: None to show all runs. Else the view shows the jobs of this run, a sweep, with one row per
+                value of their tag `combination`, or one row per job if the sequence is empty.
         """
 
     def register(self, name: str, alias: str | None, promote_if: str, confidence: float) -> None:
-        """Register the run's model as a version of `name`, and move `alias` to it where it is better."""
+        """Register the run's model as a version of `name`, and move `alias` to it if it is better."""
         self.notes.append(f"no version of {name} was registered: {type(self).__name__} does not register models")
 
     def status(self, status: str, time: int) -> None:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
 
     def close(self) -> None:
-        """End what is done beside the calls, as nothing more is sent."""
+        """End work in the background. No more calls follow."""
 
 
 def reason(error: Exception) -> str:
-    """Return an error of a store in one line, without secrets."""
+    """Return the error of a store in one line, without secrets."""
     return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
 
 
@@ -202,7 +207,7 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
     """Open the run of `spec` in its store.
 
     Raises:
-        UserError: where the store cannot be used.
+        UserError: If the store cannot be used.
     """
     store = class_at(spec.settings._target_, StoredRun, "tracking", f"tracking._target_={MLFLOW_RUN}")
     try:
@@ -212,7 +217,7 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
 
 
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
-    """Return the user's error for a store that cannot be used."""
+    """Return the error to show the user if a store cannot be used."""
     fix = "tracking=off" if settings.kind == "local" else "tracking=local"
     is_locked = "locked" in reason
     expected = "a database that no other program has locked" if is_locked else "a database or server that can be opened"

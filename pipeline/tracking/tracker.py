@@ -27,25 +27,25 @@ STOPPED_SECONDS = 4.0
 """Seconds that the end of a run waits for the store if the run was stopped and should end soon."""
 
 FINISHED_SECONDS = 20.0
-"""Seconds that a run that was not stopped waits for a store that does not respond."""
+"""Seconds that the end of a run that was not stopped waits for a store that does not respond."""
 
 LONGEST_SECONDS = 600.0
-"""Seconds that such a run waits for a store that responds, but slowly."""
+"""Seconds that such a run waits for a store that responds, but is slow."""
 
 POLL_SECONDS = 0.02
-TOLD_EVERY_SECONDS = 10.0
+REPORT_EVERY_SECONDS = 10.0
 
 
 def no_end() -> str | None:
-    """Return None: somebody else watches the follower."""
+    """Return None. Used if another process watches the follower."""
     return None
 
 
 class Recorder:
-    """Records a run in its journal, nothing twice. Without a journal nothing is recorded."""
+    """Record a run in its journal, each fact once. Without a journal, nothing is recorded."""
 
     def __init__(self, journal: Journal | None, warn: Callable[[str], None]) -> None:
-        """Record in `journal`; `warn` gets a line if it is damaged or cannot be written."""
+        """Record in `journal`. `warn` gets a line if the journal is damaged or cannot be written."""
         self._warn = warn
         self._journal = journal
         self._params: dict[str, str] = {}
@@ -56,7 +56,7 @@ class Recorder:
             self._remember(entry.call, entry.arguments)
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Record parameters by dotted names. One that has changed becomes a tag."""
+        """Record parameters by dotted names. A parameter that has changed is recorded as a tag."""
         texts = param_texts(values)
         new = {name: text for name, text in texts.items() if name not in self._params}
         changed = {name: text for name, text in texts.items() if self._params.get(name, text) != text}
@@ -71,7 +71,7 @@ class Recorder:
         self._add("tags", values={name: text[:5000] for name, text in plain.items()})
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Record one batch of metrics at `step`; the first value of a name at a step stays."""
+        """Record a batch of metrics at `step`. If a metric already has a value at this step, it is kept."""
         named = {str(redact(name)): float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (name, step) not in self._metrics}
         if new:
@@ -86,7 +86,7 @@ class Recorder:
         self._add("text", content=str(redact(content)), name=str(redact(name)))
 
     def dataset(self, dataset: "Dataset") -> None:
-        """Record a data set by its fingerprint as input of the run."""
+        """Record a data set as input of the run, with its fingerprint."""
         sizes = {name: len(split) for name, split in dataset.splits.items()}
         self._add("dataset", name=str(redact(dataset.name)), digest=dataset.fingerprint, sizes=sizes)
 
@@ -148,9 +148,9 @@ class Recorder:
 
 
 class Tracker(Recorder):
-    """Records a session of a run, whose journal a follower sends to the store.
+    """Record a session of a run in its journal, which a follower sends to the store.
 
-    Without a `spec` nothing is recorded. With `tracking=off` the journal is written, and nothing is sent.
+    Without a `spec`, nothing is recorded. With `tracking=off`, the journal is written but not sent.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Tracker(Recorder):
 
     @property
     def notes(self) -> list[str]:
-        """Lines on what came of the records so far, such as the version that a model was registered as."""
+        """Lines from the store for the user, such as the version that a model was registered as."""
         return [] if self._sent_from is None else list(dict.fromkeys(self._sent_from.upload.notes))
 
     @property
@@ -256,19 +256,21 @@ class Tracker(Recorder):
             )
 
     def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
-        """Wait until the store has everything, and return how many entries it misses; warn why, and what to type.
+        """Wait until the store has everything; return how many entries it lacks.
+
+        If it lacks entries, warn why, and how to send them.
 
         Args:
-            log: Gets a line now and then on what is waited for. Given for a run that was not stopped, which may wait
-                for long.
-            seconds: How long to wait for one that was stopped, and should end soon.
+            log: Gets a line now and then during the wait. Pass it for a run that was not stopped, which may wait for
+                long.
+            seconds: How long to wait for a run that was stopped and should end soon.
         """
         journal = self._sent_from
         if self._spec is None or journal is None:
             return 0
         limits = (seconds, seconds) if log is None else (FINISHED_SECONDS, LONGEST_SECONDS)
         why = self._wait(journal, *limits, log)
-        self._look(journal)
+        self._warn_of_problems(journal)
         left = journal.unsent
         if left:
             command = f"`python -m pipeline sync {shlex.quote(shorter(journal.folder))}`"
@@ -278,29 +280,29 @@ class Tracker(Recorder):
         return left
 
     def close(self, seconds: float | None = None) -> int:
-        """Warn about what the store has rejected; return how many entries it misses.
+        """Warn about rejected entries; return how many entries the store lacks.
 
         Args:
-            seconds: How long to `flush` before; None: not at all.
+            seconds: How long to wait for the store before (see `flush`). None to skip the wait.
         """
         left = self.unsent if seconds is None else self.flush(seconds=seconds)
         if self._sent_from is not None:
-            self._look(self._sent_from)
+            self._warn_of_problems(self._sent_from)
         if self._rejected:
             self._warn(f"tracking: rejected, and not sent again: {'; '.join(self._rejected)[:2000]}")
         return left
 
     def _wait(self, journal: Journal, seconds: float, longest: float, log: Callable[[str], None] | None) -> str | None:
-        """Wait until the store has everything; return why it has not, or None if it has.
+        """Wait until the store has everything; return the reason if it does not, else None.
 
         Args:
             journal: The journal that is sent.
             seconds: How long to wait since the store last accepted an entry.
             longest: How long to wait in all.
-            log: Gets a line now and then, of a wait that a signal ends.
+            log: Gets a line now and then. If it is given, a signal ends the wait.
         """
         began = answered = time.monotonic()
-        say_at, unsent = began + TOLD_EVERY_SECONDS, -1
+        say_at, unsent = began + REPORT_EVERY_SECONDS, -1
         while left := journal.unsent:
             now = time.monotonic()
             if left != unsent:
@@ -312,7 +314,7 @@ class Tracker(Recorder):
             if is_away or now - began > longest:
                 return trouble or f"sending takes longer than {longest:.0f} s"
             if log is not None and now > say_at:
-                say_at = now + TOLD_EVERY_SECONDS
+                say_at = now + REPORT_EVERY_SECONDS
                 log(f"sending {left} records, for at most {longest:.0f} s (Ctrl-C to send them later)")
             time.sleep(POLL_SECONDS)
             beat()
@@ -327,8 +329,8 @@ class Tracker(Recorder):
             return f"files in {shorter(journal.folder)} cannot be written"
         return upload.trouble
 
-    def _look(self, journal: Journal) -> None:
-        """Warn about what has happened to the records since the last look."""
+    def _warn_of_problems(self, journal: Journal) -> None:
+        """Warn about rejected records, and about changes in whether records can be sent, since the last call."""
         for rejected in journal.upload.rejected:
             if rejected not in self._rejected:
                 self._rejected.append(rejected)
@@ -342,7 +344,7 @@ class Tracker(Recorder):
     def _add(self, call: str, **arguments: Any) -> None:
         super()._add(call, **arguments)
         if self._is_open and self._sent_from is not None:
-            self._look(self._sent_from)
+            self._warn_of_problems(self._sent_from)
 
 
 def _now() -> int:

@@ -22,19 +22,22 @@ COMBINATION = "combination"
 """The tag of a sweep's job: the values of the settings that vary, without the seed."""
 
 MOST_SETTINGS = 12
-"""Columns of settings in a view; MLflow's own menu adds others."""
+"""Maximum number of columns with settings. Users can add others in MLflow's menu."""
 
 MOST_GROUPS = 100
-"""Groups that are folded when the page opens."""
+"""Maximum number of groups that are folded when the page opens."""
 
 MOST_LISTED = 20
-"""Views in MLflow's list, which has room for 40, also for those of users. The others are opened by their link."""
+"""Maximum number of views to list in MLflow. Its list has room for 40, including those of users.
+
+The others can be opened by their links only.
+"""
 
 LONGEST = 20_000
-"""Characters of an experiment's tag: MLflow's own limit."""
+"""Maximum number of characters of an experiment's tag: MLflow's limit."""
 
 _NO_JOBS = "attributes.start_time > 0 and tags.`mlflow.parentRunId` IS NULL"
-"""A search for runs that are not jobs of a sweep. Without its first part, MLflow's page takes it for a run's name."""
+"""A search for runs that are not jobs of a sweep. Without its first part, MLflow would search for a name."""
 
 _ANSWER = "Result"
 _OTHER_SECTIONS = ("test", "val", "train", "export", "memory")
@@ -52,19 +55,19 @@ class View:
     metrics: Sequence[str]
     """Metrics, one column each. The first one sorts the runs."""
     is_lower_better: bool
-    """Whether less of the first metric is better."""
+    """Whether a lower value of the first metric is better."""
     combinations: Sequence[str] = ()
-    """Values of the tag `combination`. Runs with the same one are one row, with their mean; empty: one row per run."""
+    """Values of the tag `combination`. Each is one row with the mean of its runs. If empty, one row per run."""
     parent: str | None = None
     """The id of the sweep's run whose jobs are shown; None: all runs."""
 
     @property
     def key(self) -> str:
-        """The same for the same view, so that a run or a sweep which is sent again replaces it."""
+        """The key of the view. It does not change, so a run or a sweep that is sent again replaces its view."""
         return RUNS if self.parent is None else key_of(self.parent)
 
     def state(self) -> dict[str, Any]:
-        """Return the view as MLflow's page holds it."""
+        """Return the view in the format of MLflow's page."""
         settings = [f"params.`{name}`" for name in self.settings[:MOST_SETTINGS]]
         columns = [*settings, *(f"metrics.`{name}`" for name in self.metrics)]
         name = "attributes.`Run Name`"
@@ -131,17 +134,19 @@ def key_of(run_id: str) -> str:
 
 
 def query(key: str, charts: bool = False) -> str:
-    """Return the part of an address by which an experiment's page of runs opens a view: its table, or its charts."""
+    """Return the query of an address that opens a view on an experiment's page of runs: its table, or its charts."""
     return f"viewStateShareKey={key}" + ("&compareRunsMode=CHART" if charts else "")
 
 
 def changed_tag(view: View, tags: Mapping[str, str], now: int) -> tuple[str, str] | None:
-    """Return the key and the value of the tag that holds `view`; None if `tags`, the experiment's, has it already.
+    """Return the key and the value of the tag that holds `view`; None if `tags` already have it.
 
     The view of all runs keeps the columns of settings that earlier runs have added to it.
 
     Args:
-        now: the time, in milliseconds since 1970.
+        view: The view.
+        tags: The tags of the experiment.
+        now: The time, in milliseconds since 1970.
     """
     key = f"{TAG}{view.key}"
     name, created, before = _read(tags.get(key, ""))
@@ -162,14 +167,14 @@ def changed_tag(view: View, tags: Mapping[str, str], now: int) -> tuple[str, str
 
 
 def _write(name: str, created: int, now: int, state: Mapping[str, Any]) -> str:
-    """Return the value of a tag; of a view without a name, which MLflow does not list, the state alone."""
+    """Return the value of a tag. For a view without a name, which MLflow does not list, it is only the state."""
     packed = base64.b64encode(zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 9)).decode()
     view = {"name": name, "createdAt": created, "updatedAt": now, "state": f"deflate;{packed}"}
     return json.dumps(view, ensure_ascii=False) if name else str(view["state"])
 
 
 def _read(value: str) -> tuple[str, int, dict[str, Any]]:
-    """Return the name, the time and the state of a tag's value; of one that cannot be read, nothing."""
+    """Return the name, the time and the state in a tag's value. They are empty if it cannot be read."""
     name, created = "", 0
     with suppress(ValueError, TypeError, KeyError, zlib.error):
         if value.startswith("{"):

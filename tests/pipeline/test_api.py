@@ -1,4 +1,4 @@
-"""The Python API: a real run, read in every way, and lists of runs."""
+"""The Python API: every way to read a real run, and lists of runs."""
 
 import gc
 import json
@@ -192,7 +192,7 @@ def differences(outputs: Path, *folders: Path) -> tuple[int, dict[str, dict[str,
 
 
 @pytest.mark.slow
-def test_a_run_differs_by_what_was_changed(run: Run, outputs: Path, tmp_path: Path) -> None:
+def test_the_difference_of_two_runs_is_what_was_changed(run: Run, outputs: Path, tmp_path: Path) -> None:
     sections = ("settings", "code", "packages", "data", "metrics", "measurements")
     assert differences(outputs, run.folder, run.folder) == (0, {name: {} for name in sections})
     other = tmp_path / run.folder.name
@@ -248,14 +248,14 @@ def stuck():
 
 if __name__ == "__main__":
     given = [*SMALL, *TRAINED, f"outputs={sys.argv[1]}", "tracking=off", "train.epochs=1"]
-    tf.constant(1.0) + 1.0  # a notebook has used it
+    tf.constant(1.0) + 1.0  # as a notebook that has used TensorFlow
     for strategy in ("mirrored", "central_storage", "model_parallel"):
         attempt([*given, f"strategy={strategy}"])
     fork = multiprocessing.get_context("fork").Process(target=attempt, args=(given,))
     fork.start()
     fork.join()
     print("ended:", run_experiment([*given, "strategy=multi_worker"]).status)
-    for source in ("interrupted", "stuck"):  # by one Ctrl-C, and by a second one
+    for source in ("interrupted", "stuck"):  # by one Ctrl-C, and by a second Ctrl-C
         try:
             run_experiment(["data=arrays", f"data._target_=notebook.{source}", *given[-3:]])
         except KeyboardInterrupt:
@@ -265,7 +265,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devices(tmp_path: Path) -> None:
-    """Members of a cluster are processes of their own; refusals come before anything is recorded."""
+    """Members of a cluster are separate processes. Errors are reported before anything is recorded."""
     (tmp_path / "notebook.py").write_text(NOTEBOOK)
     done = commands.run(str(tmp_path / "outputs"), module="notebook", cwd=tmp_path, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -278,10 +278,10 @@ def test_a_process_that_has_used_tensorflow_runs_clusters_and_refuses_more_devic
     assert len([*(tmp_path / "outputs").glob("runs/*/*")]) == 3
 
 
-def test_settings_of_keras_in_a_notebook_change_no_run_and_are_those_of_the_notebook_afterwards(
+def test_settings_of_keras_in_a_notebook_do_not_change_a_run_and_are_restored_afterwards(
     run: Run, outputs: Path
 ) -> None:
-    """As does a user's `keras.json`, which Keras reads when it is imported."""
+    """The same is true for a user's `keras.json`, which Keras reads when it is imported."""
     import keras
     import numpy as np
     import tensorflow as tf

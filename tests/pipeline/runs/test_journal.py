@@ -1,4 +1,4 @@
-"""A journal that a crash or a full disk has damaged: what can be read counts, and is sent once."""
+"""A journal that was damaged by a crash or a full disk: the readable entries are kept and sent once."""
 
 import time
 from pathlib import Path
@@ -23,8 +23,8 @@ def tags(folder: Path) -> list[str | None]:
 
 
 @pytest.mark.slow
-def test_what_a_dead_process_has_left_is_sent_once(outputs: Path) -> None:
-    """It died while it wrote a line, and its disk lost others, and the count of what had been sent."""
+def test_the_journal_of_a_dead_process_is_sent_once(outputs: Path) -> None:
+    """The process died while it wrote a line. Its disk lost other lines and the number of sent entries."""
     first = begin(outputs)
     first.metrics({"train/loss": 1.0, "val/loss": float("nan")}, step=1)
     assert first.close(30) == 0
@@ -34,7 +34,7 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path) -> None:
         file.write(b"\n\xff\xfe\n" + bytes(4096) + b'\n{"call": "metrics", "given": {"values": {"train/')
     said: list[str] = []
     again = begin(outputs, warn=said.append)
-    again.metrics({"train/loss": 2.0}, step=1)  # of the same step: what is there stays
+    again.metrics({"train/loss": 2.0}, step=1)  # the first value of a step is kept
     again.metrics({"train/loss": 0.5}, step=2)
     again.status("FINISHED")
     assert again.close(30) == 0
@@ -48,13 +48,13 @@ def test_what_a_dead_process_has_left_is_sent_once(outputs: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [None, b"\0\xff[[", b"9999", b""])
-def test_without_a_count_all_is_sent_again(count: bytes | None, tmp_path: Path) -> None:
+def test_without_a_valid_count_everything_is_sent_again(count: bytes | None, tmp_path: Path) -> None:
     journal_of(tmp_path, "1", "2", sent=2)
     (tmp_path / SENT).unlink() if count is None else (tmp_path / SENT).write_bytes(count)
     assert Journal(tmp_path).unsent == 2
 
 
-def test_a_line_that_cannot_be_read_is_passed_over_and_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_read_is_skipped_without_losing_others(tmp_path: Path) -> None:
     journal_of(tmp_path, "1", "2", "3", "4", sent=3)
     lines = (tmp_path / NAME).read_bytes().splitlines(keepends=True)
     (tmp_path / NAME).write_bytes(b"".join([*lines[:3], b"\xff" * 30 + b"\n", *lines[4:]]))
@@ -64,8 +64,8 @@ def test_a_line_that_cannot_be_read_is_passed_over_and_takes_no_other_with_it(tm
     assert tags(tmp_path) == ["1", None, "3", "4", "5"]
 
 
-def test_every_cut_of_a_journal_is_survived(tmp_path: Path) -> None:
-    """At each byte: whole lines are there, and nothing else."""
+def test_a_journal_can_be_read_wherever_it_was_cut_off(tmp_path: Path) -> None:
+    """Cut at each byte, it has the complete lines and nothing else."""
     entries = journal_of(tmp_path, *"1234567").entries
     whole = (tmp_path / NAME).read_bytes()
     for size in range(len(whole)):
@@ -76,7 +76,7 @@ def test_every_cut_of_a_journal_is_survived(tmp_path: Path) -> None:
         assert len(journal.entries) - journal.damaged == max(ends - 1, 0)
 
 
-def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_written_for_a_while_is_complete_afterwards(tmp_path: Path) -> None:
     journal = journal_of(tmp_path, "1")
     (tmp_path / NAME).rename(tmp_path / "away")
     (tmp_path / NAME).mkdir()
@@ -85,13 +85,13 @@ def test_a_journal_that_cannot_be_written_for_a_while_is_whole_afterwards(tmp_pa
     journal.write_upload(Upload(sent=2))
     (tmp_path / NAME).rmdir()
     (tmp_path / "away").rename(tmp_path / NAME)
-    assert Journal(tmp_path).unsent == 1  # more are said to be sent than it has: all are sent again
+    assert Journal(tmp_path).unsent == 1  # the count is higher than its number of entries, so all are sent again
     journal.add("tags", {"values": {"n": "3"}})
     assert tags(tmp_path) == ["1", "2", "3"]
     assert Journal(tmp_path).unsent == 1
 
 
-def test_a_journal_costs_training_less_than_a_millisecond_an_epoch(tmp_path: Path) -> None:
+def test_the_journal_takes_less_than_a_millisecond_per_epoch(tmp_path: Path) -> None:
     journal = journal_of(tmp_path)
     values = {f"split/metric_{index}": 1.0 / 3 for index in range(10)}
     times = []

@@ -1,4 +1,4 @@
-"""Runs that are tracked by their journal, interrupted and ended, for the tests."""
+"""Make tracked runs that are interrupted or finished, for the tests."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ def folder_of(outputs: Path, name: str = "run") -> Path:
 
 
 class Tried(Tracker):
-    """A tracked run with a follower in a thread that ends with it."""
+    """A tracker with a follower in a thread, which ends when the tracker is closed."""
 
     def __init__(
         self, spec: RunSpec, warn: Callable[[str], None] = print, tags: Mapping[str, str] | None = None
@@ -47,14 +47,14 @@ class Tried(Tracker):
 def begin(
     outputs: Path, name: str = "run", warn: Callable[[str], None] = print, settings: TrackingSettings = LOCAL
 ) -> Tracker:
-    """Begins or resumes a run."""
+    """Begin or resume a run."""
     folder = folder_of(outputs, name)
     folder.mkdir(parents=True, exist_ok=True)
     return Tried(RunSpec(settings, outputs, folder, "tried", name), warn, {"note": "x"})
 
 
 def record(tracker: Tracker, epochs: int) -> None:
-    """Records what a training does that was begun, or resumed: all of its epochs."""
+    """Record all epochs of a training, as a new or a resumed run does."""
     tracker.params({f"p{index}": index for index in range(5)})
     for epoch in range(1, epochs + 1):
         tracker.metrics({"train/loss": 1 / epoch, "val/loss": 2 / epoch}, epoch)
@@ -62,7 +62,7 @@ def record(tracker: Tracker, epochs: int) -> None:
 
 
 def interrupted(outputs: Path) -> Path:
-    """Returns the folder of a run whose process has died after EPOCHS epochs, all of which the store has."""
+    """Return the folder of a run whose process died after EPOCHS epochs. The store has all of them."""
     tracker = begin(outputs)
     record(tracker, EPOCHS)
     assert tracker.close(30) == 0
@@ -70,7 +70,7 @@ def interrupted(outputs: Path) -> Path:
 
 
 def finish(outputs: Path, warn: Callable[[str], None] = print) -> None:
-    """Does what the same command does: resumes the run, and brings it to its end."""
+    """Resume the run and finish it, as the same command does."""
     tracker = begin(outputs, warn=warn)
     record(tracker, EPOCHS + 2)
     tracker.status("FINISHED")
@@ -88,7 +88,7 @@ def only_run(outputs: Path) -> Run:
 
 
 def steps(outputs: Path, metric: str) -> list[int]:
-    """Returns the steps that the only run's history has."""
+    """Return the steps in the history of `metric` of the only run."""
     return [point.step for point in client(outputs).get_metric_history(only_run(outputs).info.run_id, metric)]
 
 

@@ -1,4 +1,4 @@
-"""The process that follows a command's runs: it sends what their journals hold, outlives a kill, and never stays."""
+"""The process that follows a command's runs: it sends their journals, also after a kill, and always ends."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ with locked(folder, shared=bool(sys.argv[3])) as lock:
 
 @pytest.fixture(autouse=True)
 def in_a_process(monkeypatch: Patch) -> None:
-    """Have followers be processes here."""
+    """Run followers in processes in these tests."""
     monkeypatch.setattr(Follower, "_start", following.start_process)
 
 
@@ -87,14 +87,16 @@ def pid_of(follower: Follower) -> int:
 
 
 def left_by_a_killed_run(outputs: Path, folder: Path, shared: str = "") -> psutil.Process:
-    """Return the follower of a run that was killed; it is suspended before it could send a metric."""
+    """Return the follower of a run that was killed. It was suspended before it could send a metric."""
     killed = commands.run_alone(KILLED, str(outputs), str(folder), shared)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     return psutil.Process(int(killed.stdout))
 
 
-def test_a_killed_run_gets_its_end_and_what_its_journal_holds(outputs: Path, folder: Path, capsys: Printed) -> None:
-    """No other command sends in the meantime, and none does it twice afterwards."""
+def test_a_killed_run_is_ended_and_the_rest_of_its_journal_is_sent(
+    outputs: Path, folder: Path, capsys: Printed
+) -> None:
+    """No other command sends it in the meantime, or again afterwards."""
     process = left_by_a_killed_run(outputs, folder)
     assert is_followed(folder)
     assert sync.main([str(folder)]) == 0
@@ -159,7 +161,7 @@ def test_a_store_that_cannot_be_opened_is_reported(outputs: Path, folder: Path) 
     ("import os\nos._exit(4)", "ended with exit code 4"),
     ("import os\nos.kill(os.getpid(), 9)", "ended by SIGKILL"),
 ])  # fmt: skip
-def test_a_process_that_dies_says_why(
+def test_a_process_that_dies_reports_why(
     code: str, said: str, outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     (tmp_path / "dying.py").write_text(code)
@@ -182,7 +184,7 @@ def test_a_store_that_does_not_respond_at_first_is_reported_in_time(
             Tracker(spec_of(outputs, folder), print, follower.ended).begin({})
 
 
-def test_what_was_learned_to_be_secret_is_masked_there_too(
+def test_secrets_are_masked_in_the_follower_too(
     outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(redaction, "learned", {"swordfish-12"})
@@ -202,7 +204,7 @@ def test_what_was_learned_to_be_secret_is_masked_there_too(
 
 
 def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> None:
-    """Training goes on without it, and the same command sends what is missing."""
+    """Training continues without the process, and the same command sends the missing records."""
     lines: list[str] = []
     with started(outputs, folder) as follower:
         tracker = Tracker(spec_of(outputs, folder), lines.append, follower.ended)
@@ -224,8 +226,8 @@ def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> No
     assert [point.value for point in client(outputs).get_metric_history(run_id, "loss")] == [1.0, 0.5]
 
 
-def test_one_that_has_died_is_replaced_for_the_next_job(outputs: Path, folder: Path) -> None:
-    """With everything that the one before followed."""
+def test_a_follower_that_died_is_replaced_for_the_next_job(outputs: Path, folder: Path) -> None:
+    """The new one also follows the runs of the old one."""
     with started(outputs, folder) as follower:
         first = Tracker(spec_of(outputs, folder), print)
         first.begin({})
@@ -240,10 +242,10 @@ def test_one_that_has_died_is_replaced_for_the_next_job(outputs: Path, folder: P
 
 
 @pytest.mark.parametrize("interval", [0.3, 10])
-def test_the_machine_is_measured_while_a_run_works_and_never_by_who_sends_later(
+def test_the_machine_is_measured_only_while_a_run_works(
     interval: float, outputs: Path, folder: Path, monkeypatch: Patch
 ) -> None:
-    """At the end of a short run, too; the processor, which works all the time, in every point."""
+    """The end of a short run is measured, too, and every point has a value for the processor."""
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", str(interval))
     name = "system/cpu_utilization_percentage"
     with started(outputs, folder) as follower:
@@ -277,10 +279,10 @@ def test_the_machine_is_measured_once_for_a_job_that_is_tried_again(
     measured = client(outputs).get_metric_history(str(tracker.run_id), "system/cpu_utilization_percentage")
     steps_of = [point.step for point in measured]
     assert len(steps_of) > 3
-    assert len(steps_of) - len(set(steps_of)) <= 2  # both may measure once while one ends
+    assert len(steps_of) - len(set(steps_of)) <= 2  # both may measure once while the first one ends
 
 
-def test_none_is_started_if_nothing_is_tracked(outputs: Path, folder: Path) -> None:
+def test_no_process_is_started_if_nothing_is_tracked(outputs: Path, folder: Path) -> None:
     settings = TrackingSettings(kind="off")
     with closing(Follower(settings)) as follower:
         follower.follow(folder, Store(settings, outputs))

@@ -1,4 +1,4 @@
-"""A folder from somebody else names no address to which the user's credentials and files go."""
+"""A folder from somebody else cannot direct the user's credentials and files to an address."""
 
 import json
 import shlex
@@ -31,15 +31,16 @@ LOCAL = TrackingSettings()
 
 @dataclass
 class Listener:
-    """address: of a server that answers every request with an error; heard: the headers of each."""
+    """A server that responds to every request with an error."""
 
     address: str
     heard: list[dict[str, str]]
+    """The headers of each request."""
 
 
 @pytest.fixture
 def listener(monkeypatch: Patch) -> Iterator[Listener]:
-    """A server, in the environment of a user with credentials for another one."""
+    """Start a server in an environment with credentials for a different server."""
 
     heard: list[dict[str, str]] = []
 
@@ -63,7 +64,7 @@ def listener(monkeypatch: Patch) -> Iterator[Listener]:
 
 
 def received(folder: Path, uri: str, **store: str | None) -> Path:
-    """Returns the folder of a run that was recorded on the server at `uri`, with an entry that it has not got."""
+    """Return the folder of a run that was recorded on the server at `uri`, with an entry that the server lacks."""
     overrides = ["tracking=server", f"tracking.uri={uri}", "seed=3"]
     write_run(folder, "KILLED", overrides=overrides)
     named = {"kind": "server", "uri": uri, "target": None, "run_id": "1f", "name": "a", "experiment": "e", **store}
@@ -96,7 +97,7 @@ def test_an_address_that_only_a_folder_names_is_asked_for(
     assert any("Authorization" in headers for headers in listener.heard), "it is asked for, and typed"
 
 
-def test_an_address_that_the_environment_or_the_configuration_names_is_the_user_s(
+def test_an_address_in_the_environment_or_the_configuration_is_trusted(
     listener: Listener, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     folder = received(tmp_path / "a", listener.address)
@@ -107,8 +108,8 @@ def test_an_address_that_the_environment_or_the_configuration_names_is_the_user_
     assert settings_for(received(tmp_path / "b", "http://127.0.0.1:5000"), LOCAL).kind == "server"
 
 
-def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, tmp_path: Path) -> None:
-    """Copied, unpacked or another user's, a folder has not the lock that its journal names."""
+def test_the_user_s_run_is_sent_and_a_copy_of_it_is_not(listener: Listener, tmp_path: Path) -> None:
+    """The lock file of a folder that was copied, unpacked or received is not the one that its journal names."""
     folder = received(tmp_path / "a", listener.address)
     Journal(folder).begin(replace(Journal(folder).header, place=place_of(folder)))
     assert Journal(folder).is_own
@@ -118,7 +119,7 @@ def test_a_run_of_one_s_own_is_sent_and_a_copy_of_it_is_not(listener: Listener, 
     assert settings_for(moved, LOCAL).uri == listener.address
     copy = shutil.copytree(moved, tmp_path / "copy")  # with the times of its files
     assert not Journal(copy).is_own
-    (moved / ".lock").chmod(0o640)  # as of a file that has got the inode of another one
+    (moved / ".lock").chmod(0o640)  # changes the time, as if a new file had the same inode
     assert not Journal(moved).is_own
     with pytest.raises(UserError, match=r"was recorded in .* belongs to another user"):
         settings_for(copy, LOCAL)
@@ -136,7 +137,7 @@ def test_a_run_notes_where_it_was_begun(outputs: Path) -> None:
     "address", ["http://127.0.0.1:9/x", "https://evil/x", "mlflow-artifacts://evil/x", "file:///tmp/x", "/tmp/x"]
 )
 def test_a_received_database_sends_artifacts_nowhere(address: str, outputs: Path) -> None:
-    """MLflow sends its credentials to the addresses in it, and writes files where it says."""
+    """MLflow would send credentials to the addresses in the database, and write files to its folders."""
     Store(LOCAL, outputs).experiment_id(Store(LOCAL, outputs).client(), "e")
     with closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
         database.execute("UPDATE experiments SET artifact_location = ? WHERE name = 'e'", (address,))
@@ -146,8 +147,8 @@ def test_a_received_database_sends_artifacts_nowhere(address: str, outputs: Path
         Tried(RunSpec(LOCAL, outputs, folder, "e", "a"))
 
 
-def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Of a server that never ends what it says, MLflow would hold all in memory."""
+def test_an_endless_response_is_cut_off(tmp_path: Path, monkeypatch: Patch) -> None:
+    """MLflow would keep all of it in memory."""
     sent: list[int] = []
 
     class Endless(BaseHTTPRequestHandler):

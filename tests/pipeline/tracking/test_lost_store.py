@@ -1,4 +1,4 @@
-"""Stores that lose a run, or all of them: they get it again, whole."""
+"""Stores that lose one run or all runs get them again completely."""
 
 import shutil
 import sqlite3
@@ -36,7 +36,7 @@ LOSE: dict[str, Callable[[Path, Path], object]] = {
     "without the run": lambda outputs, empty: client(outputs).delete_run(only_run(outputs).info.run_id),
     "without all": lambda outputs, empty: client(outputs).delete_experiment(only_run(outputs).info.experiment_id),
 }
-"""From what is lost of a store to how; the last is restored, and its runs with it."""
+"""Ways to lose a store or parts of it. A deleted experiment is restored with its runs."""
 
 
 MAKE = """
@@ -48,8 +48,8 @@ Store(TrackingSettings(kind="local"), Path(sys.argv[1])).client()
 """
 
 
-def test_a_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Who looks meanwhile finds none, and a process that is killed leaves none: a part has an older MLflow's schema."""
+def test_a_store_is_created_completely_or_not_at_all(tmp_path: Path) -> None:
+    """There is no database in the meantime, or after a kill: an incomplete one has the schema of an older MLflow."""
     with subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], cwd=ROOT) as process:
         while not list(tmp_path.glob("mlflow.db*-journal")):
             assert process.poll() is None
@@ -69,10 +69,10 @@ def test_a_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", LOSE)
-def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_command(
+def test_the_next_command_fills_a_store_that_was_lost_during_a_run(
     lost: str, outputs: Path, migrated_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal has what went into a deleted file, or into nothing."""
+    """The journal has the records that were written to a deleted file, or not at all."""
     monkeypatch.setattr("pipeline.tracking.tracker.STOPPED_SECONDS", 1.0)
     before_it = set(threading.enumerate())
     tracker = begin(outputs)
@@ -92,7 +92,9 @@ def test_a_store_that_is_lost_while_a_run_goes_on_has_all_of_it_by_the_next_comm
 
 
 @pytest.mark.parametrize("lost", ["overwritten", "without the run"])
-def test_a_store_that_is_lost_between_commands_has_all_of_a_run(lost: str, outputs: Path, migrated_store: Path) -> None:
+def test_the_same_command_fills_a_store_that_was_lost_between_commands(
+    lost: str, outputs: Path, migrated_store: Path
+) -> None:
     interrupted(outputs)
     LOSE[lost](outputs, migrated_store)
     finish(outputs)
@@ -100,7 +102,7 @@ def test_a_store_that_is_lost_between_commands_has_all_of_a_run(lost: str, outpu
 
 
 def test_sync_fills_a_store_that_was_lost_after_the_end(outputs: Path, migrated_store: Path) -> None:
-    """A run that was deleted there stays deleted until it is named."""
+    """A run that was deleted in the store stays deleted until the user names it."""
     interrupted(outputs)
     finish(outputs)
     LOSE["without the run"](outputs, migrated_store)
@@ -113,8 +115,8 @@ def test_sync_fills_a_store_that_was_lost_after_the_end(outputs: Path, migrated_
     assert_complete(outputs)
 
 
-def test_an_older_backup_of_the_store_gets_what_it_lacks_where_it_is_asked_for(outputs: Path) -> None:
-    """Nothing is recorded twice, though all is sent again."""
+def test_an_older_backup_of_the_store_gets_what_it_lacks_when_requested(outputs: Path) -> None:
+    """Nothing is recorded twice, although everything is sent again."""
     tracker = begin(outputs)
     record(tracker, 2)
     assert tracker.flush(seconds=30) == 0

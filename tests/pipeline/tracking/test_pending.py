@@ -1,4 +1,4 @@
-"""A run that has ended is never trained again; one whose files cannot be read is named and passed over."""
+"""A run that has ended is never trained again. A run whose files cannot be read is reported and skipped."""
 
 import json
 import re
@@ -36,7 +36,7 @@ GIVEN = (f"train.epochs={EPOCHS}", "model.network.filters=[4,8]")
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """Raised in place of a kill."""
 
 
 def job(outputs: Path, *more: str) -> Job:
@@ -45,7 +45,7 @@ def job(outputs: Path, *more: str) -> Job:
 
 @pytest.fixture(scope="module")
 def died(module_outputs: Path) -> Path:
-    """The outputs of a run whose process died after it had finished: the store has it RUNNING, without its model."""
+    """Return the outputs of a run whose process died after it had finished. The store lacks its model and end."""
     real, reached = MlflowRun.deliver, threading.Event()
 
     def deliver(self: MlflowRun, entry: Entry) -> Delivery:
@@ -85,7 +85,7 @@ def test_the_same_command_closes_a_finished_run_untrained(died: Path, tmp_path: 
 def test_it_is_reported_once_and_not_trained_again_whatever_the_store_has(
     how: str, died: Path, tmp_path: Path, capsys: Printed
 ) -> None:
-    """The process of the store outlives that of the run, and may have sent everything before the next command."""
+    """The follower continues after the run's process, and may have sent everything before the next command."""
     outputs = copied(died, tmp_path)
     folder = only_folder(outputs)
     again = job(outputs, *(["tracking=off"] if how == "untracked" else []))
@@ -101,7 +101,7 @@ def test_it_is_reported_once_and_not_trained_again_whatever_the_store_has(
 
 
 @pytest.mark.parametrize("how", ["resume", "other code"])
-def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
+def test_a_finished_run_that_is_not_closed_is_recognized(
     how: str, died: Path, tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     outputs = copied(died, tmp_path)
@@ -117,7 +117,7 @@ def test_a_finished_run_that_is_not_closed_is_told_from_one_that_is(
 
 
 @pytest.mark.parametrize("lost", ["tracking.sent", "mlflow.db"])
-def test_sync_closes_a_finished_run_from_what_is_left(
+def test_sync_closes_a_finished_run_from_its_remaining_files(
     lost: str, died: Path, tmp_path: Path, migrated_store: Path
 ) -> None:
     outputs = copied(died, tmp_path)
@@ -143,14 +143,14 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 def killed_run(outputs: Path) -> Path:
-    """Returns the folder of a run that was stopped; nothing is trained for it."""
+    """Return the folder of a run that was stopped, made without training."""
     made = experiment(*GIVEN, outputs=outputs)
     folder = outputs / "runs" / made.name / "20260101-000000-aaaaaaaa"
     own, code = identity(made), sources(made).digest
     return write_run(folder, "KILLED", overrides=list(GIVEN), identity=own, code=code)
 
 
-def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_when_it_is_named(outputs: Path) -> None:
+def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_on_request(outputs: Path) -> None:
     run = open_run(ran(outputs, *SMALL, *BARE, "train.epochs=2", "tracking=off").folder)
     assert list(run.history.index) == [1, 2]
     assert sync.main([f"--outputs={outputs}"]) == 0
@@ -162,7 +162,7 @@ def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_when_it_is_named
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: Path, capsys: Printed) -> None:
+def test_a_run_that_cannot_be_read_is_reported_and_skipped(kind: str, outputs: Path, capsys: Printed) -> None:
     folder = killed_run(outputs)
     assert decide(job(outputs)).folder == RunFolder(folder)
     DAMAGE[kind](folder / NAME)
@@ -177,7 +177,7 @@ def test_a_run_that_cannot_be_read_is_named_and_passed_over(kind: str, outputs: 
     assert (folder / NAME).read_bytes() == before
 
 
-def test_metrics_that_are_no_numbers_are_read_back(tmp_path: Path) -> None:
+def test_metrics_that_are_not_finite_are_read_back(tmp_path: Path) -> None:
     Summary(None, "KILLED", "x", tmp_path, {}, metrics={"train/loss": float("nan")}).write(tmp_path)
     assert json.loads((tmp_path / NAME).read_text())["metrics"] == {"train/loss": None}
     assert Summary.read(tmp_path).metrics["train/loss"] != Summary.read(tmp_path).metrics["train/loss"]

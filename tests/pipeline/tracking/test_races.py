@@ -1,4 +1,4 @@
-"""What two processes write at the same time, both have written."""
+"""Records that two processes write at the same time. Neither is lost."""
 
 import threading
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ INSERTED = {
 
 @contextmanager
 def together(statement: str) -> Iterator[None]:
-    """Have two threads meet before they execute `statement`, which both have found to be necessary."""
+    """Make two threads wait for each other before they execute `statement`, which both found to be necessary."""
     barrier, met = threading.Barrier(2), set[int]()
 
     def wait(_: object, __: object, text: str, *___: object) -> None:
@@ -76,7 +76,7 @@ def test_two_runs_that_begin_the_same_experiment_at_once_share_it(outputs: Path)
 
 
 @pytest.mark.parametrize("what", ["model", "alias"])
-def test_a_name_that_two_register_at_once_is_a_race_or_known(what: str, outputs: Path) -> None:
+def test_a_name_that_two_runs_register_at_once_is_a_race_or_exists(what: str, outputs: Path) -> None:
     run = begin(outputs, "a")
     client = run._client
     if what == "alias":
@@ -111,10 +111,10 @@ def test_a_name_that_two_register_at_once_is_a_race_or_known(what: str, outputs:
         ("(sqlite3.IntegrityError) NOT NULL constraint failed: params.value", 1),
     ],
 )
-def test_what_stays_a_duplicate_does_not_stop_what_comes_after_it(
+def test_a_permanent_duplicate_does_not_stop_later_records(
     message: str, attempts: int, outputs: Path, monkeypatch: Patch
 ) -> None:
-    """Such as two names that a database takes for one; through a server, too, whose errors have no cause."""
+    """A database may treat two names as equal. Errors of a server do not have a cause."""
     run, sent = begin(outputs, "a"), list[Any]()
 
     def fail(**given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Registered models, and the alias that moves to what is better on the same test examples."""
+"""Registered models, and the alias that moves to the better model on the same test examples."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ NAME, ALIAS = "digits", "champion"
 def registered_run(
     outputs: Path, name: str, wrong: int, labels: np.ndarray = LABELS, promote_if: str = "better"
 ) -> list[str]:
-    """Records a run whose model errs on the first `wrong` examples, and registers it; returns what came of it."""
+    """Record a run whose model errs on the first `wrong` examples, and register it; return the notes of the store."""
     tracker = begin(outputs, name)
     folder = folder_of(outputs, name)
     (folder / "export" / "saved_model").mkdir(parents=True)
@@ -46,7 +46,7 @@ def champion(store: MlflowClient) -> str:
     return str(store.get_registered_model(NAME).aliases[ALIAS])
 
 
-def test_a_model_is_logged_without_a_look_at_all_packages(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_logged_without_a_scan_of_all_packages(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[dict[str, list[str]]] = [{}]
     monkeypatch.setattr("mlflow.utils.requirements_utils._MODULES_TO_PACKAGES", None)
     monkeypatch.setattr("importlib_metadata.packages_distributions", looks.pop)
@@ -54,7 +54,7 @@ def test_a_model_is_logged_without_a_look_at_all_packages(outputs: Path, monkeyp
     assert looks == [{}]
 
 
-def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> None:
+def test_the_alias_moves_to_a_better_model_only_and_the_reason_is_reported(outputs: Path) -> None:
     registered, verdict = registered_run(outputs, "first", wrong=40)
     assert registered == "registered as digits, version 1: models:/digits/1"
     assert verdict == "champion of digits is now version 1: there was none"
@@ -71,7 +71,7 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     worse = registered_run(outputs, "worse", wrong=50)[1]
     assert worse.startswith("champion of digits stays version 1: accuracy \N{MINUS SIGN}2.50 points")
     other = registered_run(outputs, "other", wrong=0, labels=1 - LABELS)[1]
-    why = "it was tested on other examples, so that the two cannot be compared"
+    why = "it was tested on other examples, so the two cannot be compared"
     assert other == f"champion of digits stays version 1: {why}"
     assert champion(store) == "1"
 
@@ -86,7 +86,7 @@ def test_the_alias_moves_to_what_is_better_and_says_why_not(outputs: Path) -> No
     assert champion(store) == "7"
 
 
-def test_of_numbers_the_lower_error_is_promoted(outputs: Path) -> None:
+def test_for_regression_the_lower_error_is_promoted(outputs: Path) -> None:
     targets = np.random.default_rng(0).normal(size=300)
     for name, wrong in (("first", 3), ("worse", 4), ("better", 2)):
         verdict = registered_run(outputs, name, wrong, targets)[1]
@@ -96,7 +96,7 @@ def test_of_numbers_the_lower_error_is_promoted(outputs: Path) -> None:
     assert higher.startswith("champion of digits is now version 4")
 
 
-def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
+def test_an_alias_that_moves_during_the_comparison_stays_with_the_better_model(
     outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered_run(outputs, "first", wrong=40)
@@ -113,7 +113,7 @@ def test_an_alias_that_moves_during_the_comparison_stays_with_the_better(
     assert champion(client(outputs)) == "3"
 
 
-def test_what_is_sent_twice_is_registered_once_and_leaves_the_alias_where_it_has_moved_since(outputs: Path) -> None:
+def test_an_entry_that_is_sent_twice_registers_once_and_does_not_move_the_alias_back(outputs: Path) -> None:
     registered_run(outputs, "first", wrong=40, promote_if="always")
     registered_run(outputs, "second", wrong=50, promote_if="always")
     Journal(folder_of(outputs, "first")).send_again()
@@ -125,7 +125,7 @@ def test_what_is_sent_twice_is_registered_once_and_leaves_the_alias_where_it_has
 
 
 def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(outputs: Path) -> None:
-    """Deleted for good, or made by another program: there is nothing to compare with, and the run says so."""
+    """If the run was deleted, or another program made the version, the run reports that it cannot compare."""
     registered_run(outputs, "first", wrong=40)
     store = client(outputs)
     run = store.get_model_version(NAME, "1").run_id
@@ -136,5 +136,5 @@ def test_a_version_without_a_run_keeps_the_alias_and_the_new_one_is_registered(o
         registered, verdict = registered_run(outputs, f"against {version}", wrong=20)
         assert "registered as digits, version" in registered
         assert f"stays version {version}: " in verdict
-        ends = "no longer has its run, so that the two cannot be compared", "no predictions.parquet)"
+        ends = "no longer has its run, so the two cannot be compared", "no predictions.parquet)"
         assert verdict.endswith(ends)

@@ -1,4 +1,4 @@
-"""Runs and sweeps that a real `mlflow server` records, on SQLite and on PostgreSQL, with the artifacts behind it."""
+"""Runs and sweeps on a real `mlflow server` with SQLite and PostgreSQL, which also serves the artifacts."""
 
 import re
 import shutil
@@ -31,11 +31,13 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Served:
-    """address: of a server; kept: the folder of its artifacts; outputs: of the runs."""
+    """A server and the runs that it records."""
 
     address: str
     kept: Path
+    """The folder of its artifacts."""
     outputs: Path
+    """The folder of the runs."""
 
     @property
     def arguments(self) -> list[str]:
@@ -56,7 +58,7 @@ def served(
             yield Served(address, folder / "kept", folder / "outputs")
 
 
-def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tmp_path: Path) -> None:
+def test_a_sweep_is_recorded_on_the_server_and_its_models_are_loaded(served: Served, tmp_path: Path) -> None:
     registered = ["export.register=squares", "export.alias=champion"]
     words = ("-m", "seed=1,2", *SMALL, "tracking.tags.team=vision", *registered, *served.arguments)
     done = commands.succeed(*words, cwd=tmp_path)
@@ -92,7 +94,7 @@ def test_a_sweep_lands_on_the_server_and_its_models_come_back(served: Served, tm
     try:
         loaded = mlflow.pyfunc.load_model(jobs[0].data.tags["model_uri"]).predict(images)
     finally:
-        mlflow.set_tracking_uri(None)  # the server ends with this file, and other files' tests have stores of their own
+        mlflow.set_tracking_uri(None)  # tests of other files use other stores in this process
     np.testing.assert_array_equal(loaded, Run(run).load_model()(images).numpy())
 
 
@@ -139,7 +141,7 @@ def test_a_run_that_is_stopped_and_resumed_has_every_point_once(served: Served, 
 
 
 @pytest.mark.engines
-def test_a_database_of_another_machine_takes_a_run_without_a_server(tmp_path: Path) -> None:
+def test_a_database_on_another_machine_records_a_run_without_a_server(tmp_path: Path) -> None:
     with postgresql() as store:
         given = [*QUICK, "tracking=server", f"tracking.uri={store}", f"outputs={tmp_path}/outputs"]
         done = commands.succeed(*given, cwd=tmp_path)
@@ -165,7 +167,7 @@ def test_a_store_with_the_schema_of_another_version_is_refused(kind: str, revisi
 
 
 class OtherServer(BaseHTTPRequestHandler):
-    """A server that answers as an MLflow 2.9.2 does, or none at all."""
+    """A server that responds like MLflow 2.9.2, or like a different program."""
 
     version = "2.9.2"
 
@@ -175,7 +177,7 @@ class OtherServer(BaseHTTPRequestHandler):
         self.wfile.write(self.version.encode())
 
     def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Prints nothing."""
+        """Print nothing."""
 
 
 @pytest.mark.smoke
@@ -193,7 +195,7 @@ def test_a_server_of_another_version_or_kind_is_refused(path: str, said: str, tm
 
 
 class SameServer(OtherServer):
-    """A server of the MLflow that is installed here."""
+    """A server with the version of MLflow that is installed here."""
 
     version = metadata.version("mlflow")
 

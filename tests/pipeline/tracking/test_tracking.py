@@ -1,4 +1,4 @@
-"""Parameters, tags and experiments as MLflow can hold them; what a store misses is sent later, and once."""
+"""Parameters, tags and experiments as MLflow accepts them. Missing records are sent later, and only once."""
 
 import functools
 import os
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
-    """Those that change in a continued run are tags, as MLflow cannot change them."""
+    """Parameters that change in a resumed run are tags, as MLflow cannot change parameters."""
     long = "x" * 5_000
     first = begin(outputs)
     many = {f"p.{index}": index for index in range(350)}
@@ -57,13 +57,13 @@ def test_many_long_and_changed_parameters_are_kept(outputs: Path) -> None:
     assert (run.data.params["strategy"], run.data.tags["changed/strategy"]) == ("mirrored", "one_device")
 
 
-def test_a_database_of_ones_own_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
+def test_a_custom_database_keeps_its_artifacts_in_outputs(outputs: Path) -> None:
     begin(outputs, settings=TrackingSettings(kind="server", uri=f"sqlite:///{outputs / 'mlflow.db'}")).close(30)
     assert only_run(outputs).info.artifact_uri.startswith(f"file://{outputs}/artifacts/tried/")
 
 
 def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_store: Path, monkeypatch: Patch) -> None:
-    """Tracked by a real server: killed in the middle, back later, and all that came meanwhile is sent."""
+    """A real server is killed during a run. When it is back, it gets the records of the time in between."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     shutil.copy(migrated_store, tmp_path / "server.db")
     port = free_port()
@@ -74,7 +74,7 @@ def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_s
         tracker.metrics({"train/loss": 1.0}, step=1)
         assert until(lambda: not tracker.unsent, 30)
     for step in (2, 3, 4):
-        tracker.metrics({"train/loss": 1.0 / step}, step=step)  # returns, though no store answers
+        tracker.metrics({"train/loss": 1.0 / step}, step=step)  # returns although no store responds
     assert until(lambda: Journal(folder_of(tmp_path / "outputs")).upload.trouble is not None, 30)
     assert tracker.unsent == 3
     with server():
@@ -87,7 +87,7 @@ def test_a_server_that_comes_back_has_everything_once(tmp_path: Path, migrated_s
     assert [(point.step, point.value) for point in history] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (4, 0.25), (5, 0.2)]
 
 
-def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> None:
+def test_a_run_whose_id_was_not_noted_is_found_again(outputs: Path) -> None:
     first = begin(outputs)
     first.close(30)
     (folder_of(outputs) / NAME).unlink()
@@ -96,7 +96,7 @@ def test_a_run_that_was_begun_and_not_noted_is_found_again(outputs: Path) -> Non
     assert again.run_id == first.run_id
 
 
-def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
+def test_a_locked_database_loses_no_records(outputs: Path) -> None:
     tracker = begin(outputs)
     assert until(lambda: not tracker.unsent, 30)
     with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
@@ -112,7 +112,7 @@ def test_a_database_that_is_locked_costs_nothing(outputs: Path) -> None:
 
 
 def write_into(outputs: Path, number: int) -> None:
-    """One of four processes that write into one SQLite file."""
+    """Record a run, in one of four processes that write to the same SQLite file."""
     tracker = begin(outputs, f"job {number}")
     for step in range(1, 26):
         tracker.metrics({f"m{index}": float(step * index) for index in range(5)}, step=step)
@@ -121,7 +121,7 @@ def write_into(outputs: Path, number: int) -> None:
     tracker.close(120)
 
 
-def test_four_processes_that_write_into_one_file_lose_nothing(outputs: Path) -> None:
+def test_four_processes_that_write_to_one_file_lose_nothing(outputs: Path) -> None:
     context = process_context()
     processes = [context.Process(target=write_into, args=(outputs, number)) for number in range(4)]  # type: ignore[attr-defined]
     for process in processes:
@@ -160,8 +160,8 @@ def test_outputs_that_were_moved_are_all_in_the_new_place(outputs: Path) -> None
 
 
 @pytest.mark.smoke
-def test_what_the_store_refuses_is_listed_and_takes_nothing_with_it(outputs: Path, capsys: Printed) -> None:
-    """One bad name of a batch does not lose the others; what is refused is told again at the end, and noted."""
+def test_rejected_records_are_listed_and_the_others_are_kept(outputs: Path, capsys: Printed) -> None:
+    """One wrong name in a batch does not affect the others. Rejected records are reported again at the end."""
     tracker = begin(outputs)
     tracker.metrics({"good": 1.0, "bad\nname": 2.0, "also good": 3.0}, step=1)
     tracker.artifact(outputs / "there_is_none.png")
@@ -182,8 +182,8 @@ def slowed(method: Callable[..., object], seconds: float) -> Callable[..., objec
     return call
 
 
-def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    """The wait counts from the last answer, to a limit, and hears a signal. What is left is sent as it says."""
+def test_the_end_of_a_run_waits_for_a_slow_store(outputs: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    """The wait counts from the last response, has a limit, and ends on a signal. The printed command sends the rest."""
     tracker = begin(outputs)
     tracker.flush(seconds=30)
     with monkeypatch.context() as patch:
@@ -193,7 +193,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Pat
         record(tracker, EPOCHS)
         tracker.status("FINISHED")
         said: list[str] = []
-        patch.setattr("pipeline.tracking.tracker.TOLD_EVERY_SECONDS", 0.2)
+        patch.setattr("pipeline.tracking.tracker.REPORT_EVERY_SECONDS", 0.2)
         patch.setattr("pipeline.tracking.tracker.FINISHED_SECONDS", 1.0)
         began = time.monotonic()
         assert tracker.flush(said.append) == 0
@@ -218,7 +218,7 @@ def test_a_slow_store_that_answers_is_waited_for(outputs: Path, monkeypatch: Pat
 
 
 class TextRun(StoredRun):
-    """A store of a user's own: a text file. It is away while there is a file `away`, and refuses `bad`."""
+    """A custom store: a text file. It is not available while a file `away` exists, and it rejects `bad`."""
 
     def open(self, run_id: str | None) -> None:
         super().open(run_id or "mine")
@@ -244,8 +244,8 @@ class TextRun(StoredRun):
 OWN = TrackingSettings(_target_=f"{__name__}.TextRun", options={"file": "mine.txt"})
 
 
-def test_a_store_of_ones_own_has_the_journal(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
-    """Nothing is lost while it is away, nor twice in a resumed run; what it refuses is named."""
+def test_a_custom_store_gets_the_whole_journal(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
+    """Nothing is lost while it is not available, or recorded twice in a resumed run. Rejected records are reported."""
     monkeypatch.setattr("pipeline.tracking.follower.RETRY_SECONDS", 0.1)
     tracker = begin(tmp_path, settings=OWN)
     tracker.metrics({"loss": 1.0}, 1)
@@ -267,8 +267,8 @@ def test_a_store_of_ones_own_has_the_journal(tmp_path: Path, monkeypatch: Patch,
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_a_folder_names_no_code(tmp_path: Path, capsys: Printed) -> None:
-    """Neither a method by a line of its journal, nor a class that the command does not name."""
+def test_a_folder_cannot_choose_code_to_run(tmp_path: Path, capsys: Printed) -> None:
+    """A line of its journal cannot call any method, and its class is used only if the command names it."""
     begin(tmp_path, settings=OWN).close(30)
     folder = folder_of(tmp_path)
     with pytest.raises(UserError, match=r"was recorded by .*TextRun.*tracking\._target_=.*TextRun"):

@@ -1,4 +1,4 @@
-"""Views of an experiment that links of MLflow open: written once, replaced, kept small, and never in a run's way."""
+"""Views of an experiment in MLflow: they are written once, replaced, kept small, and never stop a run."""
 
 import functools
 import json
@@ -25,18 +25,18 @@ METRICS = ["val/best_accuracy", "test/accuracy", "train/images_per_second"]
 
 
 def tags_of(store: MlflowClient) -> dict[str, str]:
-    """The views of the experiment: from their keys to the tags' values."""
+    """Return the views of the experiment: the values of the tags by key."""
     [own] = store.search_experiments(filter_string="name = 'tried'")
     return {key.removeprefix(TAG): value for key, value in own.tags.items() if key.startswith(TAG)}
 
 
 def state_of(value: str) -> dict[str, Any]:
-    """A view as MLflow's page reads it."""
+    """Return a view as MLflow's page reads it."""
     return views._read(value)[2]
 
 
 def written(view: View, tags: dict[str, str] | None = None, now: int = 1) -> str:
-    """The value of the view's tag."""
+    """Return the value of the view's tag."""
     tag = changed_tag(view, tags or {}, now)
     assert tag is not None
     assert tag[0] == TAG + view.key
@@ -64,7 +64,7 @@ def test_repeated_runs_share_one_view_that_has_the_settings_of_all(outputs: Path
     assert tags_of(client(outputs)) == {key: value}
 
 
-def test_the_link_of_a_sweep_opens_its_jobs_and_that_of_a_run_its_page(outputs: Path) -> None:
+def test_the_link_of_a_sweep_opens_its_jobs_and_the_link_of_a_run_its_page(outputs: Path) -> None:
     folder = folder_of(outputs, "sweep")
     folder.mkdir(parents=True)
     sweep = Tried(RunSpec(LOCAL, outputs, folder, "tried", "lr", has_jobs=True))
@@ -94,7 +94,7 @@ def test_a_server_gets_the_view_when_it_is_back(tmp_path: Path, migrated_store: 
     server = functools.partial(mlflow_server, f"sqlite:///{tmp_path}/server.db", tmp_path / "kept", port)
     with server(ending=signal.SIGKILL):
         tracker = begin(tmp_path / "outputs", settings=settings)
-    tracker.view("All runs", ["model"], METRICS, False)  # returns, though no server answers
+    tracker.view("All runs", ["model"], METRICS, False)  # returns although no server responds
     tracker.status("FINISHED")
     assert tracker.unsent >= 2
     with server():
@@ -102,8 +102,8 @@ def test_a_server_gets_the_view_when_it_is_back(tmp_path: Path, migrated_store: 
         assert tags_of(MlflowClient(settings.uri)).keys() == {"runs"}
 
 
-def test_a_view_that_may_not_be_written_stops_nothing(outputs: Path, monkeypatch: Patch) -> None:
-    """As on a server where the user may record runs, and not edit the experiment."""
+def test_a_view_that_may_not_be_written_does_not_stop_the_run(outputs: Path, monkeypatch: Patch) -> None:
+    """On some servers, users may record runs but not edit the experiment."""
 
     def forbidden(*given: object) -> None:
         raise MlflowException("Permission denied", error_code=PERMISSION_DENIED)
@@ -114,8 +114,8 @@ def test_a_view_that_may_not_be_written_stops_nothing(outputs: Path, monkeypatch
     assert tracker.notes == ["MLflow does not allow you to edit the experiment, so the view 'All runs' was not saved"]
 
 
-def test_users_keep_room_for_views_of_their_own() -> None:
-    """MLflow saves no view of a user once it lists 40."""
+def test_users_can_still_save_their_own_views() -> None:
+    """MLflow does not save a view of a user if it already lists 40."""
     tags: dict[str, str] = {}
     for number in range(50):
         view = View(f"sweep {number}", ["lr"], METRICS, False, parent=f"{number}".ljust(32, "x"))
