@@ -108,7 +108,9 @@ class JobProcess(Handle):
             return self._has_left
         code, how = ended
         request = self._stopped_by
-        if request is not None and code != DONE:
+        if code != DONE and self.folder.has_finished:  # it died while it printed its results or waited for the upload
+            code = DONE
+        elif request is not None and code != DONE:
             code = request.exit_code
         stopped = request.exit_code if request is not None else FAILED
         with signals.ending():

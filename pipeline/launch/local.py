@@ -69,6 +69,7 @@ class LocalMembers(Handle):
         return [self._processes[task.name].sentinel for task in self._members.left]
 
     def poll(self) -> int | None:
+        self._follower.revive()
         if self.exit_code is None and (code := self._members.poll()) is not None:
             self._end_members()
             if self._request is None and starts_again(code, self._members.lost, self._restarts, self._console):

@@ -7,6 +7,7 @@ twice changes nothing. The journal does not contain secrets, as every text is re
 """
 
 import dataclasses
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -147,14 +148,15 @@ class Journal:
         damaged: Number of lines that could not be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_growing: bool = False) -> None:
+        """Read the journal in `folder`; see `read_more` for `is_growing`."""
         self.folder = folder
         self.header = Header()
         self.entries: list[Entry] = []
         self.damaged = 0
         self._unwritten: list[str] = []
         self._read_bytes = 0
-        self.read_more(is_growing=False)
+        self.read_more(is_growing)
 
     @property
     def has_begun(self) -> bool:
@@ -280,8 +282,12 @@ class Journal:
         So a line that was cut off by a crash or a full disk does not damage the next one.
         """
         self._unwritten.append(f"\n{json.dumps(line)}")
-        with appendable(self.folder / NAME).open("a") as file:
-            file.write("".join(self._unwritten))
+        content = "".join(self._unwritten).encode()
+        with appendable(self.folder / NAME).open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if file.write(content) != len(content):  # a follower must not count lines that are written again later
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder / NAME))
         self._unwritten.clear()
 
     def _take(self, line: bytes) -> None:

@@ -81,6 +81,7 @@ class Scheduler:
         signals.check()
 
     def _look(self) -> None:
+        self.follower.revive()
         self._fill()
         self.on_poll(list(self._running))
 

@@ -29,15 +29,18 @@ from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS, until
 from pipeline.tracking.ending import end_without_process
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import RunSpec, StoredRun, open_run, reason, unusable
+from pipeline.tracking.stored_run import RunSpec, StoredRun, address_of, open_run, reason, unusable
 from stages.errors import UserError
 from stages.targets import import_target
 
-OUTLIVES_SECONDS = 10.0
-"""Seconds that a follower continues after its command has ended. Other commands wait longer than that for the lock."""
+OUTLIVES_SECONDS = 15.0
+"""Seconds after which a follower ends whose command has ended: longer than jobs have for their own end."""
 
 POLL_SECONDS = 0.05
 ENDED_POLL_SECONDS = 0.5
+REVIVE_SECONDS = 5.0
+"""Shortest time between two starts of a process that dies."""
+
 CLOSE_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 
@@ -102,7 +105,7 @@ class Following:
 
     def __init__(self, folder: Path, store: Store, command: FollowedCommand, after: str) -> None:
         """See `follow`."""
-        self._journal = Journal(folder)
+        self._journal = Journal(folder, is_growing=True)
         self._upload = replace(self._journal.upload, error=None)
         self._store = store
         self._command = command
@@ -115,15 +118,28 @@ class Following:
     def is_over(self) -> bool:
         """Whether nothing remains to be done: the store has all of a run that has ended, or it cannot be used.
 
-        A run that has failed may be tried again in a new session while its command works.
+        A run that has failed may be tried again in a new session while its command works. When the command has ended,
+        a session that begins is another command's, which has a follower of its own.
         """
-        journal, upload = self._journal, self._upload
-        if journal.header.session != self._session:
-            return self._command.has_ended.is_set() and self._run is not None  # another command follows it now
+        journal, upload, has_ended = self._journal, self._upload, self._command.has_ended.is_set()
+        has_all = upload.sent >= len(journal.entries)
+        if self._has_new_session:
+            return not self._is_same_store or (has_ended and self._run is not None)
         if self._run is None:
-            return upload.error is not None or self._has_no_process
-        has_ended = journal.status == "FINISHED" or (self._command.has_ended.is_set() and journal.status in ENDED)
-        return has_ended and upload.sent == len(journal.entries)
+            has_nothing = has_all or not self._is_same_store
+            return upload.error is not None or (self._has_no_process and has_nothing)
+        return has_all and (journal.status == "FINISHED" or (has_ended and journal.status in ENDED))
+
+    @property
+    def _has_new_session(self) -> bool:
+        return self._journal.header.session != self._session
+
+    @property
+    def _is_same_store(self) -> bool:
+        """Whether the last session of the run is to be recorded in this store."""
+        header, settings = self._journal.header, self._store.settings
+        ours = settings.kind, settings._target_, address_of(settings)
+        return (header.kind, header.target, header.uri) == ours
 
     @property
     def pause(self) -> float:
@@ -136,7 +152,11 @@ class Following:
             self._has_no_process = end_without_process(self._journal.folder)
         if self._journal.read_more():
             self._retry_at = 0.0
-        if self._journal.header.session != self._session:
+        if self.is_over:
+            return False
+        if self._has_new_session or (self._run is None and self._has_no_process):
+            if self._command.has_ended.is_set() and not self._has_no_process:
+                return False  # until it is clear that no other command works on the run
             self._open()
             return True
         has_entry = self._run is not None and self._upload.sent < len(self._journal.entries)
@@ -163,7 +183,15 @@ class Following:
             self._upload = Upload(session=session, run_id=before, sent=self._upload.sent, error=text)
         else:
             sent = self._upload.sent if self._run.run_id == before else 0
-            self._upload = Upload(session=session, run_id=self._run.run_id, sent=sent, links=_links(self._run))
+            before_it = self._upload if self._upload.session == session else Upload()  # of a follower that has died
+            self._upload = Upload(
+                session=session,
+                run_id=self._run.run_id,
+                sent=sent,
+                links=_links(self._run),
+                rejected=before_it.rejected,
+                notes=before_it.notes,
+            )
         self._note()
 
     def _send(self) -> None:
@@ -230,6 +258,7 @@ class Follower:
         """Start the process, unless tracking is off, or `settings` is None: another process sends the records."""
         self._followed: dict[Path, tuple[Store, str]] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
         if settings is not None and settings.kind != "off":
             self._start()
 
@@ -237,17 +266,24 @@ class Follower:
         """Follow the run in `folder` from its next session on. A missing folder is created."""
         folder.mkdir(parents=True, exist_ok=True)
         self._followed[folder] = store, Journal(folder).header.session
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            with suppress(OSError):  # it is ending
-                self._ask(folder)
-                return
+        self.revive()
+        self._ask(folder)
+
+    def revive(self) -> bool:
+        """Start the process again if it has died, for what is left to send; return whether it was started.
+
+        To be called periodically by a command that only watches its runs.
+        """
+        is_early = time.monotonic() - self._started < REVIVE_SECONDS
+        if self.ended() is None or is_early:
+            return False
         self.close()
         self._start()
-        for known in self._followed:
-            if known == folder or not Journal(known).is_closed:
-                self._ask(known)
+        for folder in self._followed:
+            journal = Journal(folder)
+            if not (journal.is_closed and journal.status == "FINISHED"):
+                self._ask(folder)
+        return True
 
     def ended(self) -> str | None:
         """Return how the process ended, such as ` by SIGKILL`; None while it is running."""
@@ -272,9 +308,12 @@ class Follower:
             self._connection.close()
 
     def _ask(self, folder: Path) -> None:
-        self._connection.send((folder, *self._followed[folder], redaction.learned))
+        if self._process is not None:
+            with suppress(OSError):  # it has died, and is started again later
+                self._connection.send((folder, *self._followed[folder], redaction.learned))
 
     def _start(self) -> None:
+        self._started = time.monotonic()
         self._connection, other = Pipe()
         register_after_fork(self._connection, Connection.close)  # else a forked job would keep it open
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process; a pipe would fill up
@@ -340,7 +379,7 @@ def main(connection: Connection, parent: int) -> None:
     command = FollowedCommand()
     threads = Threads(command)
     with suppress(EOFError, OSError):
-        while os.getppid() == parent:
+        while os.getppid() == parent or connection.poll():
             if connection.poll(0.5):
                 folder, store, after, secrets = connection.recv()
                 redaction.learned.update(secrets)

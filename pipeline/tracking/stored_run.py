@@ -216,6 +216,11 @@ def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
         raise unusable(spec.settings, " ".join(str(redact(str(error))).split())[:200]) from error
 
 
+def address_of(settings: TrackingSettings) -> str | None:
+    """Return the address of a store as journals contain it, without a password."""
+    return str(redact(settings.uri)) if settings.uri else None
+
+
 def unusable(settings: TrackingSettings, reason: str) -> UserError:
     """Return the error to show the user if a store cannot be used."""
     fix = "tracking=off" if settings.kind == "local" else "tracking=local"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.schemas import MLFLOW_RUN
 from pipeline.paths import shorter
 from pipeline.redaction import redact
-from pipeline.runs.journal import FOLLOWED, NAME, Header, Journal, place_of
+from pipeline.runs.journal import FOLLOWED, NAME, SENT, Header, Journal, place_of
 from pipeline.system.signals import beat, requested
 from pipeline.tracking.params import metric_name, param_texts
-from pipeline.tracking.stored_run import RunSpec, unusable
+from pipeline.tracking.stored_run import RunSpec, address_of, unusable
 from stages.errors import UserError
 from stages.settings.places import appendable
 
@@ -177,7 +177,8 @@ class Tracker(Recorder):
         self._rejected: list[str] = []
         self._is_open = False
         if spec is not None and self._journal is not None:
-            appendable(spec.folder / FOLLOWED)
+            for name in (FOLLOWED, SENT):
+                appendable(spec.folder / name)
             self._had_id = self._journal.run_id
             self._journal.begin(header_of(spec))
 
@@ -361,7 +362,7 @@ def header_of(spec: RunSpec) -> Header:
         name=spec.name,
         parent=spec.parent,
         kind=settings.kind,
-        uri=str(redact(settings.uri)) if settings.uri else None,
+        uri=address_of(settings),
         target=settings._target_,
         place=place_of(spec.folder),
         is_measured=spec.is_measured,

@@ -1,5 +1,7 @@
 """A journal that was damaged by a crash or a full disk: the readable entries are kept and sent once."""
 
+import resource
+import signal
 import time
 from pathlib import Path
 
@@ -100,3 +102,22 @@ def test_the_journal_takes_less_than_a_millisecond_per_epoch(tmp_path: Path) -> 
         journal.add("metrics", {"values": values, "step": step, "time": 1})
         times.append(time.thread_time() - began)
     assert sorted(times)[100] < 0.001
+
+
+def test_a_line_that_did_not_fit_on_the_disk_leaves_no_part_of_itself(tmp_path: Path) -> None:
+    """A follower that counts lines would count it twice."""
+    journal = journal_of(tmp_path, "1")
+    before = (tmp_path / NAME).stat().st_size
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before + 20, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"No space left|File too large"):
+            journal.add("tags", {"values": {"n": "2"}})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (tmp_path / NAME).stat().st_size == before
+    assert not journal.is_written
+    journal.add("tags", {"values": {"n": "3"}})
+    assert (tags(tmp_path), Journal(tmp_path).damaged) == (["1", "2", "3"], 0)

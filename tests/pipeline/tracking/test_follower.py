@@ -4,9 +4,10 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -19,9 +20,9 @@ from pipeline.runs.lock import is_locked, locked
 from pipeline.runs.summary import Summary
 from pipeline.system.signals import until
 from pipeline.tracking import tracker as tracker_module
-from pipeline.tracking.follower import OUTLIVES_SECONDS, Follower, is_followed
+from pipeline.tracking.follower import OUTLIVES_SECONDS, FollowedCommand, Follower, follow, is_followed
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.stored_run import RunSpec, StoredRun
 from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests import commands, following
@@ -38,7 +39,7 @@ from pipeline.runs.lock import locked
 from pipeline.tracking.follower import Follower
 from pipeline.runs.summary import Summary
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import RunSpec
+from pipeline.tracking.stored_run import RunSpec, StoredRun
 from pipeline.tracking.tracker import Tracker
 
 outputs, folder = map(Path, sys.argv[1:3])
@@ -226,8 +227,9 @@ def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> No
     assert [point.value for point in client(outputs).get_metric_history(run_id, "loss")] == [1.0, 0.5]
 
 
-def test_a_follower_that_died_is_replaced_for_the_next_job(outputs: Path, folder: Path) -> None:
+def test_a_follower_that_died_is_replaced_for_the_next_job(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
     """The new one also follows the runs of the old one."""
+    monkeypatch.setattr("pipeline.tracking.follower.REVIVE_SECONDS", 0.0)
     with started(outputs, folder) as follower:
         first = Tracker(spec_of(outputs, folder), print)
         first.begin({})
@@ -317,3 +319,77 @@ def test_a_run_that_failed_is_followed_when_its_command_tries_it_again(outputs: 
             tracker.status(status)
             assert tracker.close(30) == 0
     assert only_run(outputs).info.status == "FINISHED"
+
+
+class Noted(StoredRun):
+    """Writes what it gets into a file, if there is one."""
+
+    def open(self, run_id: str | None) -> None:
+        self.run_id = run_id or "noted"
+
+    def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
+        with (self.spec.outputs / self.spec.settings.options["file"]).open("r+") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(f"{step} ")
+
+
+def noted(outputs: Path, name: str) -> TrackingSettings:
+    return TrackingSettings(_target_=f"{__name__}.Noted", options={"file": name}, uri=f"file:{name}")
+
+
+@pytest.mark.parametrize("kind", ["off", "another store"])
+def test_the_follower_of_a_killed_command_leaves_the_next_session_to_others(
+    kind: str, outputs: Path, folder: Path
+) -> None:
+    """Whatever store that has: its records go there, and only there."""
+    first, command = noted(outputs, "first"), FollowedCommand()
+    thread = Thread(target=follow, args=(folder, Store(first, outputs), command, ""), daemon=True)
+    thread.start()
+    tracker = Tracker(spec_of(outputs, folder, first), print)
+    tracker.begin({})
+    tracker.metrics({"loss": 1.0}, 1)  # the store is away: there is no file
+    with locked(folder):  # as of the next command
+        command.has_ended.set()
+        second = TrackingSettings(kind="off") if kind == "off" else noted(outputs, "second")
+        with closing(Follower(second)) as follower:
+            follower.follow(folder, Store(second, outputs))
+            again = Tracker(spec_of(outputs, folder, second), print, follower.ended)
+            (outputs / "first").touch()
+            (outputs / "second").touch()
+            again.begin({})
+            again.metrics({"loss": 0.5}, 2)
+            again.status("FINISHED")
+            assert again.close(30) == 0
+        thread.join(10)
+        assert not thread.is_alive()
+    assert "2" not in (outputs / "first").read_text()
+    assert (outputs / "second").read_text() == ("" if kind == "off" else "1 2 ")
+
+
+def test_one_that_dies_is_started_again_while_jobs_run(outputs: Path, folder: Path, monkeypatch: Patch) -> None:
+    """A job that waits for it goes on, as the command that watches the jobs looks after it."""
+    monkeypatch.setattr("pipeline.tracking.follower.REVIVE_SECONDS", 0.0)
+    with started(outputs, folder) as follower:
+        tracker = Tracker(spec_of(outputs, folder), print)
+        tracker.begin({})
+        os.kill(pid_of(follower), signal.SIGKILL)
+        assert until(lambda: follower.ended() is not None, 5)
+        tracker.metrics({"loss": 1.0}, 1)
+        assert follower.revive()
+        assert not follower.revive()
+        assert until(lambda: not tracker.unsent, 30)
+
+
+def test_a_run_that_was_killed_before_its_session_has_its_end_in_the_store(outputs: Path, folder: Path) -> None:
+    """It was resumed: its summary said RUNNING already, and its journal had no new session yet."""
+    with started(outputs, folder) as follower:
+        tracker = Tracker(spec_of(outputs, folder), print, follower.ended)
+        tracker.begin({})
+        tracker.status("KILLED")
+        assert tracker.close(30) == 0
+    Summary(None, "RUNNING", "tried", folder, {}).write(folder)
+    command = FollowedCommand()
+    command.has_ended.set()
+    follow(folder, Store(LOCAL, outputs), command, Journal(folder).header.session)
+    assert Journal(folder).is_closed
+    assert only_run(outputs).info.status == Summary.read(folder).status == "FAILED"
