@@ -344,8 +344,6 @@ class Threads:
 
     def start(self, folder: Path, store: Store, after: str) -> None:
         """Follow a run, unless a thread still does so because an earlier attempt has failed."""
-        if not self._threads:
-            threading.Thread(target=_warm_up, args=(store,), daemon=True).start()
         known = self._threads.get(folder)
         if known is None or not known.is_alive():
             given = (folder, store, self._command, after)
@@ -377,12 +375,15 @@ def main(connection: Connection, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die  # else the run would wait for what that thread does not send
     command = FollowedCommand()
-    threads = Threads(command)
+    threads, is_warm = Threads(command), False
     with suppress(EOFError, OSError):
         while os.getppid() == parent or connection.poll():
             if connection.poll(0.5):
                 folder, store, after, secrets = connection.recv()
                 redaction.learned.update(secrets)
+                if not is_warm:
+                    threading.Thread(target=_warm_up, args=(store,), daemon=True).start()
+                    is_warm = True
                 threads.start(folder, store, after)
     command.has_ended.set()
     threading.Timer(OUTLIVES_SECONDS, os._exit, (1,)).start()
