@@ -32,7 +32,7 @@ from stages.settings.results import ExportSettings
 from stages.targets import target_of
 
 OUTPUT = "output.log"
-"""In the job's folder: what else its process prints, masked when the run ends."""
+"""The file in the job's folder with the other output of its process. Secrets are masked when the run ends."""
 
 
 class Forked(Launcher):
@@ -122,12 +122,15 @@ class JobProcess(Handle):
 
 
 _reloaded: set[tuple[Path, str]] = set()
-"""Sweeps, by their folder, and what a job of theirs exports: a network, in formats."""
+"""The exports that a fresh process has checked: the folder of the sweep, and the network with its formats."""
 
 
 def _reloads_afresh(job: Job) -> bool:
-    """Return whether `job` is the first of its sweep with this network and formats: further ones reload in their own
-    process, since a fresh one that imports TensorFlow costs as much as many a job."""
+    """Return whether `job` is the first of its sweep that exports this network in these formats.
+
+    Its exported model is loaded again in a fresh process. The other jobs do that in their own process, because a fresh
+    one that imports TensorFlow takes as long as a whole job.
+    """
     model, export = job.experiment.of("model", ModelSettings), job.experiment.of("export", ExportSettings)
     assert job.folder is not None
     kind = (job.folder.path.parent, f"{model and target_of(model.network)} {export and export.formats}")

@@ -1,4 +1,4 @@
-"""`cluster=local`: the members are processes of this machine, started, watched, and all ended when one fails."""
+"""`cluster=local`: the members are processes on this machine. They are watched, and all end if one fails."""
 
 import math
 import os
@@ -30,7 +30,7 @@ from pipeline.tracking.ending import LOST, end_run
 from pipeline.tracking.tracker import STOPPED_SECONDS
 
 GRACE_SECONDS = 20.0
-"""Seconds for the chief to report an error after another member has died; collectives notice after about 10."""
+"""Seconds that the chief has to report an error after a member has died. Collectives notice it after about 10."""
 
 
 class Local(Launcher):
@@ -134,7 +134,7 @@ def local_tasks(members: Mapping[str, int]) -> list[Task]:
 
 
 def enter_cluster(task: Task) -> None:
-    """Set `TF_CONFIG` and the GPUs of this process: a worker gets its part of the machine's, others none."""
+    """Set `TF_CONFIG` and the GPUs of this process. A worker gets its share of the GPUs, other members get none."""
     os.environ["TF_CONFIG"] = task.tf_config
     workers = len(task.cluster.get("worker", []))
     if gpus := machine.visible_gpus():
@@ -143,7 +143,7 @@ def enter_cluster(task: Task) -> None:
 
 
 def starts_again(code: int, lost: str | None, left: int, console: Console) -> bool:
-    """Return whether a run starts again that has ended with `code`: a member is lost, and restarts are `left`."""
+    """Return whether a run that ended with `code` starts again: a member was lost, and restarts are `left`."""
     if lost is None or not left or code in (DONE, TIMED_OUT, *STOPPED):
         return False
     console.warn(f"restarting the cluster from its last checkpoint ({left - 1} restarts left)")
@@ -152,17 +152,17 @@ def starts_again(code: int, lost: str | None, left: int, console: Console) -> bo
 
 @dataclass
 class Members:
-    """The members of a cluster that runs. The end of the chief, or of one that the run needs, ends it.
+    """The members of a running cluster. It ends when the chief ends, or a member that the run needs.
 
     They are not handles of `supervise`, because they are not independent: the end of one decides about the others, and
     one exit code is that of the run.
     """
 
-    left: list[Task]  # those that have not ended, the chief last: others' ends say why
+    left: list[Task]  # that have not ended; the chief is last, because the ends of others explain its own
     end_of: Callable[[Task], tuple[int, str] | None]  # see `LocalProcess.end`
     stop_chief: Callable[[], object]  # asks it to save and end
     console: Console
-    lost: str | None = None  # how one that the run needs has died or hung
+    lost: str | None = None  # how a member that the run needs died or hung
     deadline: float = math.inf
 
     def poll(self) -> int | None:
@@ -176,19 +176,19 @@ class Members:
                 self._note(task, code, how)
             if task.is_chief:
                 return code
-            if code in STOPPED:  # by a signal; all save and end, and a chief that does not train gets it here
+            if code in STOPPED:  # by a signal: all save and end, and a chief that does not train is asked here
                 self.stop_chief()
         return FAILED if time.monotonic() > self.deadline else None
 
     def wait_for_chief(self) -> None:
-        """Look at the chief only from now on: it was asked to end, and the others end because it does."""
+        """Watch only the chief from now on. It was asked to end, and the others end because it does."""
         self.left = self.left[-1:]
 
     def _note(self, task: Task, code: int, how: str) -> None:
         end = f"{task.name} {how or f'ended with exit code {code}'}"
         if task.serves and task.job == "worker" and any(other.job == "worker" for other in self.left):
             self.console.warn(f"{end}; the other workers take over its work")
-        elif how or not task.is_chief:  # the chief says itself what is wrong
+        elif how or not task.is_chief:  # the chief reports its own errors
             self.lost = end if how else self.lost
             self.console.error(f"{end}: the run cannot continue")
             self.deadline = min(self.deadline, time.monotonic() + GRACE_SECONDS)
@@ -197,12 +197,21 @@ class Members:
 def _member(  # all are facts of one process
     decision: Decision, link: Link, started: float, task: Task, log: Path | None, words: Sequence[str]
 ) -> None:
-    """Run in the process of one member of the cluster. log: see Console; words: of the command, as it was typed."""
+    """Run in the process of one member of the cluster.
+
+    Args:
+        decision: What to do.
+        link: The connections of a job to its sweep.
+        started: When the user began to wait.
+        task: The role of the member.
+        log: See Console.
+        words: The command as it was typed.
+    """
     sys.argv[:] = words
     if not task.is_chief:
         streams.append_to(decision.folder.path / f"{task.name}.log")
     enter_cluster(task)
-    # The chief alone is signalled, as it needs the others to save a checkpoint.
+    # Only the chief gets signals, because it needs the others to save a checkpoint.
     enter(decision.experiment, stop=signal.SIGINT if task.is_chief else None)
     console = Console(log)
     leave(lambda: execute(decision, console, link, task, is_supervised=True, started=started), console)

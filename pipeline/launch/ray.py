@@ -1,4 +1,4 @@
-"""`cluster=ray`: the members of a job are processes beside actors of Ray, which hold their resources."""
+"""`cluster=ray`: each member of a job is a process next to an actor of Ray, which reserves its resources."""
 
 import os
 import signal
@@ -32,26 +32,26 @@ from pipeline.tracking.pending import end_lost
 from stages.errors import UserError
 
 OBJECT_STORE_BYTES = 80_000_000
-"""The least that Ray takes; only messages pass through it."""
+"""The smallest object store that Ray accepts. Only messages pass through it."""
 
 CONCURRENT_CALLS = 4
-"""Calls of an actor at the same time: it hears signals while it watches its process."""
+"""Number of calls that an actor runs at the same time: it receives signals while it watches its process."""
 
 KILL_SECONDS = 2.0
-"""Seconds for the actors to kill their processes, after which they end with them."""
+"""Seconds that the actors have to kill their processes, before they are killed themselves."""
 
 LOG = "output.log"
-"""In the run's folder: what the chief prints."""
+"""The file in the run's folder with the output of the chief."""
 
 OF_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
-"""Variables that Ray reads as it is imported and started."""
+"""Environment variables that Ray reads when it is imported and started."""
 
 OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOSTNAME", "LD_LIBRARY_PATH", "TMPDIR")
-"""Variables that a process takes from its node; all others are the command's."""
+"""Environment variables that a process takes from its node. It takes all others from the command."""
 
 
 class Ray(Elsewhere):
-    """Runs each member beside an actor that holds its resources, and a job without a cluster beside one, too."""
+    """Runs each member next to an actor that reserves its resources. A job without a cluster has one actor."""
 
     settings: RayCluster
 
@@ -105,7 +105,7 @@ def _connect(settings: RayCluster, console: Console) -> None:
 
 
 def _check_health(address: str, seconds: float) -> None:
-    """Raise an error where no Ray answers at `address`; `ray.init` would wait for minutes."""
+    """Raise an error if no Ray responds at `address`; `ray.init` would wait for minutes."""
     split_address(address)
     [script] = entry_points(group="console_scripts", name="ray")
     code = f"from {script.module} import {script.attr} as main; main()"
@@ -114,7 +114,7 @@ def _check_health(address: str, seconds: float) -> None:
 
 
 class RayJob(RemoteJob):
-    """A job whose members run beside actors; it starts again from its last checkpoint, `cluster.restarts` times.
+    """A job whose members run next to actors. It restarts from its last checkpoint up to `cluster.restarts` times.
 
     Raises:
         UserError: where it needs more than Ray has in all.
@@ -150,7 +150,7 @@ class RayJob(RemoteJob):
         return None
 
     def stop(self, request: signals.Request, count: int = 1) -> None:
-        """Ask the chief alone, as it needs the others to save a checkpoint."""
+        """Ask only the chief to end, because it needs the others to save a checkpoint."""
         if self._hosts and (self._request is None or count > self._asked):
             self._hosts[0].stop.remote(request, count)
         self._request, self._asked = request, count
@@ -173,7 +173,7 @@ class RayJob(RemoteJob):
         return code
 
     def _attempt(self) -> Generator[None, None, int]:
-        """Run all members, once; return the chief's exit code."""
+        """Run all members once, and return the exit code of the chief."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -217,7 +217,7 @@ class RayJob(RemoteJob):
             remove_placement_group(group)
 
     def _host(self, job: str, group: Any, index: int) -> Any:
-        """Return a new actor, of a worker with its part of the resources."""
+        """Return a new actor. That of a worker reserves the worker's resources."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -231,7 +231,7 @@ class RayJob(RemoteJob):
         return options.remote()
 
     def _start(self, host: Any, task: Task) -> Any:
-        """Start the process of a member beside its actor; the answer is its end."""
+        """Start the process of a member on its actor's node, and return a future of its exit code."""
         experiment = self.job.experiment
         variables = {name: text for name, text in os.environ.items() if name not in OF_THE_NODE}
         cluster: ClusterSettings = LocalCluster()
@@ -258,7 +258,7 @@ class RayJob(RemoteJob):
 
 
 def _end_of(run: Any) -> tuple[int, str] | None:
-    """Return the exit code of a member, and what else has ended it; None while it runs."""
+    """Return the exit code of a member and how it ended; None while it runs."""
     import ray
 
     if not ray.wait([run], timeout=0)[0]:
@@ -273,7 +273,7 @@ def _end_of(run: Any) -> tuple[int, str] | None:
 
 
 class Host:
-    """The actor, with one process. Its calls run in threads, several at a time."""
+    """An actor with one process. Several of its calls may run at the same time, in threads."""
 
     def __init__(self) -> None:
         # else every process would import the main module of Ray's worker, and Ray with it
@@ -290,7 +290,7 @@ class Host:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def run(self, member: Member, cluster: ClusterSettings, log: Path, variables: Mapping[str, str]) -> tuple[int, str]:
-        """Run a member in a process, which is killed where it hangs.
+        """Run a member in a process, which is killed if it hangs.
 
         Args:
             cluster: by which it finds the others. log: the file that it prints to.
