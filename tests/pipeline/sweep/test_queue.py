@@ -20,6 +20,7 @@ from pipeline.execute.link import Link, Turn
 from pipeline.launch.forked import JobProcess
 from pipeline.launch.slots import Slot
 from pipeline.runs.folder import LOG, RunFolder
+from pipeline.runs.summary import Summary
 from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.system import signals
 from pipeline.system.signals import Interrupted, signal_request
@@ -190,3 +191,21 @@ def test_waiting_for_its_turn_does_not_count_for_the_time_limit_of_a_job() -> No
     ours.close()  # the sweep was killed
     turn.has_finished()
     assert not turn._came()
+
+
+def finishes_and_dies(decision: Decision, link: Link, variables: object, reloads_afresh: bool) -> None:
+    """Stands for a job that is killed while it prints its results or waits for their upload."""
+    Summary("abcdef12", "FINISHED", "tried", decision.folder.path, {}).write(decision.folder.path)
+    os._exit(9)
+
+
+def test_a_job_that_dies_after_its_run_has_finished_is_done(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not retried, which would be refused, as the run has finished."""
+    codes: list[int] = []
+
+    def ended(job: Job, code: int, seconds: float, again: bool) -> None:
+        codes.append(code)
+
+    monkeypatch.setattr("pipeline.launch.forked._work", finishes_and_dies)
+    Scheduler(one_by_one(jobs(outputs, 1)), Console(), Follower(), [Slot()], ended, nothing, retries=1).run()
+    assert codes == [0]
