@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -113,10 +113,10 @@ def execute(
 
 
 def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Console, link: Link, started: float) -> int:
-    """End the run: write its summary, print its results, send its records; return the exit code.
+    """End the run: record its results, write its summary, print it, send its records; return the exit code.
 
-    Once the summary has the status, nothing of the run is repeated, whenever the process dies. The store gets the
-    status last, when it has everything else.
+    Once the summary has the status, nothing of the run is repeated, whenever the process dies. So the results are in
+    the journal before. The store gets the status last, when it has everything else.
     """
     run, code = decision.folder, outcome.code
     summary, began = run.summary, started + link.turn.waited
@@ -124,6 +124,8 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
     if (peak := machine.peak_memory_mib()) is not None:
         summary.metrics["memory/peak_mib"] = peak
         tracker.metrics({"memory/peak_mib": peak})
+    final = replace(summary, status=outcome.status, error=outcome.error or summary.error)
+    record_results(decision, final, tracker)
     try:
         run.end(outcome.status, outcome.error)
     except OSError as error:
@@ -136,7 +138,6 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
     show_summary(summary, tracker.links, console)
     if summary.error:
         console.error(f"{summary.failed_stage}: {summary.error}")
-    record_results(decision, tracker)
     record_end(tracker, run)
     if code == DONE:
         link.turn.has_finished()
@@ -144,7 +145,7 @@ def finish(decision: Decision, outcome: Outcome, tracker: Tracker, console: Cons
     for line in tracker.notes:
         console.log(line)
     tracker.close()
-    summary.ending = False
+    summary.ending, summary.run_id = False, summary.run_id or tracker.run_id
     summary.take_time(began)  # again, as the store may have taken long
     with suppress(OSError):
         run.write()

@@ -148,9 +148,15 @@ def register(decision: Decision, tracker: Tracker, console: Console) -> None:
     tracker.register(settings.register, alias, settings.promote_if, evaluated.confidence)
 
 
-def record_results(decision: Decision, tracker: Tracker) -> None:
-    """Record the description of a run that has ended, the durations of its stages, and the view of all runs."""
-    experiment, summary, part = decision.experiment, decision.folder.summary, decision.part
+def record_results(decision: Decision, summary: Summary, tracker: Tracker) -> None:
+    """Record the description of a run that ends, the durations of its stages, and the view of all runs.
+
+    Args:
+        decision: The run.
+        summary: Its summary, with its final status.
+        tracker: Records it.
+    """
+    experiment, part = decision.experiment, decision.part
     model = model_name(part.experiment if part else summary.name, _name(decision))
     tracker.tags({NOTE: run_description(summary, command(summary.overrides), experiment.tracking.note, model)})
     seconds = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}

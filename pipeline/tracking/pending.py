@@ -12,6 +12,7 @@ from pipeline.paths import shorter
 from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import ENDED, Journal
 from pipeline.runs.summary import NAME, one_line
+from pipeline.system import signals
 from pipeline.tracking.ending import LOST, end_run, record_end
 from pipeline.tracking.follower import followed_here, run_spec
 from pipeline.tracking.store import Store, is_named_by_user
@@ -72,6 +73,7 @@ def send_pending(
     with followed_here(folder, store):
         tracker = Tracker(spec, warn)
         tracker.wait_until_open()
+        signals.check()
         summary = run.read(warn)
         if summary is not None and summary.run_id != tracker.run_id:
             summary.run_id = tracker.run_id

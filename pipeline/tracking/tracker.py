@@ -230,7 +230,7 @@ class Tracker(Recorder):
         self.wait_until_open()
 
     def wait_until_open(self) -> None:
-        """Wait until the follower has opened the run in its store, so that it has an id.
+        """Wait until the follower has opened the run in its store, so that it has an id, or a signal has arrived.
 
         Raises:
             UserError: If the store cannot be used.
@@ -240,6 +240,8 @@ class Tracker(Recorder):
             return
         deadline = time.monotonic() + OPEN_SECONDS
         while (upload := journal.upload).session != journal.header.session:
+            if requested() is not None:
+                return
             if (end := self._follower_end()) is not None:
                 raise unusable(self._spec.settings, f"the helper process for tracking ended{end}")
             if time.monotonic() > deadline:
@@ -256,7 +258,7 @@ class Tracker(Recorder):
                 f"{upload.run_id}"
             )
 
-    def flush(self, log: Callable[[str], None] | None = None, seconds: float = STOPPED_SECONDS) -> int:
+    def flush(self, log: Callable[[str], None] | None = None, seconds: float | None = None) -> int:
         """Wait until the store has everything; return how many entries it lacks.
 
         If it lacks entries, warn why, and how to send them.
@@ -264,11 +266,12 @@ class Tracker(Recorder):
         Args:
             log: Gets a line now and then during the wait. Pass it for a run that was not stopped, which may wait for
                 long.
-            seconds: How long to wait for a run that was stopped and should end soon.
+            seconds: How long to wait for a run that was stopped and should end soon; None: `STOPPED_SECONDS`.
         """
         journal = self._sent_from
         if self._spec is None or journal is None:
             return 0
+        seconds = STOPPED_SECONDS if seconds is None else seconds
         limits = (seconds, seconds) if log is None else (FINISHED_SECONDS, LONGEST_SECONDS)
         why = self._wait(journal, *limits, log)
         self._warn_of_problems(journal)
@@ -326,7 +329,10 @@ class Tracker(Recorder):
         upload = journal.upload
         if (end := self._follower_end()) is not None:
             return f"the helper process for tracking ended{end}"
-        if not journal.is_written or upload.session != journal.header.session:
+        is_followed = upload.session == journal.header.session
+        if not (is_followed or self._is_open):
+            return "the store is still being opened"
+        if not (is_followed and journal.is_written):
             return f"files in {shorter(journal.folder)} cannot be written"
         return upload.trouble
 

@@ -18,8 +18,10 @@ from sklearn.datasets import load_digits
 from pipeline.commands.sync import main as sync
 from pipeline.console import Console
 from pipeline.decide.job import Job
+from pipeline.execute.facts import NOTE
 from pipeline.execute.records import begin
 from pipeline.launch.run import run_job
+from pipeline.runs.folder import RunFolder
 from pipeline.tracking import views
 from pipeline.tracking.mlflow_run import MlflowRun
 from stages.errors import UserError
@@ -226,6 +228,42 @@ def test_a_signal_while_the_run_is_started_leaves_no_running_run(outputs: Path, 
     assert run_job(Job(experiment(*SMALL, outputs=outputs)), Console()) == 143
     assert only_run(outputs)[1].info.status == "KILLED"
     assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
+
+
+class Slow(MlflowRun):
+    """A store that takes three seconds to open, in which the user presses Ctrl-C."""
+
+    def open(self, run_id: str | None) -> None:
+        """Wait, and open it."""
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(3)
+        super().open(run_id)
+
+
+def test_a_signal_while_the_store_is_being_opened_ends_the_run_soon(
+    outputs: Path, monkeypatch: Patch, capsys: Printed
+) -> None:
+    monkeypatch.setattr("pipeline.tracking.tracker.STOPPED_SECONDS", 0.5)
+    given = experiment(*SMALL, f"tracking._target_={__name__}.Slow", outputs=outputs)
+    assert run_job(Job(given), Console()) == 130
+    assert json.loads((only_folder(outputs) / "summary.json").read_text())["status"] == "KILLED"
+    assert "are pending (the store is still being opened); " in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_journal_has_the_results_before_the_run_has_finished(outputs: Path, monkeypatch: Patch) -> None:
+    """A process that is killed once the summary has the final status loses nothing, as nothing is repeated."""
+    real, entries = RunFolder.end, []
+
+    def observed(run: RunFolder, status: str, error: str | None = None) -> bool:
+        entries.extend(run.journal.entries)
+        return real(run, status, error)
+
+    monkeypatch.setattr(RunFolder, "end", observed)
+    assert run_job(Job(experiment(*SMALL, *TRAINED, outputs=outputs)), Console()) == 0
+    tags = [entry.arguments["values"] for entry in entries if entry.call == "tags"]
+    assert tags[-1][NOTE].startswith("**FINISHED**")
+    assert any("train/seconds" in entry.arguments["values"] for entry in entries if entry.call == "metrics")
+    assert any(entry.call == "view" for entry in entries)
 
 
 def test_a_users_error_in_a_stage_shows_no_traceback(outputs: Path) -> None:
