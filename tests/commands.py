@@ -3,6 +3,7 @@
 A command that starts TensorFlow and MLflow takes six seconds of computing before it does anything; forked, hundredths
 of one, with the options that it chooses composed already (see `composed`). Everything else is as in a process of its
 own: arguments, environment, directory, streams, signals, exit code.
+Its follower is forked from it, as it would import MLflow for three seconds (`tests/following.py`).
 What is about the start of a process itself is tested with `sys.executable` instead.
 """
 
@@ -129,7 +130,31 @@ def start(
     """
     jobs = trains and any(word == "-m" or word.startswith("sweep=") for word in arguments)
     variables = dict(os.environ if env is None else env)
-    order = {"jobs": jobs, "arguments": arguments, "module": module, "cwd": str(cwd), "env": variables}
+    order = {
+        "jobs": jobs,
+        "arguments": arguments,
+        "module": module,
+        "cwd": str(cwd),
+        "env": variables,
+        "trains": trains,
+    }
+    return _ordered(order, stdout, stderr)
+
+
+def start_connected(connection: int, *arguments: str, module: str, stderr: IO[bytes]) -> Command:
+    """Starts `python -m <module> <number> <arguments>`, which finds the descriptor `connection` under that number."""
+    order = {
+        "jobs": False,
+        "arguments": arguments,
+        "module": module,
+        "cwd": str(ROOT),
+        "env": dict(os.environ),
+        "trains": True,
+    }
+    return _ordered(order, subprocess.DEVNULL, stderr, connection)
+
+
+def _ordered(order: Mapping[str, Any], stdout: Any, stderr: Any, *passed: int) -> Command:
     own: list[IO[str] | None] = []
     theirs: list[int] = []
     opened: list[int] = []
@@ -150,7 +175,7 @@ def start(
         theirs.append(writable)
     mine, their_connection = socket.socketpair()
     with their_connection:
-        _server(HEAVY if trains else LIGHT).send(order, [their_connection.fileno(), *theirs])
+        _server(HEAVY if order["trains"] else LIGHT).send(order, [their_connection.fileno(), *theirs, *passed])
     for number in opened:
         os.close(number)
     return Command(mine, *own)
@@ -260,7 +285,7 @@ def _serve(listener: socket.socket) -> None:
 
 def _is_served(orders: socket.socket, workers: selectors.BaseSelector) -> bool:
     """Forks the next of `orders`; returns False where they have ended."""
-    length, descriptors, _, _ = socket.recv_fds(orders, 4, 3)
+    length, descriptors, _, _ = socket.recv_fds(orders, 4, 4)
     if not length:
         return False
     text = b""
@@ -282,13 +307,13 @@ def _is_served(orders: socket.socket, workers: selectors.BaseSelector) -> bool:
     return True
 
 
-def _watch(order: Mapping[str, Any], connection: int, out: int, err: int) -> None:
+def _watch(order: Mapping[str, Any], connection: int, out: int, err: int, *passed: int) -> None:
     """Forks the command, and tells its process id and then its exit code."""
     began = os.fork()
     if began == 0:
         os.close(connection)
-        _become(order, out, err)
-    for number in (out, err):
+        _become(order, out, err, *passed)
+    for number in (out, err, *passed):
         os.close(number)
     os.setsid()  # signals to the group are the command's
     with suppress(BrokenPipeError):
@@ -297,7 +322,7 @@ def _watch(order: Mapping[str, Any], connection: int, out: int, err: int) -> Non
     os._exit(0)
 
 
-def _become(order: Mapping[str, Any], out: int, err: int) -> None:
+def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> None:
     """Runs the command in this process, and ends it."""
     for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):
         os.dup2(descriptor, number)
@@ -310,9 +335,11 @@ def _become(order: Mapping[str, Any], out: int, err: int) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.path[0] = order["cwd"]  # as `python -m` has it
-    sys.argv = [order["module"], *order["arguments"]]
+    sys.argv = [order["module"], *map(str, passed), *order["arguments"]]
     if order["jobs"]:
         _start_server_of_jobs()
+    if order["trains"]:
+        sys.modules["tests.following"].fork_processes()  # without an import, which the command could observe
     code = 1
     try:
         runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
@@ -367,6 +394,7 @@ if __name__ == "__main__":
         import_module(_module)
     if HEAVY[-1] in sys.argv:
         leave_graphs_alone()
+        import_module("tests.following")
     composed.remember()
     collect_garbage_rarely()
     gc.freeze()  # else the collector of each child would copy every page

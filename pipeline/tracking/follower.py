@@ -318,7 +318,7 @@ class Follower:
         register_after_fork(self._connection, Connection.close)  # else a forked job would keep it open
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process; a pipe would fill up
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(os.getpid())],
+            [sys.executable, "-P", "-m", __name__, str(other.fileno()), str(os.getpid()), str(OUTLIVES_SECONDS)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -369,8 +369,8 @@ def _die(given: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def main(connection: Connection, parent: int) -> None:
-    """Follow the runs that the process at the other end requests, and continue for some seconds after it."""
+def main(connection: Connection, parent: int, seconds: float) -> None:
+    """Follow the runs that the process at the other end requests, and continue for `seconds` after it has ended."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die  # else the run would wait for what that thread does not send
@@ -386,10 +386,10 @@ def main(connection: Connection, parent: int) -> None:
                     is_warm = True
                 threads.start(folder, store, after)
     command.has_ended.set()
-    threading.Timer(OUTLIVES_SECONDS, os._exit, (1,)).start()
+    threading.Timer(seconds, os._exit, (1,)).start()
     threads.join()
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]))
     os._exit(0)

@@ -3,6 +3,8 @@
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -27,41 +29,24 @@ from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests import commands, following
 from tests.pipeline.experiments import SMALL, TRAINED, Patch, Printed, tracked
+from tests.pipeline.tracking import killed
 from tests.pipeline.tracking.journals import LOCAL, client, only_run, steps
 
 pytestmark = pytest.mark.slow
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pipeline.config.schemas import TrackingSettings
-from pipeline.runs.lock import locked
-from pipeline.tracking.follower import Follower
-from pipeline.runs.summary import Summary
-from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import RunSpec, StoredRun
-from pipeline.tracking.tracker import Tracker
-
-outputs, folder = map(Path, sys.argv[1:3])
-settings = TrackingSettings(kind="local")
-with locked(folder, shared=bool(sys.argv[3])) as lock:
-    Summary(None, "RUNNING", "tried", folder, {}).write(folder)
-    follower = Follower(settings)
-    follower.follow(folder, Store(settings, outputs))
-    tracker = Tracker(RunSpec(settings, outputs, folder, "tried", "run"), print, follower.ended)
-    tracker.begin({})
-    tracker.flush(seconds=60)
-    os.kill(follower._process.pid, signal.SIGSTOP)
-    tracker.metrics({"train/loss": 0.5}, 1)
-    print(follower._process.pid, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
 
 @pytest.fixture(autouse=True)
 def in_a_process(monkeypatch: Patch) -> None:
-    """Run followers in processes in these tests."""
+    """Run followers in forked processes in these tests, and fail soon if a follower never opens its run."""
     monkeypatch.setattr(Follower, "_start", following.start_process)
+    monkeypatch.setattr("pipeline.tracking.follower.subprocess", following.BY_SERVER)
+    monkeypatch.setattr(tracker_module, "OPEN_SECONDS", 60.0)
+
+
+@pytest.fixture
+def as_for_users(monkeypatch: Patch) -> None:
+    """Start followers as commands of users do."""
+    monkeypatch.setattr("pipeline.tracking.follower.subprocess", subprocess)
 
 
 @pytest.fixture
@@ -87,18 +72,33 @@ def pid_of(follower: Follower) -> int:
     return follower._process.pid
 
 
-def left_by_a_killed_run(outputs: Path, folder: Path, shared: str = "") -> psutil.Process:
-    """Return the follower of a run that was killed. It was suspended before it could send a metric."""
-    killed = commands.run_alone(KILLED, str(outputs), str(folder), shared)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    return psutil.Process(int(killed.stdout))
+def left_by_a_killed_run(
+    outputs: Path, folder: Path, is_shared: bool = False, seconds: float = OUTLIVES_SECONDS, is_forked: bool = True
+) -> psutil.Process:
+    """Return the follower of a run that was killed. It was suspended before it could send a metric.
+
+    Args:
+        outputs: Where the run is recorded.
+        folder: The folder of the run.
+        is_shared: Whether the run shares its lock with a supervisor.
+        seconds: How long the follower continues.
+        is_forked: Whether both processes are forked, not started as for users.
+    """
+    words = [str(outputs), str(folder), str(is_shared), str(seconds)]
+    if is_forked:
+        run = commands.run(*words, module=killed.__name__)
+    else:
+        command = [sys.executable, "-m", killed.__name__, *words]
+        run = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    return psutil.Process(int(run.stdout))
 
 
 def test_a_killed_run_is_ended_and_the_rest_of_its_journal_is_sent(
     outputs: Path, folder: Path, capsys: Printed
 ) -> None:
     """No other command sends it in the meantime, or again afterwards."""
-    process = left_by_a_killed_run(outputs, folder)
+    process = left_by_a_killed_run(outputs, folder, is_forked=False)
     assert is_followed(folder)
     assert sync.main([str(folder)]) == 0
     assert "in use by a process, which sends its records itself" in capsys.readouterr().out
@@ -113,11 +113,11 @@ def test_a_killed_run_is_ended_and_the_rest_of_its_journal_is_sent(
 
 
 def test_it_ends_soon_if_its_run_was_killed_and_the_store_accepts_nothing(outputs: Path, folder: Path) -> None:
-    process = left_by_a_killed_run(outputs, folder)
+    process = left_by_a_killed_run(outputs, folder, seconds=2)
     with closing(sqlite3.connect(outputs / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         process.resume()
-        assert until(lambda: not is_followed(folder), OUTLIVES_SECONDS + 3)
+        assert until(lambda: not is_followed(folder), OUTLIVES_SECONDS)
     assert sync.main([str(folder)]) == 0
     assert steps(outputs, "train/loss") == [1]
     assert Summary.read(folder).status == only_run(outputs).info.status == "FAILED"
@@ -125,7 +125,7 @@ def test_it_ends_soon_if_its_run_was_killed_and_the_store_accepts_nothing(output
 
 def test_a_supervisor_that_shares_the_lock_ends_the_run_itself(outputs: Path, folder: Path) -> None:
     with locked(folder, shared=True):
-        process = left_by_a_killed_run(outputs, folder, "shared")
+        process = left_by_a_killed_run(outputs, folder, is_shared=True, seconds=2)
         process.resume()
         process.wait(60)
     assert Summary.read(folder).status == only_run(outputs).info.status == "RUNNING"
@@ -162,6 +162,7 @@ def test_a_store_that_cannot_be_opened_is_reported(outputs: Path, folder: Path) 
     ("import os\nos._exit(4)", "ended with exit code 4"),
     ("import os\nos.kill(os.getpid(), 9)", "ended by SIGKILL"),
 ])  # fmt: skip
+@pytest.mark.usefixtures("as_for_users")
 def test_a_process_that_dies_reports_why(
     code: str, said: str, outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_store_that_does_not_respond_at_first_is_reported_in_time(
             Tracker(spec_of(outputs, folder), print, follower.ended).begin({})
 
 
+@pytest.mark.usefixtures("as_for_users")
 def test_secrets_are_masked_in_the_follower_too(
     outputs: Path, folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -204,6 +206,7 @@ def test_secrets_are_masked_in_the_follower_too(
     assert "swordfish-12" not in " ".join(command)
 
 
+@pytest.mark.usefixtures("as_for_users")
 def test_live_metrics_and_a_process_that_dies(outputs: Path, folder: Path) -> None:
     """Training continues without the process, and the same command sends the missing records."""
     lines: list[str] = []
@@ -243,9 +246,9 @@ def test_a_follower_that_died_is_replaced_for_the_next_job(outputs: Path, folder
             assert tracker.close(30) == 0
 
 
-@pytest.mark.parametrize("interval", [0.3, 10])
+@pytest.mark.parametrize(("interval", "seconds"), [(0.3, 2.0), (10, 0.5)])
 def test_the_machine_is_measured_only_while_a_run_works(
-    interval: float, outputs: Path, folder: Path, monkeypatch: Patch
+    interval: float, seconds: float, outputs: Path, folder: Path, monkeypatch: Patch
 ) -> None:
     """The end of a short run is measured, too, and every point has a value for the processor."""
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", str(interval))
@@ -253,7 +256,7 @@ def test_the_machine_is_measured_only_while_a_run_works(
     with started(outputs, folder) as follower:
         tracker = Tracker(spec_of(outputs, folder, is_measured=True), print, follower.ended)
         tracker.begin({})
-        end = time.monotonic() + 4
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             pass
         tracker.status("FINISHED")
@@ -322,14 +325,16 @@ def test_a_run_that_failed_is_followed_when_its_command_tries_it_again(outputs: 
 
 
 class Noted(StoredRun):
-    """Writes what it gets into a file, if there is one."""
+    """Write the steps of metrics into a file. Without a file, the store does not respond."""
 
     def open(self, run_id: str | None) -> None:
         self.run_id = run_id or "noted"
 
     def metrics(self, values: Mapping[str, float], step: int, time: int) -> None:
-        with (self.spec.outputs / self.spec.settings.options["file"]).open("r+") as file:
-            file.seek(0, os.SEEK_END)
+        path = self.spec.outputs / self.spec.settings.options["file"]
+        if not path.exists():
+            raise ConnectionError
+        with path.open("a") as file:
             file.write(f"{step} ")
 
 
@@ -390,6 +395,11 @@ def test_a_run_that_was_killed_before_its_session_has_its_end_in_the_store(outpu
     Summary(None, "RUNNING", "tried", folder, {}).write(folder)
     command = FollowedCommand()
     command.has_ended.set()
-    follow(folder, Store(LOCAL, outputs), command, Journal(folder).header.session)
+    given = (folder, Store(LOCAL, outputs), command, Journal(folder).header.session)
+    thread = Thread(target=follow, args=given, daemon=True)
+    thread.start()
+    thread.join(30)
+    command.is_done.set()
+    assert not thread.is_alive(), "the follower has not noticed that nothing remains to be done"
     assert Journal(folder).is_closed
     assert only_run(outputs).info.status == Summary.read(folder).status == "FAILED"

@@ -1,0 +1,11 @@
+"""A follower that `tests.commands` forks for the tests' own process: arguments are its connection and its seconds."""
+
+import os
+import sys
+from multiprocessing.connection import Connection
+
+from pipeline.tracking.follower import main
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), os.getppid(), float(sys.argv[2]))
+    os._exit(0)
