@@ -55,24 +55,31 @@ def alive(how: str) -> None:
 def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is suspended, or whose native code waits with Python's lock; not one whose native code computes."""
     monkeypatch.setattr("pipeline.system.processes.LOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("pipeline.system.processes.LONGEST_TICK_SECONDS", LIMIT + 1)
     ways = ("is alive", "holds Python's lock", "computes with Python's lock", "is suspended", "may hang")
     processes = [LocalProcess(alive, (how,), None if how == "may hang" else LIMIT) for how in ways]
     try:
         ended: dict[str, tuple[int, str] | None] = {}
 
-        def look() -> None:
+        def look(count: int | None = None) -> bool:
             ended.update((how, end) for how, process in zip(ways, processes, strict=True) if (end := process.end()))
+            return len(ended) == count
 
-        until(look, 5)  # until they have imported what they need
+        def have_begun() -> bool:
+            look()
+            return all(process._ticks.value for process in (processes[0], *processes[3:]))
+
+        assert until(have_begun, 60)
         assert not {"is alive", "is suspended"} & ended.keys()
         for process in processes[3:]:
             process.signal(signal.SIGSTOP)
-        until(look, 4 * LIMIT)
+        until(lambda: look(2), 4 * LIMIT)
         hung = (HUNG, "made no progress for hang_seconds")
         assert ended == {"holds Python's lock": hung, "is suspended": hung}
-        time.sleep(6)  # as suspended itself, with its jobs
         processes[0].signal(signal.SIGSTOP)
-        time.sleep(6)
+        look()
+        time.sleep(LIMIT + 1.5)  # as suspended itself, with its jobs
+        look()
         processes[0].signal(signal.SIGCONT)
         until(look, 2 * LIMIT)
         assert ended == {"holds Python's lock": hung, "is suspended": hung}
