@@ -9,10 +9,13 @@ from pathlib import Path
 
 from pipeline.command_line.command import print_error, print_warning, say
 from pipeline.config.schemas import MLFLOW_RUN, TrackingSettings
+from pipeline.console import Console
 from pipeline.paths import shorter
+from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import NAME, Journal
 from pipeline.runs.lock import LockedError, locked
 from pipeline.sweep.index import is_sweep, read_index
+from pipeline.tracking.ending import end_abandoned
 from pipeline.tracking.follower import is_followed
 from pipeline.tracking.pending import send_pending, settings_for
 from pipeline.tracking.store import Store
@@ -59,6 +62,7 @@ def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: b
         with locked(folder, patience=0):
             if again:
                 Journal(folder).send_again()
+            end_abandoned(RunFolder(folder), Console())
             return _send(folder, outputs, uri, is_named)
     except LockedError:
         say(f"{shorter(folder)}: in use by a process, which sends its records itself")

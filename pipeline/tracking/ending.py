@@ -56,19 +56,24 @@ def end_dead(run: RunFolder, code: int, reason: str, console: Console) -> None:
 
 
 def end_without_process(folder: Path) -> bool:
-    """End the run or the sweep in `folder` if no process works on it; return False if one does.
-
-    Only the journal of a sweep gets a status. Its own file still shows that it has not ended, so the same command
-    resumes it.
-    """
+    """End the run or the sweep in `folder` if no process works on it; return False if one does."""
     run = RunFolder(folder)
     if not folder.exists():
         return True
     with suppress(OSError, UserError):
         with run.locked(patience=0):
-            if run.read() is not None:
-                end_run(run, FAILED, LOST, Console())
-            elif run.journal.status == "RUNNING":
-                Recorder(run.journal, print).status("KILLED")
+            end_abandoned(run, Console())
         return True
     return False
+
+
+def end_abandoned(run: RunFolder, console: Console) -> None:
+    """End a run, or a sweep, that no process works on. The caller holds the lock.
+
+    Only the journal of a sweep gets a status. Its own file still shows that it has not ended, so the same command
+    resumes it.
+    """
+    if run.read() is not None:
+        end_run(run, FAILED, LOST, console)
+    elif run.journal.status == "RUNNING":
+        Recorder(run.journal, console.warn).status("KILLED")

@@ -28,6 +28,8 @@ from pipeline.tracking.tracker import Tracker
 from stages.errors import UserError
 from tests.chaos.faults import assert_whole_run
 from tests.pipeline.experiments import BARE, SMALL, Patch, Printed, experiment, only_folder, only_run, ran, write_run
+from tests.pipeline.tracking import journals
+from tests.pipeline.tracking.journals import interrupted
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +161,16 @@ def test_a_run_that_was_not_tracked_has_its_history_and_is_sent_on_request(outpu
     _, sent = only_run(outputs)
     assert (sent.info.run_id, sent.info.status) == (run.summary.run_id, "FINISHED")
     assert sent.data.metrics["val/loss"] == run.history["val/loss"][2]
+
+
+def test_sync_ends_what_died_together_with_its_follower(outputs: Path) -> None:
+    """As in a crash of the machine."""
+    run = interrupted(outputs)
+    Summary(journals.only_run(outputs).info.run_id, "RUNNING", "tried", run, {}).write(run)
+    assert sync.main([f"--outputs={outputs}"]) == 0
+    ended = journals.only_run(outputs)
+    assert (ended.info.status, ended.data.tags["error"]) == ("FAILED", "its process was killed or did not respond")
+    assert Summary.read(run).status == "FAILED"
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
