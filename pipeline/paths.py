@@ -39,7 +39,7 @@ def new_folder_name(outputs: Path) -> str:
     """Return the folder name of a new run or sweep: the time of its start and 8 digits.
 
     Runs are ordered by their names, and the new name comes after all others in `outputs`. If the clock was set back, or
-    if the last run started in the same second, the time is one second after that of the last run.
+    if the last run started in the same second, the new name has the next second.
     """
     now = datetime.now(UTC)
     for path in (*outputs.glob("runs/*/*"), *outputs.glob("sweeps/*")):

@@ -99,7 +99,7 @@ REFUSED = (
         "cluster=tf_config,hosts,custom with strategy=* without workers",
         lambda s: isinstance(s.cluster, JoinedCluster) and s.strategy and not s.has_workers,
         shown=lambda s: f"cluster={option_of(s.cluster)} with strategy={option_of(s.strategy)} without workers",
-        why="this engine only runs the members of a strategy with workers",
+        why="this cluster option only runs the members of a strategy with workers",
         fix="strategy=multi_worker",
     ),
     Refused(

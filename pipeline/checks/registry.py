@@ -67,7 +67,7 @@ def check_surroundings(experiment: Experiment) -> None:
 
 
 def _monitor_is_known(experiment: Experiment) -> None:
-    """Refuse a metric that no task of this project has. Those of a custom task are known once the network is built."""
+    """Refuse a metric that no task of this project has. A custom task's are checked when its network is built."""
     train, model = experiment.of("train", TrainSettings), experiment.of("model", ModelSettings)
     task = model.task if model is not None else None
     if train is None or not isinstance(task, TaskSettings) or task.metrics or task._target_ is not None:

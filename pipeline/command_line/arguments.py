@@ -132,7 +132,7 @@ class Arguments:
     """Resolve interpolations in the printed configuration."""
     completion: bool = False
     folders: tuple[Path, ...] = (CONF,)
-    """Folders of the configuration: the project's own, then those of --config-dir."""
+    """Folders of the configuration: the project's `conf`, then the folders of --config-dir."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -71,7 +71,7 @@ def seeds_text(seeds: int) -> str:
 def _seeds_needed(both: Paired, pooled: Part) -> int:
     """Return the number of seeds for which Student's t-test finds the difference of two rows with probability `POWER`.
 
-    It assumes that the true difference and the true variance are those of the runs so far.
+    It assumes that the true difference and the true variance equal those of the runs so far.
     """
     from scipy import special
 
@@ -81,7 +81,7 @@ def _seeds_needed(both: Paired, pooled: Part) -> int:
     for seeds in range(runs, MAX_SEEDS + 1):
         degrees = (seeds - 1) * samples
         critical = float(special.stdtrit(degrees, (1 + LEVEL) / 2))
-        # The probability that a noncentral t exceeds the critical value; that of the opposite tail is negligible.
+        # The probability that a noncentral t exceeds the critical value. The opposite tail is negligible.
         if 1 - float(special.nctdtr(degrees, change / math.sqrt(variance / seeds), critical)) >= POWER:
             return seeds
     return MAX_SEEDS + 1

@@ -41,7 +41,7 @@ def value_text(key: str, value: float, decimals: int = 0) -> str:
     Args:
         key: The name of the metric.
         value: The value.
-        decimals: Minimum number of digits after the point, such as those of a difference next to it.
+        decimals: Minimum number of digits after the point, for example as many as a difference next to it has.
     """
     if is_percentage(key):
         return f"{100 * value:.{max(decimals, 2)}f}%"

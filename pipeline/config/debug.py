@@ -1,7 +1,7 @@
 """Debug runs: `debug=fast`, `overfit` or `profile` turns an experiment into a short one that checks it.
 
 A debug run is an ordinary experiment with the same network, strategy and precision, and with settings that make it
-shorter. So the recorded configuration is the one that ran, and its identity differs from that of the real run.
+shorter. So the recorded configuration is the one that ran, and its identity differs from the real run's identity.
 """
 
 import copy

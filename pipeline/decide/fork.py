@@ -45,7 +45,7 @@ def forked_run(experiment: Experiment, starts: bool = True) -> Summary | None:
 
 
 def refuse_without_epochs(experiment: Experiment, run: Summary) -> None:
-    """Refuse a fork that has no epoch left to train after those of `run`."""
+    """Refuse a fork whose `train.epochs` is not larger than the number of epochs that `run` has trained."""
     train, begin = experiment.of("train", TrainSettings), epochs_before(experiment, run)
     if train and begin >= train.all_epochs:
         raise UserError(

@@ -18,7 +18,7 @@ MAY_DIFFER_IF_REUSED = (
     *MAY_DIFFER_IF_RESUMED,
     "from", "run", "fork", "fork_weights", "deterministic", "pipeline", "data", "load", "model.weights",
 )  # fmt: skip
-"""Settings that may differ from those of the run whose results are reused, in addition to the settings of the stages
+"""Settings that may differ from the run whose results are reused, in addition to the settings of the stages
 that run."""
 
 

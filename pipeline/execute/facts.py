@@ -29,7 +29,7 @@ NOTE = "mlflow.note.content"
 
 
 def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Console) -> None:
-    """Print the plan of a run before it starts."""
+    """Print the plan of a run."""
     chosen = experiment.document.precision
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
     where = f"tracking={experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
@@ -80,7 +80,8 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
 
     Args:
         summary: The run.
-        outputs: The folder with the runs. A run in the default one is named by its id, others by their folder.
+        outputs: The folder with the runs. If it is the default one, the commands name the run by its id, else by its
+            folder.
         console: Prints the commands.
     """
     if summary.status != "FINISHED" or "saved_model" not in summary.exported:
@@ -93,11 +94,11 @@ def show_next(summary: Summary, outputs: Path, console: Console) -> None:
 
 
 ID_DIGITS = 8
-"""Digits of a run's id in a command; enough to identify a run."""
+"""Number of digits of a run's id that a command shows; enough to identify a run."""
 
 
 def show_times(summary: Summary, console: Console) -> None:
-    """Print how long the command took and what for. It is the last line, and its parts add up to the total."""
+    """Print the line with the duration of the command and of its parts, which add up to the total."""
     again = f" (this command; resumed after step {summary.resumed_from_step})" if summary.resumed_from_step else ""
     ran = {name: stage.seconds for name, stage in summary.stages.items() if stage.status != "skipped"}
     stages = [f"{name} {seconds:.1f}" for name, seconds in ran.items() if seconds >= 0.05]
@@ -106,7 +107,7 @@ def show_times(summary: Summary, console: Console) -> None:
 
 
 def run_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Return the results of a run as labels and texts; a text with an empty label continues the one before."""
+    """Return the results of a run as labels and texts. A text with an empty label continues the previous text."""
     facts = [("folder", shorter(summary.folder))]
     if (data := data_sizes(summary)) is not None:
         facts.append(("data", data))
@@ -126,7 +127,7 @@ def run_facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def begun_tags(tracking: TrackingSettings, state: CodeState | None, overrides: Sequence[str] = ()) -> dict[str, str]:
-    """Return the first tags of a run or a sweep: the user's tags, the command, the code and the description."""
+    """Return the tags that a run or sweep has from the start: the user's, the command, the code, the description."""
     typed = command(overrides)
     description = _joined([tracking.note or "", f"Command: {code(typed)}"])
     return {**tracking.tags, "command": typed, **source_tags(state), NOTE: description}
@@ -156,8 +157,8 @@ def sweep_description(table: str, typed: str, note: str | None) -> str:
     """Return the description of a sweep that has ended, in Markdown.
 
     Args:
-        table: The comparison of its jobs in Markdown. Its title is omitted, because MLflow folds a description after
-            three lines.
+        table: The comparison of its jobs in Markdown. Its title is omitted, because MLflow shows only three lines of a
+            description until the user expands it.
         typed: The command of the sweep.
         note: The user's own Markdown, which comes first.
     """
@@ -178,29 +179,29 @@ def data_sizes(summary: Summary) -> str | None:
         (data.labels, "label", "labels"),
         (data.targets, "number to predict", "numbers to predict"),
     )
-    answers = (f"{count} {one if count == 1 else several}" for count, one, several in named if count is not None)
-    return f"{examples} {summary.facts.unit or 'examples'}; {next(answers, 'unknown targets')}; {inputs}"
+    targets = (f"{count} {one if count == 1 else several}" for count, one, several in named if count is not None)
+    return f"{examples} {summary.facts.unit or 'examples'}; {next(targets, 'unknown targets')}; {inputs}"
 
 
 def code(text: str) -> str:
-    """Return `text` as code in Markdown. It may contain backticks."""
+    """Return `text` as inline code in Markdown, even if it contains backticks."""
     line = printable(" ".join(text.split()))
     fence = "`" * (1 + line.count("`"))
     return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
 
 
 def escaped(text: str) -> str:
-    """Return `text` escaped, so Markdown shows it unchanged."""
+    """Return `text` with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", printable(" ".join(text.split())))
 
 
 def _scores(summary: Summary, prefix: str, shown: str = "") -> str:
-    """Return the scores of a split, the first one with its confidence interval, if it has one.
+    """Return the scores of a split as text. The first score is followed by its confidence interval, if it has one.
 
     Args:
         summary: The run.
-        prefix: The prefix of the recorded metrics.
-        shown: The prefix of the printed names.
+        prefix: The prefix of the metrics' recorded names, such as `test/`.
+        shown: The prefix of their printed names.
     """
     names = [name for name in (*summary.task.metrics, "loss") if f"{prefix}{name}" in summary.metrics]
     texts = [f"{shown}{name} {scored(name, summary.metrics[prefix + name])}" for name in names]
@@ -220,7 +221,7 @@ def _ran(summary: Summary, stage: str) -> bool:
 
 
 def _epochs(summary: Summary) -> list[tuple[str, str]]:
-    """Return the validation scores of the best and the last epoch, and which epoch's weights were used."""
+    """Return the validation scores of the best and the last epoch, and which of the two epochs' weights were used."""
     metrics = summary.metrics
     weights = summary.weights or {}
     if not {"train/best_epoch", "train/last_epoch"} <= metrics.keys():
@@ -240,7 +241,7 @@ def _epochs(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _speed(summary: Summary) -> list[tuple[str, str]]:
-    """Return how fast training was."""
+    """Return the speed of training."""
     metrics = summary.metrics
     rows = []
     by_unit = {unit: metrics.get(f"train/{unit}_per_second") for unit in UNITS}
@@ -272,7 +273,7 @@ def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
 
     Args:
         overrides: The overrides as typed, without secrets.
-        groups: The configuration's groups. Their options come first, without the name of the group.
+        groups: The groups of the configuration. Overrides that choose an option come first, without the group's name.
 
     Example:
         >>> label(["strategy=mirrored", "optimizer.learning_rate=0.01", "seed=2"], {"strategy": "mirrored"})
@@ -283,7 +284,7 @@ def label(overrides: Iterable[str], groups: Mapping[str, str | None]) -> str:
 
 
 def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) -> str:
-    """Return the name of a run that is not a job of a sweep: its settings, and the end of its folder's name.
+    """Return the name of a run that is not a job of a sweep: its overrides, and the end of its folder's name.
 
     Args:
         overrides: The overrides of the run. Those that do not change the result are omitted.
@@ -295,10 +296,10 @@ def run_name(overrides: Sequence[str], groups: Mapping[str, str], folder: Path) 
 
 
 def sweep_name(labels: Sequence[str]) -> str:
-    """Return the name of a sweep: the settings in which its jobs differ, and the number of jobs.
+    """Return the name of a sweep: the settings that vary, and the number of jobs.
 
     Args:
-        labels: For each job, the overrides that not all jobs share.
+        labels: For each job, its overrides without those that all jobs share.
 
     Example:
         >>> sweep_name(["strategy=mirrored seed=1", "strategy=mirrored seed=2", "strategy=one_device seed=1"])

@@ -44,13 +44,13 @@ class Turn:
 
     def has_trained(self) -> None:
         """Let the next job start and wait for its turn."""
-        self._send(None)
+        self._notify_sweep(None)
 
     def has_finished(self) -> None:
         """Let the next job train: only the upload of this one remains."""
-        self._send(DONE)
+        self._notify_sweep(DONE)
 
-    def _send(self, code: int | None) -> None:
+    def _notify_sweep(self, code: int | None) -> None:
         if self.connection is not None:
             with suppress(OSError):
                 self.connection.send(code)

@@ -42,7 +42,7 @@ DATASET = "dataset"
 
 @dataclass(frozen=True)
 class BoundStage:
-    """A stage with its function imported and its settings typed."""
+    """A stage with its imported function and its settings, as an instance of the class that the function declares."""
 
     planned: PlannedStage
     function: Callable[..., Any]
@@ -61,7 +61,7 @@ class BoundStage:
 def bind(decision: Decision) -> list[BoundStage]:
     """Import all stages, and with them TensorFlow, and bind their settings.
 
-    Addresses of weights in MLflow are replaced by folders.
+    If `model.weights` names weights in MLflow, it is replaced by the folder that contains them.
 
     Raises:
         UserError: If a stage cannot be imported, its settings do not have the type that it declares, or MLflow
@@ -87,7 +87,8 @@ def bind(decision: Decision) -> list[BoundStage]:
 def _local_weights(settings: ModelSettings, experiment: Experiment) -> Path:
     """Return the folder of tracked weights.
 
-    If their run is on this machine, this is its own export, which has a record of the training data.
+    If the run that trained them is on this machine, this is the folder of its export, which also has a record of the
+    training data.
     """
     store = Store(experiment.tracking, experiment.outputs)
     folder = model_folder(settings.weights, store, "model.weights", "model.weights=<one of them>")
@@ -100,7 +101,7 @@ def own_record(stage: str, result: Any) -> Record | None:
     """Return the record in the result of a stage; None if the stage returns nothing.
 
     Raises:
-        UserError: If the result is not a Record, does not have one, and is not a mapping from names to numbers.
+        UserError: If the result is neither a Record, nor an object with one, nor a mapping from names to numbers.
     """
     record = result if isinstance(result, Record) else getattr(result, "record", None)
     if isinstance(record, Record):
@@ -119,15 +120,15 @@ def own_record(stage: str, result: Any) -> Record | None:
 
 
 class StageRunner:
-    """Run stages and record each one when it ends. The summary of the reporter is correct even if a stage raises."""
+    """Runs stages and records each one when it ends. If a stage raises an error, the summary is still complete."""
 
     def __init__(self, folder: Path, cache: Path, reporter: RunReporter) -> None:
         """Create a runner.
 
         Args:
             folder: The folder of the run.
-            cache: The folder of files that runs share and that may be deleted.
-            reporter: Gets the reports of the stages.
+            cache: The folder of files that several runs share. It may be deleted at any time.
+            reporter: Receives the progress and the metrics of the stages.
         """
         self.folder, self.cache, self.reporter = folder, cache, reporter
         self.tracker, self.console, self.summary = reporter.tracker, reporter.console, reporter.summary
@@ -139,9 +140,9 @@ class StageRunner:
         """Run `stages` in order.
 
         Raises:
-            PrunedError: If `on_epoch` ends the run.
+            PrunedError: If the search prunes the run.
         """
-        # Needs TensorFlow, which has been imported by now.
+        # Imported here because it imports TensorFlow, which `bind` has already done by now.
         from stages.networks.precision import DEFAULTS, full_float32, keras_defaults
 
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
@@ -167,7 +168,7 @@ class StageRunner:
     def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
         planned, turn = stage.planned, self.reporter.turn
         if planned.trains and planned.is_custom:
-            turn.wait()  # the built-in stage itself waits, after it has built and traced its network
+            turn.wait()  # the built-in stage waits by itself, after it has built and traced its network
         for other in (stage, *later):
             start_early = other.declared.start_early
             if start_early is not None and other.runs and self._results.keys() >= {*other.planned.inputs}:
@@ -176,11 +177,16 @@ class StageRunner:
         self._record(stage, result)
         self._results[planned.makes] = result
         if planned.trains:
-            turn.wait()  # in case nothing was left to train
+            turn.wait()  # for a stage that did not wait because nothing was left to train
             turn.has_trained()
 
     def _timed(self, stage: BoundStage, later: Sequence[BoundStage]) -> Any:
-        """Return the result of a stage, which the stages `later` can use; set its outcome in the summary."""
+        """Return the result of a stage, and set its outcome in the summary.
+
+        Args:
+            stage: The stage.
+            later: The stages after it, which check that they can use the result.
+        """
         name = stage.planned.name
         provided = {"reporter": self.reporter, "folder": self.folder, "cache": self.cache}
         self.reporter.stage = name
@@ -206,12 +212,12 @@ class StageRunner:
 
     @property
     def _has_data(self) -> bool:
-        """Whether a stage has made the data set of the run."""
+        """Whether a stage has loaded the data set of the run."""
         return any(isinstance(result, Dataset) for result in self._results.values())
 
     def _result(self, stage: BoundStage, provided: Mapping[str, Any]) -> Any:
         """Return the result of a stage, computed now or restored from an earlier run; save it in the run's folder."""
-        from stages.collectives import others_needed  # needs TensorFlow, which has been imported by now
+        from stages.collectives import others_needed  # imports TensorFlow, which `bind` has already done by now
 
         declared, saved = stage.declared, stage.planned.saved
         inputs = {name: self._results[name] for name in stage.planned.inputs}
@@ -234,7 +240,7 @@ class StageRunner:
         return result
 
     def _check_later(self, makes: str, result: Any, later: Sequence[BoundStage]) -> None:
-        """Have the stages `later` refuse the new result, named `makes`, if they cannot use it."""
+        """Let the stages `later` check the new result, named `makes`. They raise an error if they cannot use it."""
         results = {**self._results, makes: result}
         for stage in later:
             check = stage.declared.check
@@ -246,7 +252,7 @@ class StageRunner:
                 check(**accepted(check, {**results, "settings": stage.settings}))
 
     def _refuse_other_data(self, dataset: Dataset) -> None:
-        """Refuse data that has changed since the run began, before a stage replaces files made from the old data."""
+        """Refuse data that has changed since the run began, before a stage replaces files from the old data."""
         before = self.summary.facts.fingerprint
         if before is None:
             self.summary.facts.fingerprint = dataset.fingerprint
@@ -256,7 +262,7 @@ class StageRunner:
         self.summary.write(self.folder)  # now, as a killed run cannot do it later
 
     def _record(self, stage: BoundStage, result: Any) -> None:
-        """Record the result of a stage and what it implies, except for what an earlier stage has already recorded."""
+        """Record the result of a stage and its `implied_record`, unless an earlier stage has already recorded them."""
         name = stage.planned.name
         for record in (own_record(name, result), getattr(result, "implied_record", None)):
             if isinstance(record, Record) and not any(record is before for before in self._records):
@@ -289,7 +295,7 @@ class StageRunner:
             )
 
     def _add_file(self, place: str, path: Path) -> None:
-        """Record a file or folder. If it does not exist, the store rejects it, and the run lists it at its end."""
+        """Record a file or folder. If it does not exist, the store refuses it, and the run lists it at its end."""
         if not path.parts:  # it would record and redact the whole working directory
             raise UserError(f"Record.files['{place}'] contains an empty path", "the path of a file or a folder")
         if not path.is_absolute():
@@ -298,7 +304,7 @@ class StageRunner:
         self.tracker.artifact(path, str(redact(place.strip("/"))))
 
     def _record_models(self, models: Sequence[Exported]) -> None:
-        """Record exported models, with a model card and an example of their input."""
+        """Record exported models with a model card and an example input."""
         for model in models:
             files = {model.format: model.path, **model.others}
             self.summary.exported |= {name: str(path) for name, path in files.items()}

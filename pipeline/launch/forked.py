@@ -54,7 +54,7 @@ class Forked(Launcher):
 class JobProcess(Handle):
     """A job in a process of its own on this machine.
 
-    Its exit code is 128 + n if signal n killed it, and that of the request if it was stopped.
+    Its exit code is 128 + n if signal n killed it, and the exit code of the request if it was stopped.
 
     Attributes:
         process: The process.

@@ -2,7 +2,8 @@
 
 The members wait for each other here, because TensorFlow's own wait ignores signals and time limits. Every member
 connects to the chief, and stays connected until the chief reports that all are there. A member that is started again
-connects again. If TensorFlow already runs in the chief, it answers in another protocol, and all members are there.
+connects again. If TensorFlow already runs in the chief, the reply is in a different protocol, which means that all
+members are there.
 """
 
 import json
@@ -111,7 +112,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
     """Return the task of the member `index` of `addresses`: workers, or a chief, the servers, then the workers.
 
     Raises:
-        UserError: where the strategy has more members, or fewer.
+        UserError: If the strategy has more members, or fewer.
     """
     members = strategy.members()
     if len(members) == 1:
@@ -227,7 +228,7 @@ def _calls(task: Task, name: str, address: str) -> Generator[Mapping[str, str], 
             line.settimeout(POLL_SECONDS)
             while True:
                 with suppress(TimeoutError):
-                    if answer := line.recv(100):  # `all`, or what TensorFlow's server says
+                    if answer := line.recv(100):  # `all`, or a message of TensorFlow's server
                         if answer == TAKEN:
                             problem = f"another process is already {task.name} of this cluster"
                             raise UserError(problem, "one process per member", "cluster.index=<another>")

@@ -19,7 +19,7 @@ class Launcher(ABC):
     """Starts runs. Named by `cluster._target_`.
 
     Attributes:
-        settings: Those of the group `cluster`.
+        settings: The settings of the group `cluster`.
     """
 
     def __init__(self, settings: Any) -> None:

@@ -154,8 +154,8 @@ def starts_again(code: int, lost: str | None, left: int, console: Console) -> bo
 class Members:
     """The members of a running cluster. It ends when the chief ends, or a member that the run needs.
 
-    They are not handles of `supervise`, because they are not independent: the end of one decides about the others, and
-    one exit code is that of the run.
+    They are not handles of `supervise`, because they depend on each other: the run has a single exit code, and when one
+    member ends, the others may have to end, too.
     """
 
     left: list[Task]  # that have not ended; the chief is last, because the ends of others explain its own

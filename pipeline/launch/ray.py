@@ -70,7 +70,7 @@ def _connect(settings: RayCluster, console: Console) -> None:
     """Connect this process to the Ray of the settings or of RAY_ADDRESS, or start one that ends with this process.
 
     Raises:
-        UserError: where it is not there.
+        UserError: If Ray is not available.
     """
     address = settings.address or os.environ.get("RAY_ADDRESS")
     os.environ.update(OF_RAY)
@@ -117,7 +117,7 @@ class RayJob(RemoteJob):
     """A job whose members run next to actors. It restarts from its last checkpoint up to `cluster.restarts` times.
 
     Raises:
-        UserError: where it needs more than Ray has in all.
+        UserError: If it needs more CPUs or GPUs than Ray has in total.
     """
 
     def __init__(self, job: Job, settings: RayCluster, console: Console) -> None:
@@ -217,7 +217,7 @@ class RayJob(RemoteJob):
             remove_placement_group(group)
 
     def _host(self, job: str, group: Any, index: int) -> Any:
-        """Return a new actor. That of a worker reserves the worker's resources."""
+        """Return a new actor. The actor of a worker reserves the worker's CPUs and GPUs."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -294,7 +294,7 @@ class Host:
 
         Args:
             cluster: by which it finds the others. log: the file that it prints to.
-            variables: of the command, without those of the node.
+            variables: The environment variables of the command, without the variables in OF_THE_NODE.
 
         Returns:
             its exit code, and what else has ended it.

@@ -68,7 +68,8 @@ class Member:
 
         Args:
             console: Prints the progress and the results.
-            cluster: The settings by which it finds the other members; None: those of the job.
+            cluster: The settings of the group `cluster` for this process, by which it finds the other members; None for
+                the job's own.
         """
         if self.job.folder is not None and self.job.folder.has_finished:  # it is started again after its end
             return DONE

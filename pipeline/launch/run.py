@@ -34,7 +34,7 @@ def run_job(job: Job, console: Console, link: Link | None = None, started: float
         console.log("dry_run=true: the settings are valid, and nothing was run")
         return all_written(DONE)
     if isinstance(decision.start, Deliver):
-        return deliver(decision, console)
+        return show_finished(decision, console)
     return carry_out(decision, console, link, started)
 
 
@@ -64,7 +64,7 @@ def show_decision(decision: Decision, console: Console) -> None:
     decision.notes.show(console)
 
 
-def deliver(decision: Decision, console: Console) -> int:
+def show_finished(decision: Decision, console: Console) -> int:
     """Send the unsent records of a finished run, print its results, and return the exit code.
 
     Raises:

@@ -255,7 +255,7 @@ def _queue(period: int) -> Mapping[str, QueueEntry] | None:
     """Return this user's jobs by id, including those that ended in the last minutes; None if Slurm does not respond.
 
     Args:
-        period: A number. The queue is read again if it differs from that of the last call.
+        period: A number that changes every LOOK_SECONDS, after which the queue is read again.
     """
     fields = "JobID:|,State:|,Reason:|,NodeList:|,exit_code:|"
     command = ["squeue", "--me", "--noheader", "--states=all", f"--Format={fields}"]

@@ -1,4 +1,4 @@
-"""The folder of a sweep: that of the earlier sweep which the command resumes, or a new one, locked for this process."""
+"""Find or create the folder of a sweep, and lock it for this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ def claimed(work: Work, at_a_time: int, console: Console) -> Iterator[Path]:
     Args:
         work: The jobs to run.
         at_a_time: How many of them run at the same time.
-        console: Prints what begins.
+        console: Prints a line with the name of the sweep and its number of jobs.
 
     Raises:
-        UserError: If the sweep cannot begin, or another process runs it.
+        UserError: If `resume` names a sweep with other jobs, or if another process runs this sweep.
     """
     resumed, outputs = to_resume(work, console.log), work.experiments[0].outputs
     work.announce(console, is_new=resumed is None)
@@ -42,13 +42,14 @@ def claimed(work: Work, at_a_time: int, console: Console) -> Iterator[Path]:
 
 
 def to_resume(work: Work, log: Callable[[str], None]) -> Path | None:
-    """Return the folder of the sweep that `resume` means; None for a new one.
+    """Return the folder of the sweep to resume; None to begin a new one.
 
-    A sweep that has finished is resumed if more jobs or stages are requested now, or if MLflow does not have all of it.
+    A finished sweep is resumed if more jobs or stages are requested now, or if MLflow lacks some of its records.
 
     Args:
         work: The jobs to run.
-        log: Gets a line about each index that cannot be read, and the reason if the same jobs are not resumed.
+        log: Gets a line about each sweep whose index cannot be read, and a line if a sweep of the same jobs is not
+            resumed because the code has changed.
 
     Raises:
         UserError: If `resume` names a sweep with other jobs.
@@ -80,6 +81,6 @@ def to_resume(work: Work, log: Callable[[str], None]) -> Path | None:
 
 
 def _is_sent(folder: Path, first: Experiment) -> bool:
-    """Return whether the store has everything of a sweep and its jobs, if they are tracked."""
+    """Return whether the store has all records of a sweep and its jobs, or whether they are not tracked."""
     journals = [Journal(path.parent) for path in (*folder.glob(NAME), *folder.glob(f"*/{NAME}"))]
     return first.tracking.kind == "off" or all(journal.is_closed for journal in journals if journal.is_tracked)

@@ -18,7 +18,7 @@ class JobSource(Protocol):
 
     @property
     def jobs(self) -> Sequence[SweepJob]:
-        """The jobs so far, in order. Those of an earlier command are among them."""
+        """The jobs so far, in order, including jobs of earlier commands."""
 
     def next(self) -> SweepJob | None:
         """Return the next job to run; None if there is none now.
@@ -81,7 +81,7 @@ class Work(Protocol):
         """
 
     def begin(self, folder: Path, console: Console) -> JobSource:
-        """Return the jobs of the sweep in `folder`, with those of earlier commands."""
+        """Return the jobs of the sweep in `folder`, including jobs of earlier commands."""
 
 
 class KnownJobs:

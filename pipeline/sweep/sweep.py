@@ -24,7 +24,7 @@ from pipeline.sweep.outcome import SweepOutcome
 from pipeline.sweep.progress import Progress
 from pipeline.sweep.queue import Scheduler, refusal_in
 from pipeline.sweep.source import JobSource, KnownJobs, Work
-from pipeline.sweep.tracked import combination, open_sweep, record_results
+from pipeline.sweep.tracked import combination, open_sweep, record_comparison
 from pipeline.system import signals
 from pipeline.system.processes import warm_up
 from pipeline.system.streams import all_written
@@ -242,7 +242,7 @@ def finish(sweep: Sweep, code: int, began: float) -> SweepOutcome:
     if code != DONE and not is_over:
         console.log(f"{'resume':11} {resuming_command()}")
     status = "FINISHED" if code == DONE else "KILLED" if code in STOPPED else "FAILED"
-    record_results(tracker, work, folder, comparison, sweep.source.jobs, (*files, *pictures))
+    record_comparison(tracker, work, folder, comparison, sweep.source.jobs, (*files, *pictures))
     tracker.status(status)
     tracker.flush(console.log if code == DONE else None)
     tracker.close()

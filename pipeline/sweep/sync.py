@@ -63,13 +63,14 @@ def _sync(folder: Path, outputs: Path, uri: str | None, again: bool, is_named: b
             if again:
                 Journal(folder).send_again()
             end_abandoned(RunFolder(folder), Console())
-            return _send(folder, outputs, uri, is_named)
+            return _sync_locked(folder, outputs, uri, is_named)
     except LockedError:
         say(f"{shorter(folder)}: in use by a process, which sends its records itself")
         return 0
 
 
-def _send(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
+def _sync_locked(folder: Path, outputs: Path, uri: str | None, is_named: bool) -> int:
+    """Send the pending records of a run or sweep that this process has locked; return how many are still pending."""
     journal = Journal(folder)
     if journal.is_closed and (not is_named or journal.header.target not in (None, MLFLOW_RUN)):
         return 0

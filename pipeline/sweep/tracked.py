@@ -1,4 +1,4 @@
-"""The tracked run of a sweep, to which the runs of its jobs belong: opened before they begin, filled at the end."""
+"""The tracked run of a sweep. It is the parent of the jobs' runs, and gets their comparison at the end."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -49,7 +49,7 @@ def open_sweep(work: Work, folder: Path, code: CodeState | None, console: Consol
     return tracker
 
 
-def record_results(
+def record_comparison(
     tracker: Tracker,
     work: Work,
     folder: Path,
@@ -86,8 +86,8 @@ def combination(job: SweepJob) -> str:
 def view_of(comparison: Comparison, jobs: Sequence[SweepJob], is_search: bool) -> dict[str, Any]:
     """Return the view of the jobs in MLflow, as arguments of `Tracker.view`: a table with the best job first.
 
-    Its columns are what varies, the metric by which the best is chosen, the metrics of the task, and the speed. If
-    there are several seeds, each combination has one row, with the mean of its jobs.
+    Its columns are the settings that vary, the metric that selects the best job, the metrics of the task, and the
+    speed. If there are several seeds, each combination has one row, with the mean of its jobs.
     """
     combinations = list(dict.fromkeys(map(combination, jobs)))
     has_seeds = 1 < len(combinations) < len(jobs) and not is_search

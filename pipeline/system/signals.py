@@ -338,7 +338,7 @@ def end_by_force(request: Request, exit_code: int | None = None) -> NoReturn:
 
     Args:
         request: Why.
-        exit_code: The exit code; None: that of the request.
+        exit_code: The exit code; None for the exit code of the request.
     """
     if _listener.on_forced_exit is not None:
         thread = threading.Thread(target=_listener.on_forced_exit, args=(request,), daemon=True)
@@ -373,7 +373,7 @@ def stopping() -> Iterator[Stop]:
 
 
 def _after_fork() -> None:
-    """Drop the parent's pipe in a forked child, whose signals are not those of its parent."""
+    """Drop the parent's pipe in a forked child, so a signal to the child does not reach the parent."""
     global _listener
     if _listener.pipe is not None:
         with suppress(ValueError):

@@ -162,7 +162,7 @@ class Following:
         has_entry = self._run is not None and self._upload.sent < len(self._journal.entries)
         if not has_entry or time.monotonic() < self._retry_at:
             return False
-        self._send()
+        self._send_next()
         return self._upload.trouble is None
 
     def close(self) -> None:
@@ -194,10 +194,11 @@ class Following:
             )
         self._note()
 
-    def _send(self) -> None:
+    def _send_next(self) -> None:
+        """Send the next entry, and write down the result."""
         assert self._run is not None
         self._journal.flush()
-        delivery = self._run.deliver(self._journal.entries[self._upload.sent])
+        delivery = self._run.send(self._journal.entries[self._upload.sent])
         has_changed = delivery.trouble is None or delivery.trouble != self._upload.trouble or delivery.refused
         self._upload.trouble = delivery.trouble
         self._upload.rejected += delivery.refused

@@ -81,7 +81,10 @@ class MlflowRun(StoredRun):
         self.links = self._store.links(self._experiment, self.run_id, spec.has_jobs) if spec.parent is None else {}
 
     def _refuse_outside(self, address: str) -> None:
-        """Refuse a database in `outputs` that would write artifacts to another folder; it may be from somebody else."""
+        """Refuse a database in `outputs` that would write artifacts to a different folder.
+
+        Such a database may come from somebody else.
+        """
         outputs, place = self.spec.outputs, os.path.normpath(unquote(urlsplit(address).path))
         if self.spec.settings.kind == "local" and not Path(place).is_relative_to(os.path.normpath(outputs.absolute())):
             raise MlflowException(f"its artifacts would be written to {address}, outside of {outputs}")
@@ -245,21 +248,21 @@ def _by_folder(client: Any, experiment: str, key: str) -> Any:
 
 
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
-"""Packages that loading the model and its predictions depend on. All others are their dependencies."""
+"""Packages that are needed to load the model and to predict with it. Their dependencies are not listed."""
 
 
 def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:
     """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
 
     `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
-    an active run. This function copies the files that the export stage has checked, so the tracked model is identical
-    to the one that was compared, and adds an example of its input.
+    an active run. This function copies the files that the export stage has checked, so the tracked model is the one
+    whose predictions were compared with the trained model's. It adds an example of the model's input.
 
     The signature for images has no names: unscaled pixels float32 [N, H, W, C], and probabilities float32 [N, classes].
     MLflow would pass named inputs as a dict, which no module accepts. For tables, inputs and outputs are named, and
     MLflow calls the signature `serving_default`, which maps a data frame to a data frame.
     """
-    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # else it adds the local project
+    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # else MLflow adds this project to the requirements
     example = saved.parent / INPUT_EXAMPLE
     is_named = signature.inputs.has_input_names()
     served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
@@ -315,9 +318,9 @@ class Registry:
     """The number of the version, once it is registered."""
 
     def register(self, run_id: str, model_id: str) -> str:
-        """Register a logged model as a version, once; return what came of it."""
+        """Register a logged model as a version, unless it already is one; return a sentence with the version."""
         name, source = self.name, f"models:/{model_id}"
-        with suppress(MlflowException):  # there is one of this name; what else is wrong, the next request says
+        with suppress(MlflowException):  # the name exists already; the next request reports any other error
             self.client.create_registered_model(name)
         versions = self.client.search_model_versions(f"name = '{name}'")
         version = next((version for version in versions if version.source == source), None)
@@ -346,9 +349,10 @@ class Registry:
         return str(verdict)
 
     def _promote(self, alias: str, promote_if: str, confidence: float) -> str:
-        """Compare with the version that has the alias, and again if another run has moved it in the meantime.
+        """Move the alias to this version if it is better than the version that has the alias now.
 
-        MLflow has no conditional update, so runs that move it within the same milliseconds can overlook each other.
+        The comparison is repeated if another run has moved the alias during it. MLflow has no conditional update, so if
+        two runs move the alias within the same milliseconds, neither may notice the other.
         """
         holder, reason = self._holder(alias), "there was none"
         if holder == self.version:
@@ -372,7 +376,7 @@ class Registry:
         return None if version is None else str(version)
 
     def compared_with(self, run_id: str | None, promote_if: str, confidence: float) -> tuple[bool, str]:
-        """Return whether this run's model is better than that of another run, and why or why not."""
+        """Return whether this run's model is better than the model of another run, and why or why not."""
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 if not run_id or PREDICTIONS not in {entry.path for entry in self.client.list_artifacts(run_id)}:

@@ -14,7 +14,7 @@ from stages.errors import UserError
 from stages.targets import class_at
 
 RACES = 4
-"""Attempts to send an entry while another process writes the same. The second one usually succeeds."""
+"""Attempts to send an entry while another process writes the same entry. The second attempt usually succeeds."""
 
 RACE_SECONDS = 0.1
 
@@ -32,9 +32,9 @@ class RunSpec:
     parent: str | None = None
     """The id of the sweep's run, for a job of a sweep."""
     is_measured: bool = False
-    """Whether the use of the machine is recorded while the run works."""
+    """Whether the run records how it uses the machine (CPU, memory, GPU)."""
     has_jobs: bool = False
-    """Whether it is the run of a sweep, so that users want to see its jobs."""
+    """Whether it is the run of a sweep, whose link should show its jobs."""
 
     @property
     def key(self) -> str:
@@ -91,7 +91,7 @@ class StoredRun:
         self.run_id = run_id or uuid.uuid4().hex
 
     def refuses(self, error: Exception) -> bool:
-        """Return whether it is useless to send the entry that raised `error` again."""
+        """Return whether `error` means that the store will never accept the entry, so it is not sent again."""
         is_irregular = isinstance(error, OSError) and error.errno == errno.EINVAL  # a FIFO, a device
         return is_irregular or isinstance(error, (FileNotFoundError, PermissionError))
 
@@ -99,30 +99,36 @@ class StoredRun:
         """Return whether another process wrote the same at the same time, so the entry can be sent again at once."""
         return False
 
-    def deliver(self, entry: Entry) -> Delivery:
-        """Send an entry. Errors do not stop training: they are returned."""
+    def send(self, entry: Entry) -> Delivery:
+        """Send an entry. Errors are returned, not raised, because they must not stop training."""
         refused: list[str] = []
         try:
-            self._try(entry, refused)
+            self._send_or_split(entry, refused)
         except Exception as error:
             return Delivery(refused, reason(error))
         return Delivery(refused, notes=self.notes)
 
-    def _try(self, entry: Entry, refused: list[str]) -> None:
-        """Send an entry. If the store refuses it, send each value separately, so the other values are not lost."""
+    def _send_or_split(self, entry: Entry, refused: list[str]) -> None:
+        """Send an entry. If the store refuses it, send each of its values separately, so only bad values are lost.
+
+        Args:
+            entry: The entry.
+            refused: Gets a line for each entry or value that the store refuses.
+        """
         try:
-            self._send(entry)
+            self._call(entry)
         except Exception as error:
             if not self.refuses(error):
                 raise
             values = entry.arguments.get("values", {})
             if len(values) > 1:
                 for name, value in values.items():
-                    self._try(replace(entry, arguments={**entry.arguments, "values": {name: value}}), refused)
+                    self._send_or_split(replace(entry, arguments={**entry.arguments, "values": {name: value}}), refused)
                 return
             refused.append(f"{entry} ({reason(error)})")
 
-    def _send(self, entry: Entry) -> None:
+    def _call(self, entry: Entry) -> None:
+        """Call the method that records `entry`. After a race with another process, call it again."""
         for attempt in range(RACES):
             try:
                 getattr(self, entry.call)(**entry.arguments)  # a journal contains only allowed calls
@@ -195,7 +201,7 @@ class StoredRun:
         """Record RUNNING, or the end of the run at `time`, in milliseconds since 1970."""
 
     def close(self) -> None:
-        """End work in the background. No more calls follow."""
+        """Stop background work. No other method is called afterwards."""
 
 
 def reason(error: Exception) -> str:

@@ -177,7 +177,7 @@ def _foreign_store(folder: Path) -> Told:
 
 def _password(folder: Path) -> Told:
     run = _copied(folder, "http://192.0.2.1:9")
-    error = refusal(sync._send, run, folder / "outputs", "http://me:***@192.0.2.1:9", True)
+    error = refusal(sync._sync_locked, run, folder / "outputs", "http://me:***@192.0.2.1:9", True)
     return error, f"python -m pipeline sync {run}"
 
 

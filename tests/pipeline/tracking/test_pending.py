@@ -48,9 +48,9 @@ def job(outputs: Path, *more: str) -> Job:
 @pytest.fixture(scope="module")
 def died(module_outputs: Path) -> Path:
     """Return the outputs of a run whose process died after it had finished. The store lacks its model and end."""
-    real, reached = MlflowRun.deliver, threading.Event()
+    real, reached = MlflowRun.send, threading.Event()
 
-    def deliver(self: MlflowRun, entry: Entry) -> Delivery:
+    def send(self: MlflowRun, entry: Entry) -> Delivery:
         if entry.call == "model":
             reached.set()
             raise SystemExit  # the follower ends, too
@@ -61,7 +61,7 @@ def died(module_outputs: Path) -> Path:
         raise Died
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MlflowRun, "deliver", deliver)
+        patch.setattr(MlflowRun, "send", send)
         patch.setattr(Tracker, "flush", die)
         with pytest.raises(Died):
             run_job(job(module_outputs), Console())

@@ -55,7 +55,7 @@ def begin(outputs: Path, name: str) -> MlflowRun:
 def test_two_runs_that_record_the_same_data_set_at_once_both_have_it(outputs: Path) -> None:
     runs = [begin(outputs, name) for name in ("a", "b")]
     with together(INSERTED["dataset"]), ThreadPoolExecutor(2) as pool:
-        answers = [*pool.map(lambda run: run.deliver(DATA), runs)]
+        answers = [*pool.map(lambda run: run.send(DATA), runs)]
     assert [(list(answer.refused), answer.trouble) for answer in answers] == 2 * [([], None)]
     for run in runs:
         [own] = run._client.get_run(run.run_id).inputs.dataset_inputs
@@ -123,5 +123,5 @@ def test_a_permanent_duplicate_does_not_stop_later_records(
 
     monkeypatch.setattr(stored_run, "RACE_SECONDS", 0.0)
     monkeypatch.setattr(run, "dataset", fail)
-    answer = run.deliver(DATA)
+    answer = run.send(DATA)
     assert (len(answer.refused), answer.trouble, len(sent)) == (1, None, attempts)

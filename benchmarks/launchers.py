@@ -1,8 +1,8 @@
-"""`python -m benchmarks.engines docs/how-to/clusters.md`: one experiment by every engine of this machine, as a table.
+"""`python -m benchmarks.launchers docs/how-to/clusters.md`: a table that compares the options of `cluster`.
 
-Two workers train the MNIST convnet for an epoch of 3,000 images, by `cluster=local`, on a real Slurm of three nodes
-that the benchmark starts, and on a Ray of the command's own; in turns, in several rounds. An engine that is not
-installed has no row.
+Two workers train the MNIST convolutional network for one epoch of 3,000 images: with `cluster=local`, on a Slurm
+cluster of three nodes that the benchmark starts, and on a Ray cluster that the command starts. The options take turns,
+in several rounds. If Slurm or Ray is not installed, the table has no row for it.
 """
 
 import shutil
@@ -29,15 +29,15 @@ LOSSES = ("train/loss", "val/loss", "test/loss")
 END_SECONDS = 10.0
 
 
-def experiment(outputs: Path, *engine: str) -> Figures:
-    """Returns the losses of a run, the seconds to its first step and in all, and how many processes it has left."""
+def experiment(outputs: Path, *cluster: str) -> Figures:
+    """Train with the settings `cluster`; return the losses, the seconds, and the number of processes still running."""
     first = outputs / "first_step"
     first.unlink(missing_ok=True)
     began = time.time()
     seconds = pipeline(
         outputs, "data=mnist", f"data.dir={prepared('mnist')}", "data.train_split='train[:5%]'",
         "data.test_split='test[:5%]'", "model=cnn", "train.epochs=1", "deterministic=true", "strategy=multi_worker",
-        "strategy.workers=2", "pipeline.export=null", *engine,
+        "strategy.workers=2", "pipeline.export=null", *cluster,
         f"train.callbacks=[{{_target_: benchmarks.callbacks.NoteFirstStep, path: {first}}}]",
     )["seconds"]  # fmt: skip
     metrics = summary(outputs)["metrics"]
@@ -50,21 +50,22 @@ def experiment(outputs: Path, *engine: str) -> Figures:
 
 
 def _left(outputs: Path) -> Iterator[int]:
-    """Yields the processes that still know of `outputs` seconds after the command has ended."""
+    """Yield the ids of processes with `outputs` in their command line that do not end within END_SECONDS."""
     until = time.monotonic() + END_SECONDS
-    while (pids := _that_name(str(outputs))) and time.monotonic() < until:
+    while (pids := _processes_with(str(outputs))) and time.monotonic() < until:
         time.sleep(0.2)
     yield from pids
 
 
-def _that_name(text: str) -> list[int]:
+def _processes_with(text: str) -> list[int]:
+    """Return the ids of all processes with `text` in their command line, except this process and its parents."""
     own = {psutil.Process().pid, *(parent.pid for parent in psutil.Process().parents())}
-    found = [process for process in psutil.process_iter(["cmdline"]) if process.pid not in own]
-    return [process.pid for process in found if text in " ".join(process.info["cmdline"] or ())]
+    others = [process for process in psutil.process_iter(["cmdline"]) if process.pid not in own]
+    return [process.pid for process in others if text in " ".join(process.info["cmdline"] or ())]
 
 
 def table(samples: Mapping[str, Mapping[str, list[float]]]) -> str:
-    """Returns the medians as Markdown, and the largest difference of a loss from that of `cluster=local`."""
+    """Return the medians in Markdown, and the largest difference between a loss and the loss of `cluster=local`."""
     rows = []
     local = samples["local"]
     for name, figures in samples.items():
@@ -73,24 +74,24 @@ def table(samples: Mapping[str, Mapping[str, list[float]]]) -> str:
         start, seconds = (f"{statistics.median(figures[figure]):.1f}" for figure in ("start", "seconds"))
         rows.append([f"`cluster={name}`", start, seconds, f"{difference:.2g}", f"{max(figures['left']):.0f}"])
     columns = [
-        "engine", "seconds to the first step", "seconds in all", "largest difference of a loss", "processes left",
+        "launcher", "seconds to the first step", "seconds in all", "largest difference of a loss", "processes left",
     ]  # fmt: skip
     return f"{markdown(columns, rows)}\n\nMedians of {ROUNDS} rounds; {machine()}"
 
 
 def main() -> None:
-    """Prints the table, or writes it into the page that the command line names."""
+    """Print the table, and write it to the page that the command line names, if it names one."""
     with ExitStack() as stack:
         outputs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ways: dict[str, Callable[[], Figures]] = {"local": partial(experiment, outputs)}
+        options: dict[str, Callable[[], Figures]] = {"local": partial(experiment, outputs)}
         if all(shutil.which(program, path=PATH) for program in PROGRAMS):
             stack.enter_context(slurm())
-            ways["slurm"] = partial(experiment, outputs, "cluster=slurm", "cluster.nodes=2")
+            options["slurm"] = partial(experiment, outputs, "cluster=slurm", "cluster.nodes=2")
         if find_spec("ray"):
-            ways["ray"] = partial(experiment, outputs, "cluster=ray")
-        text = table(interleave(ways, ROUNDS, warm_up=1))
+            options["ray"] = partial(experiment, outputs, "cluster=ray")
+        text = table(interleave(options, ROUNDS, warm_up=1))
     if sys.argv[1:]:
-        put(Path(sys.argv[1]), "engines", text)
+        put(Path(sys.argv[1]), "launchers", text)
     print(text)
 
 
